@@ -31,8 +31,10 @@ from regard.comparison.job import Contestant, Cost, Outcome
 from regard.comparison.results import Row, rows, runs_of
 from regard.models.model import MODELS
 from regard.registry import parse
+from regard.tasks.classify import Classify
 from regard.tasks.measures.metrics import Metric
 from regard.tasks.task import TASKS, Task
+from regard.tasks.text.vocabulary import words_of
 from regard.training.build import build_task
 from regard.training.config import budget
 from regard.training.config.recipe import complete
@@ -339,27 +341,37 @@ def _digits(task: Task) -> list[Yardstick]:
     ]
 
 
-def _texts(task: Task) -> list[Yardstick]:
-    """Naive Bayes over the pieces of a text, each counted once, with one added to every count."""
-    size = 1 + max(piece for one in task.examples("train") for piece in one.tokens)
+def _texts(task: Classify) -> list[Yardstick]:
+    """Naive Bayes over all words of a text, each counted once, with one added to every count."""
+    parts = [task.rows[part] for part in ("train", "test")]
+    numbers = {
+        word: n for n, word in enumerate(sorted({word for row in parts[0] for word in words_of(row.text)}))
+    }
 
     def table(part: Sequence[Any]) -> tuple[Any, Any]:
-        there = np.zeros((len(part), size))
+        there = np.zeros((len(part), len(numbers)))
         for row, one in enumerate(part):
-            there[row, [piece for piece in one.tokens if piece < size]] = 1
-        return there, np.array([one.label for one in part])
+            there[row, [numbers[word] for word in words_of(one.text) if word in numbers]] = 1
+        return there, np.array([task.labels.index(one.label) for one in part])
 
-    (train, known), (test, true) = table(task.examples("train")), table(task.examples("test"))
+    (train, known), (test, true) = map(table, parts)
     classes = range(int(known.max()) + 1)
     counts = np.stack([train[known == each].sum(0) + 1 for each in classes])
     weights = np.log(counts / counts.sum(1, keepdims=True))
     prior = np.log([(known == each).mean() for each in classes])
     guessed = (test @ weights.T + prior).argmax(1)
     commonest = np.bincount(known).argmax()
-    return [
+    made = [
         Yardstick("always naming the commoner label", float((true == commonest).mean()), guess=True),
         Yardstick("naive Bayes over the words of a sentence", float((guessed == true).mean())),
     ]
+    scores = [one.scores for one in task.examples("test") if one.scores is not None]
+    if scores:
+        words = (
+            "naive Bayes over words, word pairs and beginnings of words, which the models here start from,"
+        )
+        made.append(Yardstick(words, float((np.argmax(scores, 1) == true).mean())))
+    return made
 
 
 def _letters(task: Task) -> list[Yardstick]:

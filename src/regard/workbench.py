@@ -233,6 +233,7 @@ def view(
     target: str | None = None,
     image: str | Path | None = None,
     sound: str | Path | None = None,
+    table: str | Path | None = None,
     generate: int | None = None,
     beams: int = 1,
     against: str | Path | None = None,
@@ -246,8 +247,8 @@ def view(
 
     what: a run (its folder, or what `train` returned), the folder of a Hugging Face model, or what `regard.observe`
         saw; for the last, `tokens` are the names of the positions and the other arguments do not apply.
-    text, image, sound: what the model reads; without them an example of its task. target: what it writes, in place
-        of its own words. generate: let it write so many tokens, step by step, with `beams`.
+    text, image, sound, table: what the model reads; without them an example of its task. target: what it writes, in
+        place of its own words. generate: let it write so many tokens, step by step, with `beams`.
     against: a second model on the same input. checkpoints: every checkpoint of a run, as a timeline.
     importance: also run the model without each head.
 
@@ -258,11 +259,11 @@ def view(
     from regard.viewer.page_model import page_model_of
 
     if isinstance(what, Seen):
-        opening = (text, target, image, sound, generate, against, checkpoint)
+        opening = (text, target, image, sound, table, generate, against, checkpoint)
         if any(value is not None for value in opening) or checkpoints or importance or beams != 1:
             raise BadValue(
                 "what: this was already observed, so nothing is opened or run. Give `tokens` alone, or the folder of a "
-                "model with text, image, sound or generate."
+                "model with text, image, sound, table or generate."
             )
         return View(page_model_of(what, tokens))
     if tokens is not None:
@@ -271,7 +272,7 @@ def view(
         )
     options = ViewOptions(
         str(_folder(what)), text=text, target=target, image=None if image is None else str(image),
-        sound=None if sound is None else str(sound), generate=generate,
+        sound=None if sound is None else str(sound), table=None if table is None else str(table), generate=generate,
         beams=beams, against=None if against is None else str(against), checkpoint=checkpoint, checkpoints=checkpoints,
         importance=importance, device=device,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Forecasting and recommending from the command line: train, evaluate, predict, view, show; the stated scores."""
+"""Forecasting and recommending from the command line: train, evaluate, predict, view, show."""
 
 import csv
 import io
@@ -127,10 +127,6 @@ def test_a_forecast_is_drawn_with_what_it_looked_back_at(folder, capsys, tmp_pat
     assert code == 2 and "--figure" in err and "cannot be written" in err
     code, _, err = called(capsys, *arguments, "--table", folder / "waves.csv", "--figure", where)
     assert code == 2 and "expected one input to draw, got 2" in err
-    code, _, err = called(
-        capsys, "predict", folder / "recommend", "--text", "1 2", "--figure", where, "--device", "cpu"
-    )
-    assert code == 2 and "recommend draws no predictions" in err
 
 
 def test_damaged_tables_are_refused_with_their_line(folder, capsys, tmp_path):
@@ -179,19 +175,42 @@ def test_show_explains_them(name, capsys):
     assert found["example"].startswith("regard train ")
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("task", "scores"),
-    [
-        ("series", {"mse": 0.40}),
-        ("recommend", {"ndcg_at_10": 0.66, "hit_at_10": 0.84, "full_ndcg_at_10": 0.48}),
-    ],
-)
-def test_the_default_without_files_reaches_its_stated_score(task, scores, tmp_path):
-    """Under 3 minutes on 2 cores; stated on the test split."""
-    train({"task": task, "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
-    found = evaluate(tmp_path / "run", device="cpu")
-    for name, score in scores.items():
-        assert (found[name] <= score) if name == "mse" else (found[name] >= score)
-    if task == "series":
-        assert found["mse"] < 0.75 * found["linear_mse"]
+def test_the_picture_of_what_was_recommended_has_a_bar_for_each_title(folder, capsys, tmp_path):
+    where = tmp_path / "r.svg"
+    arguments = [
+        "predict",
+        folder / "recommend",
+        "--text",
+        "1 2",
+        "--figure",
+        where,
+        "--device",
+        "cpu",
+        "--json",
+    ]
+    code, out, err = called(capsys, *arguments)
+    assert code == 0, err
+    titles = [one["piece"] for one in json.loads(out)[0]["looked_at"]["pieces"]]
+    assert len(titles) == 2 and where.read_text().startswith("<?xml")
+
+
+def test_a_page_shows_the_last_window_of_another_file(folder, capsys, tmp_path):
+    where = tmp_path / "page.html"
+    arguments = [
+        "view",
+        folder / "series",
+        "--table",
+        folder / "new.csv",
+        "--export",
+        where,
+        "--device",
+        "cpu",
+    ]
+    code, out, err = called(capsys, *arguments, "--json")
+    assert code == 0, err
+    last = (folder / "new.csv").read_text().strip().splitlines()[-1].partition(",")[0]
+    assert last[:10] in where.read_text() and "the table new.csv" in json.loads(out)["words"]
+    code, _, err = called(
+        capsys, "view", folder / "recommend", "--table", folder / "new.csv", "--export", where
+    )
+    assert code == 2 and "--table: the task recommend reads" in err

@@ -111,6 +111,33 @@ def test_attentions_of_one_model_are_matched():
     assert spread(found.sizes) <= WITHIN
 
 
+def test_the_reference_takes_another_width_where_none_of_the_others_fits_its_own():
+    with unchanged_registries():
+
+        @model("coarse", gives=("pooled",))
+        class Coarse(Model):
+            """Its sizes are far apart: 160², 192², 224² …"""
+
+            def __init__(self, problem, *, dim=160):
+                super().__init__(problem)
+                if dim % 32:
+                    raise BadValue(f"dim: expected a multiple of 32, got {dim}.")
+                self.table = nn.Parameter(nn.Linear(dim, dim).weight)
+
+        @model("fine", gives=("pooled",))
+        class Fine(Model):
+            """Has any even width; 176², its own, lies between two of the others."""
+
+            def __init__(self, problem, *, dim=176):
+                super().__init__(problem)
+                self.table = nn.Parameter(nn.Linear(dim, dim).weight)
+
+        free = match({"task": "digits"}, [Contestant("fine"), Contestant("coarse")], "parameters")
+        assert free.widths == {"fine": 192, "coarse": 192}
+        with pytest.raises(BadValue, match="no widths bring all contestants within 5 %"):
+            match({"task": "digits"}, [Contestant("fine(dim=176)"), Contestant("coarse")], "parameters")
+
+
 def test_a_model_without_a_width_is_refused_by_name():
     with unchanged_registries():
 

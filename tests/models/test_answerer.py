@@ -93,6 +93,22 @@ def test_the_hops_are_those_of_the_paper_worked_out_by_hand(tying, hops):
         assert torch.allclose(found[row], by_hand(model, given, row, hops, tying == "adjacent"), atol=1e-6)
 
 
+def test_adjacent_tying_scores_words_as_answers_by_the_last_values():
+    """Section 2.2 of the paper: W is the table of the last values, where every word may be the answer."""
+    problem = Problem(PROBLEM.streams, OneOf(WORDS))
+    torch.manual_seed(5)
+    shared = models.build("answerer", problem, dim=DIM, hops=2).double()
+    assert not list(shared.head.parameters()) and shared(batch()).shape == (2, WORDS)
+    apart = models.build("answerer", problem, dim=DIM, hops=2, tying="layer").double()
+    assert apart.head.logits.weight.shape == (WORDS, DIM), "layer-wise tying has a W of its own"
+    other = built(hops=2)  # has fewer answers than words, so a W of its own
+    other.memory.load_state_dict(shared.memory.state_dict())
+    rows = torch.eye(DIM, dtype=torch.float64)
+    other.head.logits = torch.nn.Identity()
+    last = shared.memory.words.table.weight[:, 2 * DIM :]
+    assert torch.allclose(shared(batch()), other(batch()) @ rows @ last.T)
+
+
 def test_the_age_of_a_sentence_counts_those_after_it_whatever_the_padding():
     memory = SentenceMemory(TokenRows(WORDS, WIDTH, 0, LENGTH), DIM, 1).double()
     torch.nn.init.zeros_(memory.words.table.weight)

@@ -9,9 +9,9 @@ from torch import nn
 import regard
 from regard import models
 from regard.models.bridge import SelfAttentionModule
-from regard.models.embedding import shifted
 from regard.nn import positions
 from regard.tasks import Batch, Problem, Tokens, Writes
+from regard.tasks.answers import shifted
 
 WORDS, OUT, SOURCE, TARGET = 13, 11, 7, 5
 PROBLEM = Problem.of(Tokens(WORDS, length=SOURCE), Writes(OUT, TARGET, start=1, end=2))

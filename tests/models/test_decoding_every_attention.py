@@ -8,10 +8,10 @@ import torch
 import regard
 from regard import models
 from regard.models import MODELS
-from regard.models.embedding import shifted
 from regard.nn import entry, names
 from regard.nn.mechanism import options_of
 from regard.tasks import Batch, HiddenTokens, NextToken, OneOf, Problem, Tokens, Writes
+from regard.tasks.answers import shifted
 
 WORDS, SOURCE, TARGET = 11, 5, 8  # the target goes on behind the end of the source
 PROBLEMS = {

@@ -9,8 +9,8 @@ import torch
 import regard
 from regard import models
 from regard.models import MODELS
-from regard.models.embedding import shifted
 from regard.tasks import Batch, Bits, HiddenTokens, NextToken, OneOf, Problem, Tokens, Vectors, Writes
+from regard.tasks.answers import shifted
 
 WORDS, OUT, N, T, B = 23, 19, 11, 7, 3
 

@@ -8,10 +8,10 @@ from torch import nn
 
 import regard
 from regard import models
-from regard.models.embedding import shifted
 from regard.models.recurrent import RecurrentState
 from regard.models.seq2seq import Seq2seqState
 from regard.tasks import Batch, Problem, Tokens, Writes
+from regard.tasks.answers import shifted
 
 WORDS, OUT, SOURCE, TARGET = 13, 11, 5, 7
 PROBLEM = Problem.of(Tokens(WORDS, length=SOURCE), Writes(OUT, TARGET, start=1, end=2))

@@ -6,12 +6,13 @@ import torch
 import regard
 from regard import models
 from regard.models.token_rows import CharacterAttention, CharacterConvolution
-from regard.tasks import Batch, Problem, Stream, Tags, TokenRows, Tokens
+from regard.tasks import Batch, HiddenTokens, Problem, Stream, Tags, TokenRows, Tokens
 
-WORDS, LETTERS, WIDTH = 23, 17, 7
+WORDS, LETTERS, WIDTH, SHAPES = 23, 17, 7, 11
 TAGS = Tags(("O", "B-x", "I-x"))
 BOTH = Problem({"words": Tokens(WORDS), "characters": TokenRows(LETTERS, WIDTH)}, TAGS)
 ALONE = Problem({"words": Tokens(WORDS)}, TAGS)
+SHAPED = Problem({**BOTH.streams, "shapes": Tokens(SHAPES)}, TAGS)
 
 
 def built(problem=BOTH, **options):
@@ -29,8 +30,25 @@ def batch(lengths=(11, 6, 1), problem=BOTH):
     keep = None if bool(keep.all()) else keep
     tags = torch.randint(0, 2, words.shape, generator=generator)
     streams = {"words": Stream(words, keep), "characters": Stream(letters, keep)}
+    streams["shapes"] = Stream(words % SHAPES, keep)
     streams = {name: streams[name] for name in problem.streams}
     return Batch(streams, {"targets": Stream(tags, keep)})
+
+
+def test_the_shape_of_a_word_is_read_beside_its_vector_and_its_characters():
+    model, given = built(SHAPED, shape_dim=3).eval(), batch(problem=SHAPED)
+    assert model.join.in_features == 16 + 5 + 3
+    other = batch(problem=SHAPED)
+    other.streams["shapes"].data[0, 0] += 1
+    changed = (model(given) != model(other)).any(-1)
+    assert changed[0].any() and not changed[1:].any()
+    words = built(Problem({"words": Tokens(WORDS), "shapes": Tokens(SHAPES)}, TAGS))
+    assert words.join.in_features == 16 + 16, "without characters, too"
+
+
+def test_hidden_words_are_scored_by_the_vectors_that_words_are_read_with():
+    model = built(Problem(SHAPED.streams, HiddenTokens(WORDS, 1)))
+    assert model.head.logits.weight is model.embedding.rows.weight
 
 
 PARTS = [

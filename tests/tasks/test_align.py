@@ -243,14 +243,6 @@ def test_attention_learns_to_align_in_a_few_steps(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.nightly
-def test_the_default_reaches_its_stated_score_within_its_recipe(tmp_path):
-    result = train(
-        {"task": "align", "out": str(tmp_path / "run"), "device": "cpu", "eval_every": 200}, quiet=True
-    )
-    assert result.best["value"] <= 0.25
-
-
 @pytest.mark.skipif(not HANSARDS.is_dir(), reason="no shared data here; REGARD_SHARED names its folder")
 def test_the_hansards_are_read_and_the_diagonal_has_its_error_rate():
     task = tasks.build("align", data=str(HANSARDS / "enfr.src-tgt"))

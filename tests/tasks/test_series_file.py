@@ -54,7 +54,7 @@ def test_dates_and_numbers_are_read(tmp_path):
         '"t","a"\r\n1, 1.5\r\n\r\n2,2.5',
         "\ufefft,a\n1,1.5\n2,2.5\n",
         "\n\nt,a\n1,1.5\n2,2.5\n",
-        gzip.compress(b"t,a\n1,1.5\n2,2.5\n"),
+        gzip.compress(b"t,a\n1,1.5\n2,2.5\n", mtime=0),
     ],
 )
 def test_separators_headers_line_ends_and_gz_are_recognised(content, tmp_path):

@@ -1,6 +1,7 @@
 """tag: CoNLL columns in BIO and IOB1, what is wrong with a file, what training changes in a batch."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from regard import tasks
 from regard.errors import BadValue
 from regard.tasks.formats.splits import named_split
 from regard.tasks.text.vocabulary import PADDING, UNKNOWN
+from regard.tasks.text.word_parts import WordsWithParts, parts_of
+from regard.tasks.text.word_shapes import shape
 
 BIO = """\
 Anna\tB-person
@@ -128,10 +131,10 @@ def test_batches_hold_words_and_the_characters_of_each(tmp_path):
     assert batch.keep.tolist() == [[True] * 3, [True, True, False]]
     letters = batch.streams["characters"].data
     assert letters.shape == (2, 3, 5)
-    assert task.characters.pieces(letters[0, 1].tolist()) == ["B", "e", "r", "g", "<pad>"], (
+    assert task.forms.characters.pieces(letters[0, 1].tolist()) == ["B", "e", "r", "g", "<pad>"], (
         "capitals are kept"
     )
-    assert task.vocabulary.pieces(batch.inputs[0].tolist()) == ["anna", "berg", "left"], (
+    assert task.forms.words.pieces(batch.inputs[0].tolist()) == ["anna", "berg", "left"], (
         "words are in lower case"
     )
     assert batch.notes["tags"][1] == ("B-place", "O")
@@ -140,7 +143,7 @@ def test_batches_hold_words_and_the_characters_of_each(tmp_path):
 def test_a_long_word_is_read_at_both_ends(tmp_path):
     task = three(tmp_path, train="Reykjavik\tB-place\nOslo\tB-place\n", word_length=5)
     letters = task.collate(task.examples("train"), seeded()).streams["characters"].data
-    assert "".join(task.characters.pieces(letters[0, 0].tolist())) == "Revik"
+    assert "".join(task.forms.characters.pieces(letters[0, 0].tolist())) == "Revik"
 
 
 def test_training_hides_rare_words_more_often_and_leaves_their_characters(tmp_path):
@@ -165,7 +168,7 @@ def test_entities_are_exchanged_for_others_of_their_type(tmp_path):
     seen = set()
     for seed in range(60):
         batch = task.collate(task.examples("train")[:1], seeded(seed))
-        words = tuple(task.vocabulary.pieces(batch.inputs[0].tolist()))
+        words = tuple(task.forms.words.pieces(batch.inputs[0].tolist()))
         seen.add(words)
         tags = batch.notes["tags"][0]
         assert len(tags) == len(words) and tags[words.index("left")] == "O"
@@ -178,9 +181,51 @@ def test_entities_are_exchanged_for_others_of_their_type(tmp_path):
 
 def test_models_of_one_stream_are_given_the_words_alone(tmp_path):
     task = three(tmp_path)
-    assert [list(problem.streams) for problem in task.problems()] == [["words", "characters"], ["words"]]
+    assert [list(problem.streams) for problem in task.problems()] == [
+        ["words", "characters", "shapes"],
+        ["words"],
+    ]
     task.pose(task.problems()[1])
     assert list(task.collate(task.examples("test"), seeded()).streams) == ["words"]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("Anna", "Xx"), ("anna", "x"), ("NASA", "X"), ("McDonald's", "XxXx'x"), ("iPhone6", "xXxd"), ("2017", "d"),
+        ("@bob_3", "@x_d"), (":-)", ":-)"), ("Ärger", "Xx"), ("東京", "x"), ("", ""), ("a.b.c.d.e.f.", "x.x.x.x."),
+    ],
+)  # fmt: skip
+def test_the_shape_of_a_word_writes_runs_of_one_sort_once(word, expected):
+    assert shape(word) == expected
+
+
+def test_shapes_seen_three_times_in_training_are_known_and_an_earlier_run_has_none(tmp_path):
+    task = three(tmp_path, train=f"{BIO}\n{BIO}")
+    counts = Counter(shape(word) for row in task.sentences["train"] for word in row.words)
+    assert set(task.streams()) == {"words", "characters", "shapes"}
+    assert set(task.forms.shapes.entries) == {form for form, count in counts.items() if count >= 3}
+    batch = task.collate([task.parse({"text": "Nobody nobody #%&"})], seeded())
+    expected = [task.forms.shapes.encode(form)[0] for form in ("Xx", "x")]
+    assert batch.streams["shapes"].data.tolist() == [[*expected, 1]]
+    again = three(tmp_path, train=f"{BIO}\n{BIO}")
+    again.restore({name: value for name, value in task.state().items() if name != "shapes"})
+    assert set(again.streams()) == {"words", "characters"}
+    again.restore(task.state())
+    assert again.streams() == task.streams()
+
+
+def test_words_with_parts_keep_them_where_the_word_is_hidden(tmp_path):
+    task = three(tmp_path, parts=97, hide_rare=1e9)
+    words = task.streams()["words"]
+    assert isinstance(words, WordsWithParts) and words.parts == 97
+    batch = task.collate(task.examples("train"), seeded())
+    assert batch.inputs.shape == (2, 3, 21) and (batch.inputs[batch.keep][:, 0] == UNKNOWN).all()
+    assert batch.inputs[0, 1, 1:].tolist() == parts_of(["berg"], 97)[0].tolist(), "in lower case, as the word"
+    assert (batch.inputs[1, 2] == 0).all(), "padding has none"
+    again = three(tmp_path)
+    again.restore(task.state())
+    assert again.streams() == task.streams()
 
 
 def test_a_typed_sentence_is_shown_with_its_entities_in_brackets(tmp_path):

@@ -1,6 +1,7 @@
 """The conditional random field against an enumeration of all sequences; entities against conlleval's rules by hand."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -37,6 +38,18 @@ def score_by_hand(head, scores, tags):
 
 def a_batch(keep, gold):
     return Batch.of(torch.zeros(gold.shape), keep, gold, keep)
+
+
+def test_the_score_of_outside_is_raised_in_training_alone():
+    """Of two tags with equal scores, training sees O ahead by 1.5, so the loss of x is log(1 + e^1.5)."""
+    head = Tags(("O", "B-x"), outside=1.5).head(3).double()
+    rows, keep = torch.zeros(1, 1, 3, dtype=torch.float64), torch.ones(1, 1, dtype=torch.bool)
+    batch = a_batch(keep, torch.tensor([[1]]))
+    trained, _ = head.loss(head.train()(rows, batch), batch)
+    judged, _ = head.loss(head.eval()(rows, batch), batch)
+    assert float(trained.detach()) == pytest.approx(math.log(1 + math.exp(1.5)), rel=1e-6)
+    assert float(judged.detach()) == pytest.approx(math.log(2), rel=1e-6)
+    assert "raised" not in head.state_dict(), "runs made without it are read as before"
 
 
 def test_loss_and_best_tags_are_those_of_all_sequences_written_out():

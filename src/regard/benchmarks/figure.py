@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from regard.benchmarks.run import Row
-from regard.comparison.figures.style import COLOURS, INK, MUTED, blank, logarithmic, shortened, style
+from regard.comparison.figures.style import blank, logarithmic, shortened, style
+from regard.tasks.figures.colours import COLOURS, INK, MUTED
 
 AHEAD, BEHIND = COLOURS[0], COLOURS[1]
 WIDTH, LINE, AROUND = 6.6, 0.17, 0.9  # inches

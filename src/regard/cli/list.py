@@ -89,7 +89,11 @@ def _described(item: Any) -> Row:
     if item.kind == "models":
         return {**row, "gives": list(item.thing.gives), "attention": item.thing.takes_attention}
     answers = list(dict.fromkeys(problem.answer.words for problem in catalogue.posed(item.name)))
-    return {**row, "answers": answers, "metric": item.thing.metric.name, "model": item.thing.recipe.model}
+    recipe = item.thing.recipe
+    return {
+        **row, "answers": answers, "metric": item.thing.metric.name, "model": recipe.model, "steps": recipe.steps,
+        "reaches": catalogue.reached(item.name),
+    }  # fmt: skip
 
 
 def _grouped(rows: list[Row], width: int) -> list[RenderableType]:
@@ -137,6 +141,13 @@ def _line(row: Row, widths: dict[str, int], width: int, head: bool = False) -> R
     return table
 
 
+def result(row: Row) -> str:
+    """What a task's default reaches without files, in one line."""
+    scores = ", ".join(f"{name} {bound}" for name, bound in row["reaches"].items())
+    usual = f"{row['model']} in {row['steps']:,} steps"
+    return f"reaches {scores} by {usual}" if scores else f"{usual} by default"
+
+
 def _plain(rows: list[Row]) -> list[RenderableType]:
     """Name and summary; of models what they give, of tasks what they ask for, on a second line."""
     from rich.table import Table
@@ -148,7 +159,7 @@ def _plain(rows: list[Row]) -> list[RenderableType]:
     for row in rows:
         more = f"gives {', '.join(row['gives'])}" if "gives" in row else ""
         if "answers" in row:
-            more = f"asks for {' or '.join(row['answers'])}; decided by {row['metric']}; {row['model']} by default"
+            more = f"asks for {' or '.join(row['answers'])}; decided by {row['metric']}\n{result(row)}"
         described = Text.assemble(row["summary"], "\n", (more, "dim")) if more else Text(row["summary"])
         table.add_row(row["name"], described)
     kind, name = rows[0]["kind"], rows[0]["name"]

@@ -45,6 +45,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--sound", type=str, metavar="FILE", help="the sound it reads, for runs that read sounds"
     )
+    parser.add_argument(
+        "--table",
+        type=str,
+        metavar="FILE",
+        help="a CSV file whose last rows are read, for runs that forecast",
+    )
     parser.add_argument("--generate", type=int, metavar="N", help="let it write up to N tokens, step by step")
     parser.add_argument(
         "--beams", type=int, default=1, metavar="K", help="with --generate: search with K beams"
@@ -93,9 +99,9 @@ def run(options: Namespace) -> int:
 
     wanted = ViewOptions(
         options.run, text=options.text, target=options.target, image=options.image, sound=options.sound,
-        generate=options.generate, beams=options.beams, against=options.against, checkpoint=options.checkpoint,
-        checkpoints=options.checkpoints, gold=options.gold, importance=options.importance, device=options.device,
-        allow_missing=options.allow_missing,
+        table=options.table, generate=options.generate, beams=options.beams, against=options.against,
+        checkpoint=options.checkpoint, checkpoints=options.checkpoints, gold=options.gold,
+        importance=options.importance, device=options.device, allow_missing=options.allow_missing,
     )  # fmt: skip
     try:
         page_model = open_page(wanted, tell)

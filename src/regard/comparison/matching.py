@@ -1,8 +1,9 @@
 """`--match`: widths at which the contestants of a comparison have the same number of parameters or operations.
 
 The width of a model is the option that its class names as `width_option`. The size of the reference, the first
-contestant whose width the user wrote, else the first one, is the goal. The others take widths near it, so that the
-largest contestant is at most 5 % larger than the smallest. Among such widths, multiples of 8 are preferred (then of 4,
+contestant whose width the user wrote, else the first one, is the goal; a width that the user did not write may change,
+too, where no others fit it. The others take widths near it, so that the largest contestant is at most 5 % larger than
+the smallest. Among such widths, multiples of 8 are preferred (then of 4,
 of 2): kernels are fastest there, and a comparison of speed must not depend on an odd width.
 """
 
@@ -77,16 +78,19 @@ def match(settings: Settings, contestants: list[Contestant], by: str) -> Match:
     task = build_task(complete(settings))
     varied = {one.label: _Varied(settings, task, one, by) for one in contestants}
     reference = next((one for one in varied.values() if one.fixed), next(iter(varied.values())))
-    goal = reference.size(reference.width)
-    if goal is None:
+    first = reference.size(reference.width)
+    if first is None:
         raise BadValue(f"match: {reference.label} cannot be built, so it has no size to match. Leave it out.")
-    near = {
-        label: [Sized(reference.width, goal)] if one is reference else list(one.near(goal))
-        for label, one in varied.items()
-    }
-    chosen = choose(near, goal)
-    if chosen is None:
-        raise BadValue(_too_far(near, goal, by))
+    for goal in reference.goals():
+        near = {
+            label: [goal] if one is reference else list(one.near(goal.size)) for label, one in varied.items()
+        }
+        chosen = choose(near, goal.size)
+        if chosen is not None:
+            break
+    else:
+        near = {label: list(one.near(first)) for label, one in varied.items()}
+        raise BadValue(_too_far(near, first, by))
     return Match(
         by,
         {label: varied[label].model(one.width) for label, one in chosen.items()},
@@ -137,6 +141,18 @@ class _Varied:
     def model(self, width: int) -> str:
         """The model with this width, as `regard train` takes it."""
         return spelled(self.name, {**self.options, self.option: width})
+
+    def goals(self) -> Iterator[Sized]:
+        """What others may be matched to: this contestant at its own width, then, where the user wrote none, at others
+        up to a quarter narrower or wider, the nearest first. With many contestants, not every size suits them all.
+        """
+        further = range(_ROUND, self.width // 4 + 1, _ROUND)
+        return self._sized(
+            [
+                self.width,
+                *(() if self.fixed else (self.width + way * step for step in further for way in (1, -1))),
+            ]
+        )
 
     def near(self, goal: float) -> Iterable[Sized]:
         """The widths at which the size is within 5 % of the goal; where there is none, the nearest on each side."""

@@ -56,8 +56,8 @@ class Answerer(Model):
     Args:
         dim: width of the vectors.
         hops: how often the memory is read.
-        tying: adjacent (the values of a hop are the keys of the next) or layer (all hops share theirs, and the row goes
-            through a linear map between hops).
+        tying: adjacent (the values of a hop are the keys of the next; those of the last are W where any word may be the
+            answer) or layer (all hops share theirs, and the row goes through a linear map between hops).
         ordered: whether a word counts by its place in the sentence; else a sentence is a bag of words.
         linear_start: training batches before the softmax is put in.
         normalize: what makes weights of scores: softmax, sparsemax, entmax15 …
@@ -95,7 +95,8 @@ class Answerer(Model):
         self.linear_start = whole_number("linear_start", linear_start, 0)
         self.normalize = named_normalizer(normalize)
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
-        self.head = problem.answer.head(dim)
+        self.outputs = problem.answer.outputs
+        self.head = problem.answer.head(dim if self.memory.answers(self.outputs) is None else None)
 
     @classmethod
     def refuses(cls, problem: Problem) -> str:
@@ -116,7 +117,8 @@ class Answerer(Model):
             row = self.question(asked.data)
         for hop, (keys, values) in zip(self.hops, remembered_rows, strict=True):
             row = self.between(row) + hop(row, keys, values, mask, normalize)
-        return self.head(row, batch)
+        vectors = self.memory.answers(self.outputs)
+        return self.head(row if vectors is None else row @ vectors.T, batch)
 
     def _normalizer(self) -> Normalizer:
         """The normaliser of this batch; in training, count it."""

@@ -13,7 +13,7 @@ from regard.core.arguments import whole_number
 from regard.decoding import Hypothesis
 from regard.errors import unknown_name
 from regard.masks import Mask
-from regard.models.embedding import StreamEmbedding, padding_mask, shifted
+from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
 from regard.models.stack import CachedStep, Stack, StackState, write
 from regard.nn import positions as encodings
@@ -26,7 +26,6 @@ from regard.registry import parse
 from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens
 
 LAYERS = ("global-layer", "local-layer")
 
@@ -129,7 +128,7 @@ class Bridge(Model):
             )
             for _ in range(whole_number("layers", layers, 1))
         )  # fmt: skip
-        target = Tokens(self.answer.count, length=self.answer.length + 1)
+        target = self.answer.decoder_stream()
         self.target_embedding = StreamEmbedding(target, dim, positions=positions, dropout=dropout)
         common = {"num_heads": num_heads, "dropout": attention_dropout}
         self.layer = mechanism_of("layer", layer, dim, build_across, common)
@@ -147,8 +146,7 @@ class Bridge(Model):
         return rows
 
     def forward(self, batch: Batch) -> Any:
-        assert batch.targets is not None
-        rows = self.target_embedding(shifted(batch.targets, self.answer.start))
+        rows = self.target_embedding(self.answer.decoder_inputs(batch))
         # Target padding needs no mask: it lies behind the end, where causal attention of real positions never looks.
         rows = self.decoder(self.layer(rows, self.read(batch), mask=padding_mask(batch.keep)))
         return self.head(rows, batch)

@@ -17,6 +17,10 @@ from regard.nn.interactive import Interactive
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 
+# What is shown of two streams that attend to each other.
+BETWEEN = ("layers.-1.between.0.to_query", "layers.-1.between.0.to_source")
+TOLD = ("the second stream's attention to the first", "the first stream's attention to the second")
+
 
 class CoAttentionLayer(nn.Module):
     """Each pair of streams attends to each other (`interactive`), then each stream has a feed-forward block.
@@ -84,6 +88,11 @@ class CoAttention(Model):
         interaction: bool = True,
     ) -> None:
         super().__init__(problem)
+        if len(problem.streams) > 1:
+            self.shows = dict(zip(BETWEEN, TOLD, strict=True))  # type: ignore[misc]
+            self.sides = dict(
+                zip(BETWEEN, ((1, 0), (0, 1)) if interaction else ((1, 1), (0, 0)), strict=True)
+            )
         (_, first), *further = problem.streams.items()
         self.embedding = StreamEmbedding(first, dim, positions=positions, dropout=dropout)
         self.further = nn.ModuleDict(

@@ -93,8 +93,9 @@ class StreamEmbedding(nn.Module):
 
     def shared(self, outputs: int) -> nn.Embedding | None:
         """The embedding, if a head with so many outputs can share its weights."""
-        if isinstance(self.rows, nn.Embedding) and self.rows.num_embeddings == outputs:
-            return self.rows
+        table = getattr(self.rows, "words", self.rows)  # words with parts have a table of their own
+        if isinstance(table, nn.Embedding) and table.num_embeddings == outputs:
+            return table
         return None
 
 
@@ -139,8 +140,3 @@ def stream_mask(streams: Iterable[Stream]) -> Mask | None:
     visible = torch.eye(count, dtype=torch.bool, device=edges.device)
     visible = visible.index_put((edges[1], edges[0]), torch.ones_like(edges[0], dtype=torch.bool))
     return masks.dense(visible) if mask is None else masks.dense(visible) & mask
-
-
-def shifted(targets: Tensor, start: int) -> Tensor:
-    """Decoder inputs for targets (b,t): the start token, then all targets but the last."""
-    return torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], 1)

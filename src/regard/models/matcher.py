@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -83,10 +84,12 @@ class Matcher(Model):
         "to_turn.-1.attention": "the first reply's attention to the newest turn",
         "to_reply.-1.attention": "the newest turn's attention to the first reply",
     }
-    sides: ClassVar[dict[str, tuple[str, str]]] = {
-        "to_reply.-1.attention": ("tokens", "reply"),
-        "to_turn.-1.attention": ("reply", "tokens"),
-    }
+    sides = MappingProxyType(
+        {
+            "to_reply.-1.attention": ("tokens", "reply"),
+            "to_turn.-1.attention": ("reply", "tokens"),
+        }
+    )
 
     def __init__(
         self,

@@ -32,6 +32,10 @@ class Memory(nn.Module):
         """A question's words (b,n) as a row (b,dim), where the memory shares its vectors with the question."""
         return None
 
+    def answers(self, outputs: int) -> Tensor | None:
+        """The vectors of the answers (outputs,dim), where the memory shares its vectors with them."""
+        return None
+
 
 def remembers(spec: type[Any]) -> Callable[[type[Memory]], type[Memory]]:
     """Register the memory of a kind of stream: a class built from (specification, dim, hops, options)."""
@@ -58,7 +62,8 @@ class SentenceMemory(Memory):
     """Sentences as sums of word vectors, each with the vector of its age: how many sentences came after it.
 
     Paper: Sukhbaatar et al. 2015, section 4.1. Tying "adjacent": the values of a hop are the keys of the next, and the
-    question is read with the vectors of the first keys (section 2.2); "layer": all hops have the same keys and values.
+    question is read with the vectors of the first keys, and words are scored as answers by those of the last values
+    (section 2.2); "layer": all hops have the same keys and values.
     """
 
     def __init__(
@@ -91,6 +96,11 @@ class SentenceMemory(Memory):
 
     def shared(self, ids: Tensor) -> Tensor | None:
         return self.dropout(self.words(ids)[:, : self.dim]) if self.adjacent else None
+
+    def answers(self, outputs: int) -> Tensor | None:
+        if not self.adjacent or outputs != self.words.table.num_embeddings:
+            return None
+        return self.words.table.weight[:, -self.dim :]
 
 
 def _ages(stream: Stream) -> Tensor:

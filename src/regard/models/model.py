@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
@@ -72,8 +73,8 @@ class Model(nn.Module):
     # attention to the input. Empty: the last layer that attended.
     shows: ClassVar[dict[str, str]] = {}
     # Of those whose rows and columns are not the positions of the first stream: what they are, by the names of
-    # `Shown` (its `called`, or one of its `streams`).
-    sides: ClassVar[dict[str, tuple[str, str]]] = {}
+    # `Shown` (its `called`, or one of its `streams`) or by the number of the stream.
+    sides: Mapping[str, tuple[str | int, str | int]] = MappingProxyType({})
     presets: ClassVar[Mapping[str, Preset]] = {}  # by the names that the option `preset` takes
 
     head: Head

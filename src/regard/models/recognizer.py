@@ -12,10 +12,11 @@ from regard.core.arguments import finite_number
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.models.ctc import CtcPrefixes
-from regard.models.embedding import padding_mask, shifted
+from regard.models.embedding import padding_mask
 from regard.models.model import model
 from regard.models.stack import CachedStep, write
 from regard.models.transformer import Transformer, WritingState
+from regard.tasks.answers import Writes
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Frames
@@ -51,6 +52,8 @@ class Recognizer(Transformer):
         "encoder.layers.-1.attention": "{name} of the last encoder layer",
     }
 
+    answer: Writes
+
     def __init__(
         self,
         problem: Problem,
@@ -68,9 +71,8 @@ class Recognizer(Transformer):
         self.spell = nn.Linear(dim, self.answer.count)
 
     def forward(self, batch: Batch) -> Heard:
-        assert batch.targets is not None
         source = self.read(batch)
-        rows = self.target_embedding(shifted(batch.targets, self.answer.start))
+        rows = self.target_embedding(self.answer.decoder_inputs(batch))
         rows = self.decoder(rows, source=source, source_mask=padding_mask(batch.keep))
         return Heard(self.head(rows, batch), self.spell(source))
 

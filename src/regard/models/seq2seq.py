@@ -14,7 +14,7 @@ from regard.decoding import Hypothesis
 from regard.errors import BadValue, unknown_name
 from regard.masks import Mask
 from regard.models.cells import FedCells, memories_of, state_of
-from regard.models.embedding import StreamEmbedding, padding_mask, shifted
+from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.models.stack import CachedStep, write
@@ -23,10 +23,9 @@ from regard.nn.building import build_across
 from regard.nn.mechanism import Mechanism, entry
 from regard.nn.state import State
 from regard.registry import parse, split
-from regard.tasks.answers import Writes
+from regard.tasks.answers import Decoded, Writes
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens
 
 FEEDING = ("context", "luong", "none")
 # Mechanisms whose papers attend before the step and feed the context: Bahdanau et al. 2014, Xu et al. 2015 (hard).
@@ -44,7 +43,7 @@ class Seq2seqState(State):
     fed: Tensor | None = None  # (b,dim), with feeding="luong": the last attentional row h̃
 
 
-@model("seq2seq", gives=("decoder",))
+@model("seq2seq", gives=("decoder", "steps"))
 class Seq2seq(Model):
     """A bidirectional recurrent encoder; a recurrent decoder that attends to the encoder's rows at each step.
 
@@ -91,7 +90,7 @@ class Seq2seq(Model):
         tied: bool = True,
     ) -> None:
         super().__init__(problem)
-        assert isinstance(problem.answer, Writes)
+        assert isinstance(problem.answer, Decoded)
         self.answer = problem.answer
         chosen = _mechanisms(attention, attention_layers, self.attention_default)
         if feeding is not None and feeding not in FEEDING:
@@ -99,7 +98,7 @@ class Seq2seq(Model):
         self.feeding = feeding or usual_feeding(chosen[-1])
         self.embedding = StreamEmbedding(problem.inputs, dim, positions="none", dropout=dropout)
         self.encoder = Recurrent(dim, layers, cell, both=True, dropout=dropout)
-        target = Tokens(self.answer.count)
+        target = self.answer.decoder_stream()
         self.target_embedding = StreamEmbedding(target, dim, positions="none", dropout=dropout)
         self.decoder: Recurrent | FedCells = (
             Recurrent(dim, layers, cell, dropout=dropout)
@@ -112,7 +111,7 @@ class Seq2seq(Model):
             mechanism_of("attention", one, dim, build_across, common) for one in chosen
         )
         self.joins = nn.ModuleList(Joined(dim, dropout) for _ in chosen)
-        self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.count) if tied else None)
+        self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.outputs) if tied else None)
 
     def read(self, batch: Batch) -> tuple[Tensor, RecurrentState]:
         """The encoder's rows (b,n,dim) and the decoder's initial state."""
@@ -148,14 +147,16 @@ class Seq2seq(Model):
     @torch.no_grad()
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
         """Hypotheses for each source, best first. Options: see `write`."""
-        start = batch.inputs.new_full((batch.size, 1), self.answer.start, dtype=torch.long)
-        options.setdefault("max_length", self.answer.length)
-        return write(CachedStep(self.step, self.initial_state(batch)), start, end=self.answer.end, **options)
+        answer = self.answer
+        if not isinstance(answer, Writes):
+            return super().generate(batch, **options)  # which raises
+        start = batch.inputs.new_full((batch.size, 1), answer.start, dtype=torch.long)
+        options.setdefault("max_length", answer.length)
+        return write(CachedStep(self.step, self.initial_state(batch)), start, end=answer.end, **options)
 
     def _rows_and_queries(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """h̃ and the queries of the last attention for the batch's targets, (b,t,dim) each, and the source's rows."""
-        assert batch.targets is not None
-        tokens = shifted(batch.targets, self.answer.start)
+        tokens = self.answer.decoder_inputs(batch)
         if self.feeding != "none":
             rows, queries, state = self._continued(tokens, self.initial_state(batch))
             return rows, queries, state.source

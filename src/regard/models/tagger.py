@@ -19,6 +19,7 @@ from regard.tasks.answers import Head
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import TokenRows, Tokens
+from regard.tasks.text.word_vectors import WordVectors
 
 CHARACTERS: dict[str, Callable[..., nn.Module]] = {
     "cnn": CharacterConvolution,
@@ -42,6 +43,7 @@ class Tagger(Model):
         cell: a recurrent layer below the attention, in both directions: lstm, gru or none.
         characters: how characters are read: cnn, attention or none.
         character_dim: width of what is read off the characters of a word.
+        shape_dim: width of the vector of a word's shape, or of another id that is given for each word.
         crf: whether tags are chosen together; else each word's tag alone.
         positions: encoding of positions that is added to the rows.
         dropout: of inputs, of the rows and in the layers.
@@ -61,6 +63,7 @@ class Tagger(Model):
         cell: str = "lstm",
         characters: str = "cnn",
         character_dim: int = 64,
+        shape_dim: int = 16,
         crf: bool = True,
         positions: str = NONE,
         dropout: float = 0.3,
@@ -74,10 +77,18 @@ class Tagger(Model):
         self.spelled = spelled[0] if spelled and characters != NONE else ""
         if characters not in (*CHARACTERS, NONE):
             raise unknown_name("characters", characters, [*CHARACTERS, NONE])
+        wide = dim
         if self.spelled:
             spec = problem.streams[self.spelled]
             self.characters = CHARACTERS[characters](spec, whole_number("character_dim", character_dim, 1))
-            self.join = nn.Linear(dim + character_dim, dim)
+            wide += character_dim
+        self.given = nn.ModuleDict()
+        for name, given in list(problem.streams.items())[1:]:
+            if isinstance(given, Tokens):
+                size = dim if isinstance(given, WordVectors) else whole_number("shape_dim", shape_dim, 1)
+                self.given[name] = StreamEmbedding(given, size, positions=NONE)
+                wide += size
+        self.join = nn.Linear(wide, dim) if wide > dim else nn.Identity()
         self.recurrent = None if cell == NONE else Recurrent(dim, 1, cell, both=True)
         self.stack: nn.Module | None = None
         if whole_number("layers", layers, 0):
@@ -85,13 +96,16 @@ class Tagger(Model):
                 dim, layers, attention or self.attention_default, num_heads=num_heads, dropout=dropout
             )
         self.dropout = nn.Dropout(dropout)
-        self.head = problem.answer.head(dim) if crf else Head(problem.answer.outputs, dim)
+        outputs = problem.answer.outputs
+        self.head = problem.answer.head(dim, self.embedding.shared(outputs)) if crf else Head(outputs, dim)
 
     def forward(self, batch: Batch) -> Any:
         rows: Tensor = self.embedding(batch.inputs)
+        parts = [rows]
         if self.spelled:
-            letters = self.dropout(self.characters(batch.streams[self.spelled].data))
-            rows = self.join(torch.cat([rows, letters], -1))
+            parts.append(self.dropout(self.characters(batch.streams[self.spelled].data)))
+        parts += [vectors(batch.streams[name].data) for name, vectors in self.given.items()]
+        rows = self.join(torch.cat(parts, -1))
         if self.recurrent is not None:
             rows = self.dropout(self.recurrent(rows, batch.keep)[0])
         if self.stack is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -67,10 +68,12 @@ class Tracker(Reader):
         "mention": "each value's attention to the turn",
         "stack.layers.-1.attention": "{name} of the last layer",
     }
-    sides: ClassVar[dict[str, tuple[str, str]]] = {
-        "about": ("goals", "tokens"),
-        "mention": ("values", "tokens"),
-    }
+    sides = MappingProxyType(
+        {
+            "about": ("goals", "tokens"),
+            "mention": ("values", "tokens"),
+        }
+    )
 
     names: Tensor  # (words,columns): the words of all slots' names
     name_shares: Tensor  # (slots,words): 1 / words of the name, for the mean

@@ -12,15 +12,14 @@ from torch import Tensor
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.models.embedding import StreamEmbedding, padding_mask, shifted
+from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
 from regard.models.preset import Preset, inverse_root_peak
 from regard.models.stack import CachedStep, Stack, StackState, write
 from regard.nn.state import State
-from regard.tasks.answers import Writes
+from regard.tasks.answers import Decoded, Writes
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens
 
 # Vaswani et al. 2017: sections 3 and 5.3 to 5.4, and the row "base" of table 3.
 VASWANI = Preset(
@@ -46,7 +45,7 @@ class WritingState(State):
     keep: Tensor | None = None
 
 
-@model("transformer", gives=("decoder",))
+@model("transformer", gives=("decoder", "steps"))
 class Transformer(Model):
     """Encoder and decoder, six layers each by default; the decoder attends to itself and to the encoder's rows.
 
@@ -68,6 +67,8 @@ class Transformer(Model):
         "encoder.layers.-1.attention": "{name} of the last encoder layer",
     }
     presets: ClassVar[Mapping[str, Preset]] = {"vaswani": VASWANI}
+
+    answer: Decoded
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Transformer(Model):
     def _tie_source(self) -> None:
         """Embed source and target with the same weights (Vaswani et al. 2017, section 3.4)."""
         target = getattr(self, "target_embedding", None)
-        if target is None or self.embedding.shared(self.answer.count) is None:
+        if target is None or self.embedding.shared(self.answer.outputs) is None:
             raise BadValue(
                 "tied_source: source and target need one vocabulary. Leave it out, or take a task that has one: "
                 "translate with joint=true."
@@ -128,13 +129,12 @@ class Transformer(Model):
         tied: bool,
     ) -> None:
         """Create encoder, decoder and head. `shared`: options of both stacks; `around`: those of an embedding."""
-        assert isinstance(self.problem.answer, Writes)
+        assert isinstance(self.problem.answer, Decoded)
         self.answer = self.problem.answer
         self.encoder = Stack(dim, layers[0], attention, **shared)
-        target = Tokens(self.answer.count, length=self.answer.length + 1)
-        self.target_embedding = StreamEmbedding(target, dim, **around)
+        self.target_embedding = StreamEmbedding(self.answer.decoder_stream(), dim, **around)
         self.decoder = Stack(dim, layers[1], attention, cross=cross, causal=True, **shared)
-        self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.count) if tied else None)
+        self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.outputs) if tied else None)
 
     def read(self, batch: Batch) -> Tensor:
         """The encoder's rows (b,n,dim)."""
@@ -142,8 +142,7 @@ class Transformer(Model):
         return found
 
     def forward(self, batch: Batch) -> Any:
-        assert batch.targets is not None
-        rows = self.target_embedding(shifted(batch.targets, self.answer.start))
+        rows = self.target_embedding(self.answer.decoder_inputs(batch))
         # Target padding needs no mask: it lies behind the end, where causal attention of real positions never looks.
         rows = self.decoder(rows, source=self.read(batch), source_mask=padding_mask(batch.keep))
         return self.head(rows, batch)
@@ -165,11 +164,14 @@ class Transformer(Model):
     @torch.no_grad()
     def generate(self, batch: Batch, *, cached: bool = True, **options: Any) -> list[list[Hypothesis]]:
         """Hypotheses for each source, best first. Options: see `write`."""
-        start = batch.inputs.new_full((batch.size, 1), self.answer.start, dtype=torch.long)
-        options.setdefault("max_length", self.answer.length)
+        answer = self.answer
+        if not isinstance(answer, Writes):
+            return super().generate(batch, **options)  # which raises
+        start = batch.inputs.new_full((batch.size, 1), answer.start, dtype=torch.long)
+        options.setdefault("max_length", answer.length)
         state = self.initial_state(batch)
         step: Any = CachedStep(self.step, state) if cached else Rewriting(self, state)
-        return write(step, start, end=self.answer.end, **options)
+        return write(step, start, end=answer.end, **options)
 
 
 class Rewriting:

@@ -22,7 +22,8 @@ from regard.observation.capture.reading import How, Side
 from regard.observation.capture.storage import Storage
 from regard.observation.observer import Observer, parts_of
 from regard.observation.seen import Seen, Site
-from regard.tasks.batch import Batch
+from regard.tasks.answers import Decoded
+from regard.tasks.batch import ASKED, Batch
 from regard.tasks.shown import Shown
 
 
@@ -51,9 +52,8 @@ class _Layer:
     words: str
     crosses: bool  # whether it attends from the target to the input
     sites: list[tuple[str, Site]]  # each with the rest of its path below the layer
-    sides: tuple[str, str] | None = (
-        None  # what its rows and columns are called in `Shown`, where the model says so
-    )
+    # What its rows and columns are called in `Shown`, or the number of the stream, where the model says so.
+    sides: tuple[str | int, str | int] | None = None
 
 
 def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[Attribution], list[str]]:
@@ -165,15 +165,17 @@ def _real_length(names: Sequence[str]) -> int:
 def looked_at(model: models.Model, batch: Batch, shown: Shown) -> Attribution | None:
     """What the answer for a single example was drawn from: one weight for each position that `shown` names.
 
-    Of an answer about what follows, the weights of the last position; else the mean over positions. None where the
-    model has no such weights.
+    Of an answer about some positions (nodes of a graph) the weights of these; of one about what follows, those of the
+    last position; else the mean over positions. None where the model has no such weights.
     """
-    follows = model.problem.answer.needs in ("past", "future")
+    follows, asked = model.problem.answer.needs in ("past", "future"), batch.notes.get(ASKED)
     for one in attributions(model, batch, shown)[0]:
         if one.inputs and one.how != "gradient × input":
             rows = one.weights if one.weights.dim() == 2 else one.weights[None]
             words = "of the newest position" if follows and len(rows) > 1 else "mean over positions"
             weights = rows[-1] if follows else rows.mean(0)
+            if asked is not None:
+                words, weights = "of what was asked for", rows[list(asked[0])].mean(0)
             return Attribution(
                 weights, f"{one.source}, {words}, mean over heads", one.how, columns=one.columns
             )
@@ -191,7 +193,7 @@ def _observed(model: models.Model, batch: Batch) -> Seen:
 def _layers(model: models.Model, seen: Seen) -> Iterator[_Layer]:
     """The layers a model shows, the most telling first."""
     paths = parts_of(model)
-    writes = model.problem.answer.needs == "decoder"
+    writes = isinstance(model.problem.answer, Decoded)
     for number, (declared, words) in enumerate(model.shows.items()):
         module = _module_at(model, declared)
         name = mechanism_name(module)
@@ -246,11 +248,14 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
         "source": shown.pieces,
         "slot": slots(columns if site.columns == "slot" else rows),
         "memory": [*slots(columns - len(shown.pieces)), *shown.pieces],
+        "channel": [f"channel {number}" for number in range(columns)],
     }
     part = _part(rest, site, len(layer.sites) > 1)
     across = names[site.columns]
     if layer.sides is not None:
-        called = {**shown.streams, shown.called: shown.pieces}
+        called: dict[str | int, list[str]] = dict(enumerate([shown.pieces, *shown.streams.values()]))
+        called.update(shown.streams)
+        called[shown.called] = shown.pieces
         names[site.rows], across = (called.get(side, []) for side in layer.sides)
     down = _last(names[site.rows], rows) if rows > 1 else []
     mean = heads.mean(0)
@@ -293,7 +298,7 @@ def slots(count: int) -> list[str]:
 def _gradient_of_answer(model: models.Model, batch: Batch, shown: Shown) -> Attribution:
     """Which inputs moved the answer, where no layer has weights over them."""
     needs = model.problem.answer.needs
-    if needs == "decoder":
+    if isinstance(model.problem.answer, Decoded):
         raise NotShown(f"{model.name} writes many answers, so there is no single gradient to show.")
     with torch.no_grad():
         outputs = model(dataclasses.replace(batch, answers={}))

@@ -78,7 +78,7 @@ def _drawable() -> _Letters:
     return _Letters(families())
 
 
-def thinned(labels: Sequence[str], room: int) -> list[tuple[int, str]]:
+def thinned(labels: Sequence[str], room: int, longest: int = LETTERS) -> list[tuple[int, str]]:
     """At most `room` pairs (index, label): every label, or every second, third, …"""
     step = max(1, -(-len(labels) // max(1, room)))
-    return [(index, readable(labels[index])) for index in range(0, len(labels), step)]
+    return [(index, readable(labels[index], longest)) for index in range(0, len(labels), step)]

@@ -20,7 +20,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from regard.observation.colours import LEAST, on_scale, ramp
-from regard.observation.figure_text import families, thinned
+from regard.observation.figure_text import LETTERS, families, thinned
 
 Floats = NDArray[np.float32]
 INK, MUTED = "#1b1f24", "#5b6570"
@@ -131,8 +131,10 @@ def named_outside(frame: Axes, columns: Sequence[str], rows: Sequence[str]) -> N
             label.set_parse_math(False)
 
 
-def side(frame: Axes, which: str, labels: Sequence[str] | None, count: int, inches: float) -> None:
-    """Labels along one axis, as many as fit; without labels, numbers from 0."""
+def side(
+    frame: Axes, which: str, labels: Sequence[str] | None, count: int, inches: float, longest: int = LETTERS
+) -> None:
+    """Labels along one axis, as many as fit, cut to `longest` characters; without labels, numbers from 0."""
     axis = frame.xaxis if which == "x" else frame.yaxis
     smallest, largest = _LETTERS
     if labels is None:
@@ -141,7 +143,7 @@ def side(frame: Axes, which: str, labels: Sequence[str] | None, count: int, inch
         size = 6.0
     else:
         size = float(np.clip(inches / max(count, 1) / _LINE, smallest, largest))
-        marks = thinned(labels, int(inches / (size * _LINE)))
+        marks = thinned(labels, int(inches / (size * _LINE)), longest)
     axis.set_ticks([index for index, _ in marks], [text for _, text in marks])
     turned = which == "x" and labels is not None and any(len(text) > 1 for _, text in marks)
     for label in axis.get_ticklabels():

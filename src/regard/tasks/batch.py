@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 INPUTS, TARGETS = "inputs", "targets"  # the names of the only stream and the only target
+ASKED = "asked"  # the note of a batch with the positions that are asked for, where an answer is not about all of them
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,10 @@ class Stream:
             None if self.edges is None else function(self.edges),
         )
 
+    def twice(self) -> Stream:
+        """The examples, and then the same again; edges belong to all of them."""
+        return replace(self.map(lambda tensor: torch.cat([tensor, tensor])), edges=self.edges)
+
     def count(self) -> int:
         """The number of real positions; without `keep` that of examples × positions."""
         return self.data.shape[:2].numel() if self.keep is None else int(self.keep.sum())
@@ -58,6 +63,7 @@ class Batch:
     answers: Mapping[str, Stream] = field(default_factory=dict)  # empty where the right answer is unknown
     index: tuple[int, ...] = ()  # which examples of the data set these are, for error messages
     notes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # per example, what is not a tensor
+    offset: Tensor | None = None  # (b,classes): scores that the task knows, for heads that add them to logits
 
     @classmethod
     def of(
@@ -114,7 +120,7 @@ class Batch:
             for name, stream in part.items():
                 own = f"answer {name}" if name in found else name
                 found.update({own + suffix: tensor for suffix, tensor in stream.tensors()})
-        return found
+        return found if self.offset is None else {**found, "offset": self.offset}
 
     def shapes(self) -> dict[str, list[int]]:
         """The shape of each tensor."""
@@ -126,6 +132,7 @@ class Batch:
             self,
             streams={name: stream.map(function) for name, stream in self.streams.items()},
             answers={name: stream.map(function) for name, stream in self.answers.items()},
+            offset=None if self.offset is None else function(self.offset),
         )
 
     def to(self, device: torch.device | str) -> Batch:
@@ -142,7 +149,11 @@ class Batch:
         def cast(stream: Stream) -> Stream:
             return replace(stream, data=stream.data.to(dtype)) if stream.data.is_floating_point() else stream
 
-        return replace(self, streams={name: cast(stream) for name, stream in self.streams.items()})
+        return replace(
+            self,
+            streams={name: cast(stream) for name, stream in self.streams.items()},
+            offset=None if self.offset is None else self.offset.to(dtype),
+        )
 
     def filled(self, tensors: Mapping[str, Tensor]) -> Batch:
         """The same batch with other tensors of the same names, those of `tensors`."""
@@ -157,6 +168,17 @@ class Batch:
             answers={},
             index=tuple(self.index[row] for row in chosen) if self.index else (),
             notes={name: tuple(values[row] for row in chosen) for name, values in self.notes.items()},
+        )
+
+    def twice(self) -> Batch:
+        """The examples, and then the same again."""
+        return replace(
+            self,
+            streams={name: stream.twice() for name, stream in self.streams.items()},
+            answers={name: stream.twice() for name, stream in self.answers.items()},
+            index=self.index * 2,
+            notes={name: values * 2 for name, values in self.notes.items()},
+            offset=None if self.offset is None else torch.cat([self.offset, self.offset]),
         )
 
     def answered(self, targets: Tensor, keep: Tensor | None = None) -> Batch:

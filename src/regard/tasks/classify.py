@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from regard.tasks.shown import Shown, Understood, texts, understood
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.text import vocabulary
+from regard.tasks.text.naive_bayes import NaiveBayes
 from regard.tasks.text.vocabulary import PADDING, UNKNOWN, Vocabulary, words_of
 from regard.tasks.text.word_parts import WordsWithParts, parts_of
 
@@ -39,6 +41,7 @@ class Labelled(NamedTuple):
     label: int | None = None
     hidden: float = 0.0  # the share of its pieces that a batch hides
     parts: torch.Tensor | None = None  # (n,MOST): the ids of the parts of its words
+    scores: list[float] | None = None  # of naive Bayes, one for each class
 
 
 def _of_classes(answered: Answered) -> dict[str, float]:
@@ -81,6 +84,7 @@ class Classify(Task):
         max_length: longest text in pieces, where there are such long ones; longer ones are cut
         hide: share of a training text's pieces made unknown, others each time: small data is not learned by heart
         parts: number of vectors for hashed character n-grams, added to those of words (level=word); 0 for none
+        naive_bayes: longest run of words that naive Bayes counts, whose scores are added to the logits; 0 for none
         encoding: how the files are encoded
         seed: which lines are kept for validation and test where there are no files for them
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
@@ -100,6 +104,7 @@ class Classify(Task):
         max_length: int = 256,
         hide: float = 0.0,
         parts: int = 0,
+        naive_bayes: int = 0,
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
@@ -114,6 +119,8 @@ class Classify(Task):
         self.parts = whole_number("parts", parts, 0)
         if self.parts and self.level != "word":
             raise BadValue(f"parts: only words have parts, got level={level!r}. Leave one of the two out.")
+        self.naive_bayes = whole_number("naive_bayes", naive_bayes, 0)
+        self.counts: NaiveBayes | None = None
         self.encoding = checked_encoding(encoding)
         self.vocabulary: Vocabulary | None = None
         self.labels: list[str] = []
@@ -179,6 +186,10 @@ class Classify(Task):
             )
         texts = [row.text for row in rows]
         self.vocabulary = vocabulary.build(self.level, texts, self.vocabulary_size, self.min_count)
+        if self.naive_bayes:
+            numbers = [self.labels.index(row.label) for row in rows]
+            words = (words_of(text) for text in texts)
+            self.counts = NaiveBayes.count(words, numbers, len(self.labels), self.naive_bayes)
         every = [row.text for split in self.rows.values() for row in split]
         self.max_length = min(self.limit, max(len(ids) for ids in self.vocabulary.encode_all(every)))
 
@@ -199,7 +210,7 @@ class Classify(Task):
     def answers(self) -> list[OneOf]:
         """As many classes as there are labels."""
         self._known()
-        return [OneOf(len(self.labels))]
+        return [OneOf(len(self.labels), offset=self.counts is not None)]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Loss, accuracy and macro F1."""
@@ -214,11 +225,10 @@ class Classify(Task):
         """The texts of a split in the order of the file."""
         self._known()
         if split not in self._encoded:
-            hidden = self.hide if split == "train" else 0.0
-            self._encoded[split] = self._encode_split(self._split(split), hidden)
+            self._encoded[split] = self._encode_split(self._split(split), split == "train")
         return self._encoded[split]
 
-    def _encode_split(self, rows: list[Row], hidden: float) -> list[Labelled]:
+    def _encode_split(self, rows: list[Row], training: bool) -> list[Labelled]:
         assert self.vocabulary is not None
         numbers = {label: number for number, label in enumerate(self.labels)}
         found = []
@@ -230,14 +240,19 @@ class Classify(Task):
                     f"the label {excerpt(row.label)} does not occur in the training data. "
                     f"Known: {', '.join(excerpt(label) for label in self.labels[:12])}.",
                 )
-            found.append(self._labelled(row.text, ids, numbers[row.label], hidden))
+            found.append(self._labelled(row.text, ids, numbers[row.label], training))
         return found
 
-    def _labelled(self, text: str, ids: list[int], label: int | None = None, hidden: float = 0.0) -> Labelled:
-        """A text of these ids, cut to `max_length`, with the parts of its words."""
-        words = words_of(text)[: self.max_length] if self.parts else []
-        parts = parts_of(words, self.parts) if self.parts else None
-        return Labelled(ids[: self.max_length], label, hidden, parts)
+    def _labelled(
+        self, text: str, ids: list[int], label: int | None = None, training: bool = False
+    ) -> Labelled:
+        """A text of these ids, cut to `max_length`, with the parts of its words and the scores of naive Bayes."""
+        words = words_of(text) if self.parts or self.counts else []
+        parts = parts_of(words[: self.max_length], self.parts) if self.parts else None
+        # In training, each text is scored by the others.
+        scores = self.counts.scores(words, label if training else None) if self.counts else None
+        hidden = self.hide if training else 0.0
+        return Labelled(ids[: self.max_length], label, hidden, parts, scores)
 
     def length(self, example: Labelled) -> int:
         """Pieces of a text."""
@@ -256,7 +271,9 @@ class Classify(Task):
             inputs = torch.where((hidden if keep is None else hidden & keep)[..., None], unknown, inputs)
         labels = [example.label for example in examples if example.label is not None]
         known = torch.tensor(labels) if labels and len(labels) == len(examples) else None
-        return Batch.of(inputs if parts else inputs[..., 0], keep, known)
+        batch = Batch.of(inputs if parts else inputs[..., 0], keep, known)
+        scores = [example.scores for example in examples if example.scores is not None]
+        return replace(batch, offset=torch.tensor(scores)) if scores else batch
 
     def parse(self, given: Mapping[str, str]) -> Labelled:
         """A text."""
@@ -287,21 +304,24 @@ class Classify(Task):
         return self.vocabulary.pieces(example.tokens)
 
     def state(self) -> dict[str, Any]:
-        """Vocabulary, labels and length."""
-        return {
+        """Vocabulary, labels, length and the counts of naive Bayes."""
+        found = {
             "vocabulary": self._known().state(),
             "labels": list(self.labels),
             "max_length": self.max_length,
         }
+        return found if self.counts is None else {**found, "naive_bayes": self.counts.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore vocabulary, labels and length."""
+        """Restore vocabulary, labels, length and the counts of naive Bayes."""
         self.vocabulary = vocabulary.restored(state["vocabulary"])
         self.level = self.vocabulary.level
         labels = state["labels"]
         if not isinstance(labels, list) or not all(isinstance(one, str) for one in labels):
             raise BadValue("labels: expected a list of names, as `state` makes it.")
         self.labels, self.max_length = list(labels), whole_number("max_length", state["max_length"], 1)
+        if self.naive_bayes:
+            self.counts = NaiveBayes.restored(state.get("naive_bayes"), len(labels))
         self._encoded = {}
 
 

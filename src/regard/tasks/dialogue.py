@@ -8,23 +8,23 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from regard.core.arguments import share, whole_number
+from regard.core.arguments import share
 from regard.errors import BadValue
 from regard.tasks.answers import Answer, HiddenTokens, Slot, SlotValues
 from regard.tasks.answers.slots import TURNS, SlotsHead
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats.goals import Goals
-from regard.tasks.formats.reading import Data, checked_encoding
-from regard.tasks.formats.splits import checked_split
+from regard.tasks.formats.reading import Data
 from regard.tasks.formats.woz import REQUEST, Dialogue, Ontology, Turn, read_splits, spoken, typed_turns
 from regard.tasks.generated import restaurants
-from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
+from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Spelled
-from regard.tasks.task import Recipe, Task, task
+from regard.tasks.task import Recipe, task
 from regard.tasks.text import spelling, vocabulary
-from regard.tasks.text.spelling import ASKS, CONFIRMS, SPEAKERS, SYSTEM, USER
-from regard.tasks.text.vocabulary import BLANK, PADDING, START, UNKNOWN, Vocabulary
+from regard.tasks.text.hiding import HidesWords
+from regard.tasks.text.spelling import ASKS, CONFIRMS, SYSTEM, USER
+from regard.tasks.text.vocabulary import BLANK, START, UNKNOWN, Vocabulary
 
 GENERATED = {"train": 1200, "validation": 150, "test": 300}
 LONGEST = 160  # positions of a turn
@@ -41,7 +41,7 @@ class Conversation(NamedTuple):
 
 
 @task("dialogue")
-class DialogueState(Task):
+class DialogueState(HidesWords):
     """Tracks what a user wants, slot by slot, through a dialogue; without files, generated ones about restaurants.
 
     Each turn is read alone: the user's words, the system's words before them and the system's acts. What is found in
@@ -63,8 +63,10 @@ class DialogueState(Task):
     metric: ClassVar[Metric] = Mean(
         "joint_goal", unit=SHARE, over="turns"
     )  # `metrics` says how it is measured
-    takes = ("text",)
-    recipe = Recipe(model="tracker", steps=250, batch_size=8, lr=1e-3, warmup=50)
+    recipe = Recipe(
+        model="tracker", steps=250, batch_size=8, lr=1e-3, warmup=50,
+        reaches={"joint_goal": 0.95},
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -76,11 +78,8 @@ class DialogueState(Task):
         seed: int = 0,
         whole: bool = False,
     ) -> None:
-        self.data, self.whole = data, whole
+        super().__init__(data, min_count, encoding, seed, whole)
         self.swap, self.hide = share("swap", swap), share("hide", hide)
-        self.min_count = whole_number("min_count", min_count, 1)
-        self.encoding, self.seed = checked_encoding(encoding), whole_number("seed", seed)
-        self.vocabulary: Vocabulary | None = None
         self.goals: Goals | None = None
 
     @cached_property
@@ -90,7 +89,7 @@ class DialogueState(Task):
             return parts, restaurants.ONTOLOGY
         return read_splits(self.data, self.encoding, self.seed, self.whole)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Slots and vocabulary, from the ontology and the training dialogues alone."""
         parts, ontology = self._read
         train = parts.get("train") or next(iter(parts.values()))
@@ -100,14 +99,13 @@ class DialogueState(Task):
         self.vocabulary = vocabulary.build("word", texts + known * self.min_count, None, self.min_count)
 
     def _known(self) -> tuple[Vocabulary, Goals]:
-        if self.vocabulary is None or self.goals is None:
-            self._prepare()
-        assert self.vocabulary is not None and self.goals is not None
-        return self.vocabulary, self.goals
+        words = self.known()
+        assert self.goals is not None
+        return words, self.goals
 
     def streams(self) -> dict[str, Spelled]:
         """The words of a turn."""
-        return {INPUTS: Spelled(len(self._known()[0]), SPEAKERS, spelling.GRAMS, PADDING, LONGEST)}
+        return {INPUTS: self.spelled(LONGEST)}
 
     def answers(self) -> list[Answer]:
         """The values of the slots; hidden words for models that cannot track."""
@@ -122,15 +120,8 @@ class DialogueState(Task):
         )
         return [SlotValues(slots), HiddenTokens(len(words), BLANK)]
 
-    @property
-    def hides(self) -> bool:
-        """Whether hidden words are asked for."""
-        return isinstance(self.problem.answer, HiddenTokens)
-
-    def metrics(self) -> tuple[Metric, ...]:
-        """Loss, joint goal, goals of single turns, requests; where words are hidden, their accuracy."""
-        if self.hides:
-            return (LOSS, ACCURACY)
+    def own_metrics(self) -> tuple[Metric, ...]:
+        """Loss, joint goal, goals of single turns, requests."""
         looks = {"joint_goal": 0, "turn_goal": 1, "request": 2}
         return (
             LOSS,
@@ -139,12 +130,6 @@ class DialogueState(Task):
                 for name, column in looks.items()
             ),
         )
-
-    def pose(self, problem: Any) -> None:
-        """Where words are hidden, how often they are guessed decides."""
-        super().pose(problem)
-        if self.hides:
-            self.metric = ACCURACY  # type: ignore[misc]
 
     def judged(self, answered: Answered) -> list[tuple[bool, bool, bool]]:
         """For each turn whether all goals so far, its own goals and its requests are right."""
@@ -166,13 +151,11 @@ class DialogueState(Task):
     def examples(self, split: str) -> Sequence[Conversation]:
         """The dialogues of a split, in the order of the file."""
         _, goals = self._known()
-        parts = self._read[0]
-        if checked_split(split) not in parts:
-            raise BadValue(f"data: {self.data} has no file for {split}. It has: {', '.join(parts)}.")
-        for dialogue in parts[split]:
+        dialogues = self.part(self._read[0], split)
+        for dialogue in dialogues:
             goals.check(dialogue)
         swap, hide = (self.swap, self.hide) if split == "train" else (0.0, 0.0)
-        return [Conversation(dialogue.turns, swap, hide) for dialogue in parts[split]]
+        return [Conversation(dialogue.turns, swap, hide) for dialogue in dialogues]
 
     def length(self, example: Conversation) -> int:
         """Words of the longest turn."""
@@ -189,14 +172,14 @@ class DialogueState(Task):
                 one = example.turns[turn]
                 rows.append(goals.swapped(one, example.swap, generator) if example.swap else one)
                 gold.append((one.label, one.state))
-        data, keep = spelling.padded_words([self._positions(words, turn) for turn in rows])
-        if any(example.hide for example in examples) and not self.hides:
+        texts = [self._positions(words, turn) for turn in rows]
+        if self.hides:
+            return self.hidden(texts, generator)
+        data, keep = spelling.padded_words(texts)
+        if any(example.hide for example in examples):
             shares = torch.tensor([examples[number].hide for number, _ in places])
             gone = torch.rand(data.shape[:2], generator=generator) < shares[:, None]
             data[..., 0].masked_fill_(gone & (data[..., 0] >= len(vocabulary.SPECIAL)), UNKNOWN)
-        if self.hides:
-            shown, asked = spelling.hide(data, generator)
-            return Batch.of(shown, keep, data[..., 0].clone(), asked)
         targets = torch.tensor([goals.target(turn.label) for turn in rows])
         return Batch.of(data, keep, targets, turns=tuple(places), gold=tuple(gold))
 
@@ -274,11 +257,8 @@ class DialogueState(Task):
 
     def state(self) -> dict[str, Any]:
         """Vocabulary, slots and values."""
-        words, goals = self._known()
-        return {
-            "vocabulary": words.state(),
-            "slots": {slot: list(some) for slot, some in goals.values.items()},
-        }
+        _, goals = self._known()
+        return {**super().state(), "slots": {slot: list(some) for slot, some in goals.values.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore vocabulary, slots and values."""

@@ -58,6 +58,12 @@ def split_of() -> tuple[str, ...]:
     return tuple(found)
 
 
+def typed(path: str) -> Tensor:
+    """The pixels (8,8) of a user's picture, from 0 to 1: light writing on a dark ground."""
+    pixels = np.asarray(read_image(path).convert("L").resize((SIDE, SIDE)), np.float32) / 255
+    return torch.from_numpy(1 - pixels if pixels.mean() > BRIGHT else pixels.copy())
+
+
 @task("digits")
 class Digits(Task):
     """Says which digit an image shows: 1,797 real 8 × 8 images, 70 % for training, 15 % each for validation and test.
@@ -109,11 +115,7 @@ class Digits(Task):
         """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""
         if set(given) != {"image"}:
             return super().parse(given)  # type: ignore[no-any-return]  # which raises
-        grey = read_image(given["image"]).convert("L").resize((SIDE, SIDE))
-        pixels = np.asarray(grey, np.float32) / 255
-        if pixels.mean() > BRIGHT:
-            pixels = 1 - pixels
-        return Image(torch.from_numpy(pixels.copy()).reshape(self.shape), None)
+        return Image(typed(given["image"]).reshape(self.shape), None)
 
     def show(self, example: Image, batch: Batch) -> Shown:
         """The image, with the names of its rows or pixels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,17 +14,20 @@ from torch import Tensor
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import EachOf, Head
-from regard.tasks.batch import Batch, Stream
+from regard.tasks.batch import ASKED, Batch, Stream
+from regard.tasks.figures.neighbours import neighbours_figure
 from regard.tasks.formats.graph_files import GraphData, read_graph
 from regard.tasks.formats.reading import Data, excerpt, paths_of
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Draws
 from regard.tasks.measures.metrics import ACCURACY, LOSS, Metric
-from regard.tasks.shown import Shown
+from regard.tasks.shown import Looked, Shown
 from regard.tasks.streams import Nodes
 from regard.tasks.task import Recipe, Task, task
 
-ASKED = "asked"  # the note of a batch that holds the positions of the nodes that are asked for
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 DANGLING = ("refuse", "drop")
 # The generated graph: communities whose members link mostly to each other, and use some words a little more often.
 COUNT, COMMUNITIES, WORDS, LABELLED, CHECKED = 800, 5, 60, 60, 200
@@ -89,6 +92,7 @@ class GraphTask(Task):
     recipe = Recipe(
         model="graph", steps=200, batch_size=100_000, lr=5e-3, warmup=0, schedule="constant", clip=0.0,
         models={"encoder": "encoder(dim=64, dropout=0.5)"},
+        reaches={"accuracy": 0.9},
     )  # fmt: skip
 
     def __init__(
@@ -207,6 +211,15 @@ class GraphTask(Task):
     def _called(self, node: int) -> str:
         label = int(self.graph.labels[node])
         return f"{self.graph.names[node]} ({self.classes[label] if label >= 0 else 'no class'})"
+
+    def draw(self, predicted: Sequence[int], example: int, looked: Looked | None) -> Figure | None:
+        """The node among those it attends to, with their weights."""
+        near = self.neighbourhood(example)[0].tolist()
+        if looked is None or looked.rows or len(looked.columns) != len(near):
+            return None
+        names, labels = [self.graph.names[node] for node in near], self.graph.labels[near].tolist()
+        title = f"node {names[0]}  →  {self.decode(predicted)}\n{looked.source}"
+        return neighbours_figure(title, names, labels, self.classes, looked.weights[0])
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
         """The names of classes."""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks import digits
-from regard.tasks.answers import Answer, Head
+from regard.tasks.answers.place import Place
 from regard.tasks.batch import Batch, Stream
 from regard.tasks.formats.reading import Data
 from regard.tasks.formats.splits import checked_split
@@ -22,7 +22,7 @@ from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.shown import Shown
 from regard.tasks.sound.log_mel import HOP, STACK, LogMel
-from regard.tasks.sound.recordings import DIGITS, SoundRecording, load
+from regard.tasks.sound.recordings import DIGITS, SoundRecording, load, typed
 from regard.tasks.sound.utterances import Utterance, padded_frames, spectrogram
 from regard.tasks.streams import Frames, StreamSpec, Tokens, Vectors
 from regard.tasks.task import Recipe, Task, task
@@ -34,6 +34,7 @@ SIZES = {"train": 20_000, "validation": 400, "test": 1000}
 INK, SPREAD = 0.305, 0.376  # mean and standard deviation of the pixels
 GAP = 0.08  # seconds of silence after each spoken digit
 LONGEST = 2.5  # seconds of one spoken digit
+UNKNOWN = -1
 
 
 class MatchExample(NamedTuple):
@@ -41,60 +42,16 @@ class MatchExample(NamedTuple):
 
     split: str
     number: int  # of the example in its split
-    digits: tuple[tuple[int, ...], ...]
-    place: int
+    digits: tuple[tuple[int, ...], ...]  # of a stream from files: none
+    place: int  # UNKNOWN where a user asks for it
+    files: Mapping[str, FromFiles] = MappingProxyType({})  # streams from a user's files, by their kind
 
 
-class Found(NamedTuple):
-    """The logits of both questions."""
+class FromFiles(NamedTuple):
+    """A stream from files: their names, and a sound or the pixels (count,64) of pictures."""
 
-    place: Tensor  # (b,candidates)
-    digit: Tensor  # (b,10)
-
-
-@dataclass(frozen=True)
-class Place(Answer):
-    """Where the candidate stands that fits, and which digit was asked for."""
-
-    candidates: int
-    needs: ClassVar[str] = "pooled"
-    words: ClassVar[str] = "the place of the candidate that fits, and the digit that was told"
-
-    @property
-    def outputs(self) -> int:
-        """One logit for each place and each digit."""
-        return self.candidates + len(DIGITS)
-
-    def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> PlaceHead:
-        """One linear map for both."""
-        return PlaceHead(self.candidates, dim)
-
-
-class PlaceHead(Head):
-    """Both questions are trained together: streams are hard to compare before any of them can be read."""
-
-    def __init__(self, candidates: int, dim: int | None) -> None:
-        super().__init__(candidates + len(DIGITS), dim)
-        self.candidates = candidates
-
-    def forward(self, rows: Tensor, batch: Batch) -> Found:
-        """The logits, apart."""
-        found = self.logits(rows)
-        return Found(found[:, : self.candidates], found[:, self.candidates :])
-
-    def loss(self, outputs: Found, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """The sum of both cross-entropies, and the number of examples."""
-        total = torch.zeros((), device=batch.device)
-        for logits, target in zip(outputs, batch.answers.values(), strict=True):
-            total = total + F.cross_entropy(
-                logits.float(), target.data, reduction="sum", label_smoothing=smoothing
-            )
-        return total, torch.tensor(float(batch.size), device=batch.device)
-
-    def predict(self, outputs: Found, batch: Batch) -> list[Any]:
-        """The likeliest place."""
-        found: list[Any] = outputs.place.argmax(-1).tolist()
-        return found
+    names: tuple[str, ...]
+    content: Utterance | Tensor
 
 
 def _first(answered: Answered) -> tuple[float, float]:
@@ -147,9 +104,12 @@ class MatchTask(Task):
     """
 
     metric = ACCURACY
+    takes = KINDS
+    together = True
     recipe = Recipe(
         model="co-attention", steps=800, batch_size=64, lr=2e-3, warmup=100,
         compared=("co-attention", "co-attention(interaction=false)"),
+        reaches={"accuracy": 0.93},
     )  # fmt: skip
 
     def __init__(
@@ -191,7 +151,7 @@ class MatchTask(Task):
 
     def answers(self) -> list[Place]:
         """The place of the candidate that fits, and the digit that was told."""
-        return [Place(self.candidates)]
+        return [Place(self.candidates, len(DIGITS))]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Loss; how often the place is right, as accuracy and as retrieval; how often the digit is."""
@@ -248,40 +208,93 @@ class MatchTask(Task):
     def collate(self, examples: Sequence[MatchExample], generator: torch.Generator) -> Batch:
         """One stream for each kind, each padded by itself."""
         streams = {
-            kind: self._stream(kind, [(one, one.digits[number]) for one in examples], generator)
-            for number, kind in enumerate(self.kinds)
+            kind: self._stream(kind, number, examples, generator) for number, kind in enumerate(self.kinds)
         }
+        if any(one.place == UNKNOWN for one in examples):
+            return Batch(streams)
         places = torch.tensor([one.place for one in examples], dtype=torch.long)
         asked = torch.tensor([one.digits[0][0] for one in examples], dtype=torch.long)
         return Batch(streams, {"place": Stream(places), "digit": Stream(asked)})
 
     def _stream(
-        self, kind: str, told: Sequence[tuple[MatchExample, tuple[int, ...]]], generator: torch.Generator
+        self, kind: str, number: int, examples: Sequence[MatchExample], generator: torch.Generator
     ) -> Stream:
-        """Digits as a stream of a kind."""
+        """The digits or files of the stream `number` as a stream of a kind."""
         if kind == "text":
-            return Stream(torch.tensor([said for _, said in told]))
-        made = [(Draws(kind, self.seed, one.split, one.number), one.split, said) for one, said in told]
+            return Stream(torch.tensor([one.digits[number] for one in examples]))
+        found = [
+            one.files[kind].content if kind in one.files else self._drawn(kind, one, one.digits[number])
+            for one in examples
+        ]
         if kind == "sound":
-            frames = [self._spoken(*one).frames(self.mel, generator) for one in made]
+            frames = [one.frames(self.mel, generator) for one in found if isinstance(one, Utterance)]
             return Stream(*padded_frames(frames, STACK * self.mel.bands))
-        return Stream(torch.stack([self._pictured(*one) for one in made]))
+        pixels = torch.stack([one for one in found if isinstance(one, Tensor)])
+        return Stream((pixels - INK) / SPREAD)  # with mean 0 and variance 1 over all pictures
 
-    def _spoken(self, draws: Draws, split: str, said: tuple[int, ...]) -> Utterance:
-        parts = tuple(draws.among(self.recordings[split][digit]) for digit in said)
-        return Utterance(parts, (round(GAP * self.mel.rate),) * len(parts), self.augment and split == "train")
-
-    def _pictured(self, draws: Draws, split: str, said: tuple[int, ...]) -> Tensor:
-        """The pixels (count, 64) of pictures, with mean 0 and variance 1 over all of them."""
+    def _drawn(self, kind: str, one: MatchExample, said: tuple[int, ...]) -> Utterance | Tensor:
+        """A sound, or the pixels (count,64) of pictures, drawn from those of the example's split."""
+        draws = Draws(kind, self.seed, one.split, one.number)
+        if kind == "sound":
+            parts = tuple(draws.among(self.recordings[one.split][digit]) for digit in said)
+            return self._joined(parts, self.augment and one.split == "train")
         pixels, _ = digits.images()
-        chosen = pixels[[draws.among(self.pictures[split][digit]) for digit in said]]
-        return (torch.from_numpy(chosen) - INK) / SPREAD
+        return torch.from_numpy(pixels[[draws.among(self.pictures[one.split][digit]) for digit in said]])
+
+    def _joined(self, parts: tuple[SoundRecording, ...], training: bool = False) -> Utterance:
+        return Utterance(parts, (round(GAP * self.mel.rate),) * len(parts), training)
+
+    def parse(self, given: Mapping[str, Any]) -> MatchExample:
+        """Digits for each stream, "seven | two seven nine one four", drawn from the test data; or files.
+
+        Given are sounds and pictures by files, and in the text the digits of the other streams, in their order.
+        """
+        if any(kind not in (*self.kinds, "text") for kind in given):
+            return super().parse(given)  # type: ignore[no-any-return]  # which raises
+        from_files = {kind: self._from_files(kind, given[kind]) for kind in given if kind != "text"}
+        rest = [kind for kind in self.kinds if kind not in from_files]
+        text = given.get("text", ())
+        several = [text] if isinstance(text, str) else text
+        parts = [part.split() for one in several for part in one.split("|")]
+        if len(parts) != len(rest):
+            raise BadValue(
+                f'--text: expected the digits of {" and of ".join(rest) or "nothing"}, separated by "|", got '
+                f'{len(parts)} parts. For instance --text "seven | two seven nine one four", or with files --sound '
+                'seven.wav --text "two seven nine one four".'
+            )
+        told = dict(zip(rest, parts, strict=True))
+        for kind in self.kinds:
+            self._check_count(kind, len(told.get(kind, from_files[kind].names if kind in from_files else ())))
+        said = tuple(tuple(map(_digit, told.get(kind, ()))) for kind in self.kinds)
+        return MatchExample("test", 0, said, UNKNOWN, from_files)
+
+    def _from_files(self, kind: str, given: str | list[str]) -> FromFiles:
+        paths = [given] if isinstance(given, str) else given
+        names = tuple(Path(path).name for path in paths)
+        if kind == "sound":
+            return FromFiles(
+                names, self._joined(tuple(typed(path, self.mel.rate, LONGEST) for path in paths))
+            )
+        return FromFiles(names, torch.stack([digits.typed(path).flatten() for path in paths]))
+
+    def _check_count(self, kind: str, count: int) -> None:
+        expected = 1 if kind == self.kinds[0] else self.candidates
+        if count != expected:
+            raise BadValue(
+                f"--{kind}, --text: expected {expected} for the stream {kind}, got {count}. The first stream of this "
+                f"run tells one digit, each other shows {self.candidates}."
+            )
 
     def show(self, example: MatchExample, batch: Batch) -> Shown:
         """The first stream as a picture, and the names of the positions of all of them."""
+        told = {
+            kind: example.files[kind].names
+            if kind in example.files
+            else tuple(WORDS[digit] for digit in said)
+            for kind, said in zip(self.kinds, example.digits, strict=True)
+        }
         names = {
-            kind: self._names(kind, told, batch.streams[kind].data.shape[1])
-            for kind, told in zip(self.kinds, example.digits, strict=True)
+            kind: self._names(kind, told[kind], batch.streams[kind].data.shape[1]) for kind in self.kinds
         }
         first, *further = self.kinds
         picture = None
@@ -289,25 +302,33 @@ class MatchTask(Task):
             picture = spectrogram(batch.inputs[0], self.mel.bands)
         elif first == "image":
             picture = (batch.inputs[0].cpu() * SPREAD + INK).reshape(digits.SIDE, digits.SIDE).numpy()
-        said = ", ".join(
-            f"{kind} {text(told)}" for kind, told in zip(self.kinds, example.digits, strict=True)
-        )
+        said = ", ".join(f"{kind} {' '.join(told[kind])}" for kind in self.kinds)
         return Shown(
             said, names[first], POSITIONS[first], picture=picture,
             grid=None if picture is None else (1, batch.inputs.shape[1]),
             streams={POSITIONS[kind]: names[kind] for kind in further},
         )  # fmt: skip
 
-    def _names(self, kind: str, told: tuple[int, ...], count: int) -> list[str]:
+    def _names(self, kind: str, told: Sequence[str], count: int) -> list[str]:
         if kind == "sound":
             return [f"{number * STACK * HOP:.2f} s" for number in range(count)]
-        return [f"{number + 1}: {WORDS[digit]}" for number, digit in enumerate(told)]
+        return [f"{number}: {name}" for number, name in enumerate(told, 1)]
+
+    def answer_text(self, predicted: int, example: MatchExample) -> str:
+        """The place, and what stands there."""
+        kind = self.kinds[1]
+        told = example.files[kind].names if kind in example.files else example.digits[1]
+        there = told[predicted]
+        return f"{self.decode([predicted])}: {there if isinstance(there, str) else WORDS[there]}"
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The place, counted from 1."""
         return f"place {tokens[0] + 1}"
 
 
-def text(said: Sequence[int]) -> str:
-    """Digits as English words."""
-    return " ".join(WORDS[digit] for digit in said)
+def _digit(word: str) -> int:
+    """A digit as a word or a figure."""
+    known = [*WORDS, *DIGITS]
+    if word.lower() not in known:
+        raise unknown_name("--text: digit", word.lower(), known)
+    return known.index(word.lower()) % len(DIGITS)

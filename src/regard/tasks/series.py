@@ -13,7 +13,7 @@ import torch
 
 from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks.answers import Forecast, PooledForecast
+from regard.tasks.answers import Forecast, ForecastSteps, PooledForecast
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats.reading import Data, checked_encoding, paths_of
 from regard.tasks.formats.splits import checked_split
@@ -21,7 +21,7 @@ from regard.tasks.generated import machines
 from regard.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE, summed
 from regard.tasks.measures.linear_forecast import LinearForecast, fitted
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
-from regard.tasks.shown import Shown
+from regard.tasks.shown import Looked, Shown
 from regard.tasks.streams import Vectors
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.time_series.file import SeriesTable, checked_gaps, read_series
@@ -59,8 +59,12 @@ class SeriesTask(Task):
     metric = MSE
     recipe = Recipe(
         model="forecaster", steps=800, batch_size=32, lr=3e-3, warmup=50,
-        models={"forecaster": "forecaster(dim=32, layers=2, dropout=0.1)"},
+        models={
+            "forecaster": "forecaster(dim=32, layers=2, dropout=0.1)", "transformer": "transformer(dim=32, layers=2)",
+            "seq2seq": "seq2seq(dim=32)",
+        },
         compared=("forecaster", "lstm-attention"),
+        reaches={"mse": 0.4},
     )  # fmt: skip
 
     def __init__(
@@ -164,9 +168,9 @@ class SeriesTask(Task):
         return {INPUTS: Vectors(len(self._known()), self.context)}
 
     def answers(self) -> list[Forecast]:
-        """The next values; models that give one row for each example forecast from that."""
-        count = len(self._known())
-        return [Forecast(self.horizon, count), PooledForecast(self.horizon, count)]
+        """The next values; from what a model gives: those, a row for each coming step, or one row for all."""
+        sizes = (self.horizon, len(self._known()))
+        return [Forecast(*sizes), ForecastSteps(*sizes), PooledForecast(*sizes)]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Mean squared and mean absolute error, in standard units."""
@@ -265,11 +269,12 @@ class SeriesTask(Task):
         return Span(filled[-self.context :], None, None, len(filled) - self.context, table)
 
     def show(self, example: Span, batch: Batch) -> Shown:
-        """The window of the first column as a picture; its positions are called by their times."""
-        pieces = named_times(example, 0, self.context)
+        """The window of the first column as a picture; positions, and those of the forecast, are called by times."""
+        times = named_times(example, 0, self.context + self.horizon)
+        pieces, ahead = times[: self.context], times[self.context :]
         words = f"{self.names[0]}, {pieces[0]} to {pieces[-1]}"
         picture = line_picture(example.past[:, 0].numpy())
-        return Shown(words, pieces, "steps", picture=picture, grid=(1, self.context))
+        return Shown(words, pieces, "steps", ahead, picture=picture, grid=(1, self.context))
 
     def answer_text(self, predicted: Any, example: Span) -> str:
         """A forecast as CSV: the times, and the columns in the units of the file."""
@@ -280,12 +285,15 @@ class SeriesTask(Task):
             lines.append(",".join([time, *(f"{value:.6g}" for value in row)]))
         return "\n".join(lines)
 
-    def draw(self, predicted: Any, example: Span, weights: Sequence[float]) -> Figure:
-        """Each column with its forecast; behind the first, what its forecast looked back at."""
-        past = example.past.numpy() * self.spread + self.center
+    def draw(self, predicted: Any, example: Span, looked: Looked | None) -> Figure:
+        """Each column with its forecast and what followed; behind the first, what its forecast looked back at."""
+        past, true = example.past.numpy() * self.spread + self.center, None
+        if example.future is not None and example.known is not None:
+            true = np.where(example.known.numpy(), example.future.numpy() * self.spread + self.center, np.nan)
         ahead = np.array(predicted) * self.spread + self.center
         times = named_times(example, 0, self.context + self.horizon)
-        return forecast_figure(self.names, past, ahead, times, weights)
+        weights = [] if looked is None else looked.weights[0]
+        return forecast_figure(self.names, past, ahead, times, weights, true)
 
     def state(self) -> dict[str, Any]:
         """Columns, their scale, and how far windows reach."""

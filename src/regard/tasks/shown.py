@@ -28,6 +28,16 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Looked:
+    """What a prediction was drawn from: weights of named columns, a list for each named row; one list without a row."""
+
+    weights: list[list[float]]
+    columns: list[str]
+    rows: list[str] = field(default_factory=list)
+    source: str = ""  # whose weights these are, in words
+
+
+@dataclass(frozen=True)
 class Understood:
     """How much of an input that a user typed the task understood."""
 

@@ -29,7 +29,7 @@ from regard.tasks.answers.answer import Answer
 from regard.tasks.batch import Batch
 from regard.tasks.measures.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
 from regard.tasks.problem import Problem
-from regard.tasks.shown import Shown, Understood, numbered
+from regard.tasks.shown import Looked, Shown, Understood, numbered
 from regard.tasks.streams import StreamSpec
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class Recipe:
     compared: tuple[
         str, ...
     ] = ()  # the models that `regard compare` takes when none is named; default: `model`
+    # What these settings reach without files, by metric: bounds on the test split, held by tests/tasks/test_stated.py.
+    reaches: Mapping[str, float] = field(default_factory=dict)
 
 
 TASKS: Registry[type[Task]] = Registry("task")
@@ -116,6 +118,14 @@ class Task:
     def metrics(self) -> tuple[Metric, ...]:
         """How answers are judged, `metric` among them."""
         return (LOSS, self.metric)
+
+    def reached(self) -> dict[str, str]:
+        """What the recipe reaches without files, by metric, as people read it: {"f1": "≥ 95.0 %"}."""
+        known = {metric.name: metric for metric in self.metrics()}
+        return {
+            name: f"{'≥' if known[name].higher_is_better else '≤'} {known[name].text(value)}"
+            for name, value in self.recipe.reaches.items()
+        }
 
     def problems(self) -> list[Problem]:
         """Every problem this task can pose, the usual one first."""
@@ -170,6 +180,7 @@ class Task:
         return None
 
     takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
+    together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images
 
     def parse(self, given: Mapping[str, str]) -> Any:
         """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"table": path}."""
@@ -219,11 +230,9 @@ class Task:
         plain = all(isinstance(token, int) for token in tokens)
         return self.decode(tokens) if plain else str(predicted)
 
-    def draw(self, predicted: Any, example: Any, weights: Sequence[float]) -> Figure:
-        """A figure of a prediction for an example, with the weights of the positions it was drawn from (or none)."""
-        raise BadValue(
-            f"--figure: the task {self.name} draws no predictions. Leave it out; `regard view` shows the attention."
-        )
+    def draw(self, predicted: Any, example: Any, looked: Looked | None) -> Figure | None:
+        """A figure of a prediction for an example and what it was drawn from; None: the usual one, a map of weights."""
+        return None
 
     def state(self) -> dict[str, Any]:
         """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""

@@ -5,6 +5,13 @@ large batch. All counts are known only at the end, so each sum is divided by the
 numbers in range, and the gradient is multiplied once by first / Σ count.
 
 Modules may add loss terms (`regard.nn.loss_terms`). They are sums over examples, too, so the same holds for them.
+
+With `consistency`, the model reads each batch twice in one pass, and dropout differs between the two. Added to the mean
+loss is the mean divergence of the two answers times `consistency`, which is half of the paper's α:
+
+    consistency · ½ (KL(p ‖ q) + KL(q ‖ p))
+
+Paper: Liang et al. 2021 (R-Drop).
 """
 
 from __future__ import annotations
@@ -61,9 +68,12 @@ class Step:
         clip: float = 0.0,
         smoothing: float = 0.0,
         example_losses: Callable[[Any, Batch, float], tuple[Tensor, Tensor]] | None = None,
+        consistency: float = 0.0,
+        probabilities: Callable[[Any], Tensor | None] | None = None,
     ) -> None:
         self.accelerator, self.model, self.optimizer, self.loss = accelerator, model, optimizer, loss
         self.accumulate, self.smoothing, self.example_losses = accumulate, smoothing, example_losses
+        self.consistency, self.probabilities = consistency, probabilities
         self.limit = clip or math.inf
         self.processes = accelerator.num_processes
         # Accelerate's clipping handles loss scaling; without loss scaling, torch's is faster.
@@ -148,15 +158,32 @@ class Step:
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """The sum of the losses, how much counts, and the sum of the loss terms, if there are any."""
+        if self.consistency:
+            batch = batch.twice()
+        terms: list[Tensor] = []
         if not self.observers or self.example_losses is None:
             with self.autocast():
                 outputs = self.model(batch)
-            return *self.loss(outputs, batch, self.smoothing), None
-        with loss_terms.collecting() as offered, self.autocast():
-            outputs = self.model(batch)
-        losses, counts = self.example_losses(outputs, batch, self.smoothing)
-        terms = [term(losses.detach(), counts.detach()) for term in offered]
+        else:
+            with loss_terms.collecting() as offered, self.autocast():
+                outputs = self.model(batch)
+            losses, counts = self.example_losses(outputs, batch, self.smoothing)
+            terms = [term(losses.detach(), counts.detach()) for term in offered]
+        if self.consistency:
+            terms.append(self.consistency * self._divergence(outputs))
         return *self.loss(outputs, batch, self.smoothing), torch.stack(terms).sum() if terms else None
+
+    def _divergence(self, outputs: Any) -> Tensor:
+        """KL(p ‖ q) + KL(q ‖ p), summed over examples, of the answers p of one pass and q of the other."""
+        found = None if self.probabilities is None else self.probabilities(outputs)
+        if found is None:
+            raise BadValue(
+                "optim.consistency: only answers that are one of several classes can be compared between two passes. "
+                "Leave it out."
+            )
+        one, other = found.chunk(2)
+        logs = found.clamp(min=torch.finfo(found.dtype).tiny).log().chunk(2)
+        return ((one - other) * (logs[0] - logs[1])).sum()
 
     def _observe(self, mean: Tensor) -> None:
         """Tell modules that offer loss terms the mean loss of the step."""

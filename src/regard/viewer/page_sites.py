@@ -16,7 +16,7 @@ from regard.observation.analysis.sites import CROSSING
 MEMORIES = ("slot", "memory")
 NUMBERED = {
     "tokens": "token", "targets": "target", "read": "target", "slots": "slot", "steps": "step",
-    "patches": "patch", "nodes": "node",
+    "patches": "patch", "nodes": "node", "channels": "channel",
 }  # fmt: skip
 
 
@@ -100,6 +100,8 @@ def _draft(name: str, site: Any, labels: Mapping[str, Sequence[str]], two_sides:
         sides = [{"slot": "slots", "memory": "memory"}.get(side, main) for side in (down, across)]
         part = next((word for word in ("write", "read") if path[-1].startswith(word[:4])), "")
         return _Draft(name, "memory", sides[0], sides[1], part)
+    if across == "channel":
+        return _Draft(name, "channels", "whole", "channels")
     if CROSSING.search(name) or (two_sides and path[0].startswith("attention")):
         return _Draft(
             name, "cross", "targets" if two_sides else main, _fitting(site.shape(0)[3], labels, main)

@@ -165,6 +165,14 @@ def posed(task: str) -> tuple[Problem, ...]:
     return tuple(tasks.build(task).problems())
 
 
+@functools.cache
+def reached(task: str) -> dict[str, str]:
+    """What the recipe of a task reaches without files, by metric, in words."""
+    from regard import tasks
+
+    return tasks.build(task).reached()
+
+
 def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
     """The thing with a name: `local`, `local(window=9)`, `masks.causal`, `models.ntm`.
 

@@ -26,6 +26,7 @@ EXAMPLES = (
 
 FAILED, WRONG_CALL = 1, 2
 INPUTS = ("text", "image", "sound", "table")
+EXAMPLE = "example"
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
 SHOWN_PIECES = 12  # with the largest weights
 BAR = 20  # columns of the longest bar
@@ -44,7 +45,9 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
     parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
-    figure = "draw the prediction into this file (.svg, .pdf, .png), for a run that forecasts; one input only"
+    example = "an example of the task's own test split to predict from, by its number from 0"
+    parser.add_argument("--example", type=int, metavar="N", help=example)
+    figure = "draw the prediction and what it looked at into this file (.svg, .pdf, .png); one input only"
     parser.add_argument("--figure", type=str, metavar="FILE", help=figure)
     parser.add_argument("--beam", type=int, metavar="N", help="generate with a beam of N (default: greedily)")
     penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
@@ -78,7 +81,7 @@ def run(options: Namespace) -> int:
     except Damaged as trouble:
         tell(f"regard predict: damaged checkpoint: {trouble}")
         return FAILED
-    check(loaded, writing)
+    check(loaded, writing, typed=options.example is None)
     found: list[dict[str, Any]] = []
     inputs = _inputs(options, loaded.task)
     if options.figure is not None and len(inputs) != 1:
@@ -129,20 +132,37 @@ def _writing(options: Namespace) -> Writing:
     )  # fmt: skip
 
 
-def _inputs(options: Namespace, task: Task) -> list[dict[str, str]]:
+def _inputs(options: Namespace, task: Task) -> list[dict[str, Any]]:
     """What was typed, each input with the name of its option; the lines of stdin where nothing was."""
-    from regard.tasks.text.vocabulary import whole_characters
-
     found = [{name: text} for name in INPUTS for text in options[name] or ()]
+    if task.together and found:
+        found = [_joined(options)]
+    if options.example is not None:
+        return [*found, {EXAMPLE: options.example}]
     if not found and "text" not in task.takes:
         takes = " or ".join(f"--{name}" for name in task.takes)
-        raise BadValue(f"{takes}: expected an input to predict from, got none. Give {takes} FILE.")
+        raise BadValue(
+            f"{takes}: expected an input to predict from, got none. Give {takes} FILE, or --example 0 for one of the "
+            "task's own."
+        )
     found = found or [{"text": line} for line in _lines()]
     for given in found:
         unread = [name for name in given if name not in task.takes]
         if unread:
             task.parse(given)  # raises, and says what the task reads
-    return [{name: whole_characters(text) for name, text in given.items()} for given in found]
+    return [{name: _whole(text) for name, text in given.items()} for given in found]
+
+
+def _joined(options: Namespace) -> dict[str, Any]:
+    """All that was typed as one input; a list where an option came several times."""
+    given = {name: options[name] for name in INPUTS if options[name]}
+    return {name: texts if len(texts) > 1 else texts[0] for name, texts in given.items()}
+
+
+def _whole(typed: Any) -> Any:
+    from regard.tasks.text.vocabulary import whole_characters
+
+    return whole_characters(typed) if isinstance(typed, str) else [_whole(one) for one in typed]
 
 
 def _lines() -> list[str]:
@@ -169,17 +189,19 @@ def _show(found: Prediction, first: bool) -> None:
         print()
     for line in _SHOWN[found["kind"]](found):
         print(line)
-    if (
-        found["kind"] == "answer" and found["looked_at"] is not None
-    ):  # beside the answer, which may be a table
-        print("\n".join(_bars(found["looked_at"])), file=sys.stderr)
+    if found["kind"] == "answer" and found["attention"] is None and found["looked_at"] is not None:
+        beside = "\n" in found["output"]  # a table, which may be written to a file
+        print("\n".join(_bars(found["looked_at"])), file=sys.stderr if beside else sys.stdout)
     for note in found["notes"]:
         print(f"note: {note}.", file=sys.stderr)
 
 
 def _typed(found: Prediction) -> str:
     """The input as it was typed."""
-    return str(next(found[name] for name in INPUTS if name in found)).strip()
+    if EXAMPLE in found:
+        return f"example {found[EXAMPLE]}: {found.get('words', '')}".strip(": ")
+    given = [found[name] for name in INPUTS if name in found]
+    return " + ".join(one.strip() if isinstance(one, str) else " ".join(one) for one in given)
 
 
 def _translation(found: Prediction) -> list[str]:
@@ -230,9 +252,9 @@ def _class(found: Prediction) -> list[str]:
 
 
 def _bars(seen: dict[str, Any]) -> list[str]:
-    """The positions with the largest weights."""
-
-    pieces = sorted(seen["pieces"], key=lambda one: -one["weight"])[:SHOWN_PIECES]
+    """The positions with the largest weights, without those that were not looked at."""
+    seen_at = [one for one in seen["pieces"] if one["weight"] > 0]
+    pieces = sorted(seen_at, key=lambda one: -one["weight"])[:SHOWN_PIECES]
     lines = [f"looked at ({seen['source']}):"]
     largest = max((one["weight"] for one in pieces), default=0.0)
     for one in pieces:

@@ -17,7 +17,7 @@ from regard.errors import BadValue
 from regard.observation import attribution
 from regard.observation.attribution import Attribution
 from regard.tasks.batch import Batch
-from regard.tasks.shown import Understood
+from regard.tasks.shown import Looked, Understood
 from regard.tasks.text.vocabulary import SPECIAL
 from regard.training.loading import Loaded
 
@@ -53,14 +53,14 @@ class Writing:
         return {"method": "beam", "beam": self.beam, **penalty}
 
 
-def check(loaded: Loaded, writing: Writing) -> None:
-    """Refuse a run whose task reads nothing that can be typed, and options that do not apply to its answers."""
+def check(loaded: Loaded, writing: Writing, typed: bool = True) -> None:
+    """Refuse a typed input for a task that reads nothing of the kind, and options that do not apply to its answers."""
     task, answer = loaded.task, loaded.task.problem.answer
-    if not task.takes:
+    if not task.takes and typed:
         reads = " and ".join(spec.words for spec in task.streams().values())
         raise BadValue(
             f"RUN: {loaded.config.task} reads {reads}, which cannot be typed. "
-            f"Measure it instead: regard evaluate {loaded.run}"
+            f"Give --example 0 for one of the task's own, or measure it: regard evaluate {loaded.run}"
         )
     if not answer.writes and writing != Writing():
         raise BadValue(
@@ -72,12 +72,25 @@ def check(loaded: Loaded, writing: Writing) -> None:
         raise BadValue(f"--max-length: this run writes at most {longest} tokens, got {writing.max_length}.")
 
 
-def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Prediction:
-    """The prediction for a typed input, `{"text": …}` or `{"image": path}`, with notes on what was not understood."""
+def example_of(loaded: Loaded, given: Mapping[str, Any]) -> Any:
+    """What the task makes of a typed input, or, of `{"example": 3}`, the example of that number in its test split."""
+    if "example" not in given:
+        return loaded.task.parse(given)
+    if loaded.task.problem.answer.writes and loaded.task.problem.answer.needs == "past":
+        raise BadValue(f"--example: {loaded.config.model} continues a text that is typed. Give --text.")
+    examples, number = loaded.task.examples("test"), given["example"]
+    if not 0 <= number < len(examples):
+        raise BadValue(f"--example: expected a number from 0 to {len(examples) - 1:,}, got {number}.")
+    return examples[number]
+
+
+def predict(loaded: Loaded, given: Mapping[str, Any], writing: Writing) -> Prediction:
+    """The prediction for an input, `{"text": …}`, `{"image": path}`, `{"example": 3}`, and notes on what is unknown."""
     task, answer = loaded.task, loaded.task.problem.answer
-    example = task.parse(given)
+    example = example_of(loaded, given)
     batch = task.collate([example], torch.Generator()).to(loaded.device)
-    read = task.understood(given, example)
+    typed = "example" not in given
+    read = task.understood(given, example) if typed else None
     if read is None:
         pieces = task.show(example, batch).pieces
         read = Understood(pieces, [True] * len(pieces))
@@ -88,10 +101,11 @@ def predict(loaded: Loaded, given: Mapping[str, str], writing: Writing) -> Predi
     elif getattr(answer, "blank", None) is not None:
         found = _filled(loaded, batch)
     elif answer.needs == "pooled" and hasattr(answer, "classes"):
-        found = _classified(loaded, batch, read)
+        found = _classified(loaded, batch, example, read)
     else:
         found = _answered(loaded, batch, example)
-    return {**given, **found, "notes": read.notes}
+    words = {} if typed else {"words": task.show(example, batch).words}
+    return {**given, **words, **found, "notes": read.notes}
 
 
 def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -> Prediction:
@@ -184,13 +198,19 @@ def _filled(loaded: Loaded, batch: Batch) -> Prediction:
     return {"kind": "filled", "output": task.decode(filled.tolist()), "guesses": guesses}
 
 
-def _classified(loaded: Loaded, batch: Batch, read: Understood) -> Prediction:
+def _classified(loaded: Loaded, batch: Batch, example: Any, read: Understood) -> Prediction:
     """The class of the input, and the weight of each of its positions."""
     task = loaded.task
     with torch.no_grad():
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
     found = attribution.input_attribution(loaded.model, batch, best)
+    count = found.weights.shape[-1]
+    if count != len(
+        read.pieces
+    ):  # the model cuts the input in its own way, and may put a class token before it
+        pieces = loaded.model.relabel(task.show(example, batch)).pieces[-count:]
+        read = Understood(pieces, [True] * len(pieces), read.notes)
     return {
         "kind": "class",
         "output": task.decode([best]),
@@ -234,13 +254,44 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
 
 def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path) -> None:
     """Write the figure of a prediction to a file, in the format of its ending."""
-    seen = found.get("looked_at")
-    weights = [one["weight"] for one in seen["pieces"]] if seen else []
-    figure = loaded.task.draw(found.get("predicted"), loaded.task.parse(given), weights)
+    from regard.observation.predictions import prediction_figure
+
+    example, looked = example_of(loaded, given), _looked(found)
+    figure = loaded.task.draw(found.get("predicted", found["output"]), example, looked)
+    if figure is None:
+        if looked is None:
+            why = found.get("no_alignment") or f"{loaded.config.model} shows no weights of its answer"
+            raise BadValue(f"--figure: there is nothing to draw: {why}. `regard view` shows all attention.")
+        shown = loaded.task.show(example, loaded.task.collate([example], torch.Generator()))
+        over = shown.picture if shown.grid == (1, len(looked.columns)) else None
+        said = found["output"].replace("\n", "; ")
+        figure = prediction_figure(f"{_read(given, found)}  →  {said}", looked, over)
     try:
-        figure.savefig(path)
+        figure.savefig(path, dpi=160)
     except (OSError, ValueError) as trouble:  # no such folder; a format that matplotlib does not know
         raise BadValue(f"--figure: {str(path)!r} cannot be written: {trouble}. Try name.svg.") from None
+
+
+def _read(given: Mapping[str, Any], found: Prediction) -> str:
+    """What was read, in words."""
+    if "words" in found:
+        return str(found["words"])
+    return " | ".join(text if isinstance(text, str) else " ".join(text) for text in given.values())
+
+
+def _looked(found: Prediction) -> Looked | None:
+    """What a prediction was drawn from, whatever kind it is."""
+    table = found.get("alignment") or found.get("attention")
+    if table:
+        return Looked(table["weights"], table["columns"], table["rows"], table["source"])
+    seen = found.get("looked_at")
+    if not seen:
+        return None
+    columns = [one["piece"] for one in seen["pieces"]]
+    if "readings" in seen:
+        rows = [f"reading {number}" for number in range(1, 1 + len(seen["readings"]))]
+        return Looked(seen["readings"], columns, rows, seen["source"])
+    return Looked([[one["weight"] for one in seen["pieces"]]], columns, source=seen["source"])
 
 
 def _looked_at(seen: Attribution, pieces: Sequence[str], known: Sequence[bool]) -> dict[str, Any]:

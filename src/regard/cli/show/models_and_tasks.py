@@ -117,6 +117,7 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
         "metric": cls.metric.name,
         "higher_is_better": cls.metric.higher_is_better,
         "recipe": dataclasses.asdict(cls.recipe),
+        "reaches": catalogue.reached(name),
         "options": options.rows(known, docstring.meanings(cls)),
         "example": f"regard train {_written(name, given)}",
         "picture": None,

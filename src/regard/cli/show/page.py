@@ -256,10 +256,13 @@ def _recipe(facts: Facts) -> RenderableType | None:
     settings = ", ".join(
         f"{name.replace('_', ' ')} {value}"
         for name, value in facts["recipe"].items()
-        if value not in ({}, ())
+        if value not in ({}, ()) and name != "reaches"
     )
     best = f"the best checkpoint has the {'highest' if facts['higher_is_better'] else 'lowest'} {facts['metric']}"
-    return Text(f"{settings}; {best}")
+    scores = ", ".join(f"{name} {bound}" for name, bound in facts["reaches"].items())
+    return Text(
+        f"{settings}; {best}" + (f"\nreaches without files, on the test split: {scores}" if scores else "")
+    )
 
 
 def _example(facts: Facts) -> RenderableType | None:

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from regard.comparison.figures.style import COLOURS, INK, WIDTH, Drawing
+from regard.comparison.figures.style import WIDTH, Drawing
 from regard.observation.attribution import Attribution
 from regard.observation.figure_text import readable
+from regard.tasks.figures.colours import COLOURS, INK
 
 SHADE = (42 / 255, 127 / 255, 196 / 255)
 MOST_HEADS = 8

@@ -8,19 +8,9 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from regard.comparison.figures.style import (
-    INK,
-    MUTED,
-    Drawing,
-    Key,
-    Keys,
-    blank,
-    in_percent,
-    number_of,
-    titled,
-    within,
-)
+from regard.comparison.figures.style import Drawing, Key, Keys, blank, in_percent, number_of, titled, within
 from regard.comparison.results import Row, deciding
+from regard.tasks.figures.colours import INK, MUTED
 from regard.tasks.measures.metrics import Metric
 
 ROW, AROUND = 0.21, 0.62  # inches: of a contestant, and of axes and labels

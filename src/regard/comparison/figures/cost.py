@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from regard.comparison.figures.bars import Reached, describe
 from regard.comparison.figures.labels import beside
 from regard.comparison.figures.style import (
-    MUTED,
     Drawing,
     Keys,
     blank,
@@ -21,6 +20,7 @@ from regard.comparison.figures.style import (
     within,
 )
 from regard.comparison.results import Row
+from regard.tasks.figures.colours import MUTED
 from regard.tasks.measures.metrics import Metric
 
 WIDE = 4.0  # costs that differ by more than this factor are drawn on a logarithmic axis

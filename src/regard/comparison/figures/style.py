@@ -1,7 +1,7 @@
 """The style of every figure: colour, dash and marker of each contestant, sizes, fonts.
 
-Colours are those of Okabe and Ito, darkened where text is set in them: they can be told apart with colour blindness,
-and markers in a grey print. Of up to 77 contestants no two share colour and marker.
+Colours can be told apart with colour blindness, and markers in a grey print. Of up to 77 contestants no two share
+colour and marker.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.comparison.results import Row
+from regard.tasks.figures.colours import COLOURS, GRID, INK, MUTED
 from regard.tasks.measures.metrics import SHARE, Metric
 
-INK, MUTED, GRID = "#1b1f24", "#5b6570", "#d9dde2"
-COLOURS = ("#0068a8", "#c64f00", "#00805c", "#a8407c", "#8f6400", "#2f86cc", "#5f656c")
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.6, 1.2, 1.6)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 WIDTH, HEIGHT = 4.2, 2.7  # inches: a column of a paper, and of a page on a phone

@@ -11,7 +11,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from regard.comparison.figures.style import COLOURS, GRID, INK, MUTED, NAMED, Drawing, Key, Keys, style
+from regard.comparison.figures.style import NAMED, Drawing, Key, Keys, style
+from regard.tasks.figures.colours import COLOURS, GRID, INK, MUTED
 from regard.training.run_folder import durable
 
 _VARIABLES = {

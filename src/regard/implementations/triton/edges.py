@@ -41,20 +41,37 @@ def _rows(START, index, head, across, heads, real, WIDTH: tl.constexpr):
     return tl.load(at, mask=inside, other=0.0)
 
 
+@triton.jit
+def _own_rows(START, node, head, across, heads, WIDTH: tl.constexpr):
+    """The rows (1,h,width) of one node."""
+    return _rows(START, node + tl.zeros([1], tl.int64), head, across, heads, tl.full([1], 1, tl.int1), WIDTH)
+
+
+@triton.jit
+def _begun(
+    OWN, WEIGHT, FIRST, heads, A: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """What each program begins with: its node, heads and range of edges, the node's own row and the weight (1,h,a).
+
+    OWN: the rows that the node is compared by. FIRST: the first edge of each node, and the end of the last one's.
+    """
+    node = tl.program_id(0).to(tl.int64)
+    head, a = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, ACROSS)
+    own = _own_rows(OWN, node, head, a, heads, A)
+    weight = own
+    if WEIGHTED:
+        weight = _own_rows(WEIGHT, node * 0, head, a, heads, A)
+    return node, head, own, weight, tl.load(FIRST + node), tl.load(FIRST + node + 1)
+
+
 @triton.jit(do_not_specialize=_DATA)
 def _forward(
     LEFT, RIGHT, VALUE, WEIGHT, SOURCES, INTO, SEED, OUT, LSE, heads, slope, threshold, keep,
     A: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    node = tl.program_id(0).to(tl.int64)
-    head, a, c = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, ACROSS), tl.arange(0, WIDE)
-    one, always = node + tl.zeros([1], tl.int64), tl.full([1], 1, tl.int1)
-    left = _rows(LEFT, one, head, a, heads, always, A)
-    weight = left
-    if WEIGHTED:
-        weight = _rows(WEIGHT, one * 0, head, a, heads, always, A)
-    start, stop = tl.load(INTO + node), tl.load(INTO + node + 1)
+    node, head, left, weight, start, stop = _begun(LEFT, WEIGHT, INTO, heads, A, HEADS, ACROSS, WEIGHTED)
+    a, c = tl.arange(0, ACROSS), tl.arange(0, WIDE)
     top = tl.full([HEADS], float("-inf"), left.dtype)
     total, sums = tl.zeros([HEADS], left.dtype), tl.zeros([HEADS, WIDE], left.dtype)
     for begin in range(start, stop, EDGES):
@@ -88,19 +105,13 @@ def _by_target(
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `left`, and each node's part in that of `weight`."""
-    node = tl.program_id(0).to(tl.int64)
-    head, a, c = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, ACROSS), tl.arange(0, WIDE)
-    one, always = node + tl.zeros([1], tl.int64), tl.full([1], 1, tl.int1)
-    left = _rows(LEFT, one, head, a, heads, always, A)
-    weight = left
-    if WEIGHTED:
-        weight = _rows(WEIGHT, one * 0, head, a, heads, always, A)
-    grad = _rows(GRAD, one, head, c, heads, always, C)  # (1,h,c)
+    node, head, left, weight, start, stop = _begun(LEFT, WEIGHT, INTO, heads, A, HEADS, ACROSS, WEIGHTED)
+    a, c = tl.arange(0, ACROSS), tl.arange(0, WIDE)
+    grad = _own_rows(GRAD, node, head, c, heads, C)  # (1,h,c)
     place = node * heads + head
     lse = tl.load(LSE + place, mask=head < heads, other=0.0)
     past = tl.load(PAST + place, mask=head < heads, other=0.0)
     asked = tl.sum(tl.where(grad != 0.0, 1, 0), 2) > 0  # (1,h): 0 · NaN must stay 0
-    start, stop = tl.load(INTO + node), tl.load(INTO + node + 1)
     found, part = tl.zeros([HEADS, ACROSS], left.dtype), tl.zeros([HEADS, ACROSS], left.dtype)
     for begin in range(start, stop, EDGES):
         edge = begin + tl.arange(0, EDGES)
@@ -135,15 +146,9 @@ def _by_source(
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of `right` and `value`."""
-    node = tl.program_id(0).to(tl.int64)
-    head, a, c = tl.program_id(1) * HEADS + tl.arange(0, HEADS), tl.arange(0, ACROSS), tl.arange(0, WIDE)
-    one, always = node + tl.zeros([1], tl.int64), tl.full([1], 1, tl.int1)
-    right = _rows(RIGHT, one, head, a, heads, always, A)
-    value = _rows(VALUE, one, head, c, heads, always, C)
-    weight = right
-    if WEIGHTED:
-        weight = _rows(WEIGHT, one * 0, head, a, heads, always, A)
-    start, stop = tl.load(OUT_OF + node), tl.load(OUT_OF + node + 1)
+    node, head, right, weight, start, stop = _begun(RIGHT, WEIGHT, OUT_OF, heads, A, HEADS, ACROSS, WEIGHTED)
+    a, c = tl.arange(0, ACROSS), tl.arange(0, WIDE)
+    value = _own_rows(VALUE, node, head, c, heads, C)
     of_right, of_value = tl.zeros([HEADS, ACROSS], right.dtype), tl.zeros([HEADS, WIDE], right.dtype)
     for begin in range(start, stop, EDGES):
         edge = begin + tl.arange(0, EDGES)

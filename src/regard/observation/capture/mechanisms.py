@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.core.attention import Rows
 from regard.nn.attention_layer import AttentionLayer
 from regard.nn.dynamic_memory import DynamicMemory
+from regard.nn.gates import ChannelAttention, SpatialAttention
 from regard.nn.gla import GlobalQuery
 from regard.nn.graph import GraphAttention
 from regard.nn.linear import Linear
@@ -120,6 +121,27 @@ class EdgeWeights(Adapter):
         return [("", RecomputedRows(call.weights, sizes, "exact"))]
 
 
+class GateWeights(Adapter):
+    """Gates of feature maps: one row of weights over all channels, or over all places. They do not sum to 1."""
+
+    kind = "gate"
+
+    def readings(self, event: CallEvent) -> Readings:
+        """One map, computed from the feature maps."""
+        layer, maps = event.args
+        call = RepeatableCall(layer, [maps], {}, event.keep)
+        over_channels = isinstance(layer, ChannelAttention)
+        count = maps.shape[1] if over_channels else maps.shape[2:].numel()
+        side: Side = "channel" if over_channels else "source"
+
+        def weights() -> Tensor:
+            (given,), _ = call.given()
+            found: Tensor = layer.weights(given)
+            return found.flatten(1)[:, None, None]
+
+        return [("", WholeMap(weights, (len(maps), 1, 1, count), columns=side))]
+
+
 class DynamicMemoryMaps(Adapter):
     """`dynamic-memory`: slots that are written by each segment, and positions that read slots and their segment."""
 
@@ -225,6 +247,8 @@ _ADAPTERS: tuple[tuple[type[nn.Module], type[Adapter]], ...] = (
     (GlobalQuery, GlobalQueryWeights),
     (GraphAttention, EdgeWeights),
     (Linear, LinearWeights),
+    (ChannelAttention, GateWeights),
+    (SpatialAttention, GateWeights),
     (DynamicMemory, DynamicMemoryMaps),
     (MachineCore, MachineCoreAdapter),
 )

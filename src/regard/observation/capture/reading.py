@@ -31,8 +31,8 @@ from regard.scores.base import spread_heads
 # unverified: computed from what is known of the layer, but not confirmed by its output.
 How = Literal["exact", "effective", "gradient × input", "unverified"]
 # What rows or columns are. position: the queries' sequence; source: the sequence attended to; slot: slots of a memory;
-# memory: the slots, then the positions.
-Side = Literal["position", "source", "slot", "memory"]
+# memory: the slots, then the positions; channel: the channels of feature maps.
+Side = Literal["position", "source", "slot", "memory", "channel"]
 IN_FLIGHT = 2**22  # weights in memory at once: 16 MiB
 MODEST = (
     128.0  # beyond it a float32 log-sum-exp is rounded by more than 1e-5, too coarse to subtract from scores

@@ -1,21 +1,23 @@
 """Answers: what a model is asked for, one file each."""
 
-from regard.tasks.answers.answer import NEEDS, Answer, Head
+from regard.tasks.answers.answer import NEEDS, Answer, Decoded, Head
 from regard.tasks.answers.bits import Bits
 from regard.tasks.answers.classes import EachOf, OneOf
-from regard.tasks.answers.forecast import Forecast, PooledForecast
+from regard.tasks.answers.forecast import Forecast, ForecastSteps, PooledForecast
 from regard.tasks.answers.items import NextItem
 from regard.tasks.answers.ranks import Ranks
 from regard.tasks.answers.slots import Slot, SlotValues
 from regard.tasks.answers.tags import Tags
-from regard.tasks.answers.text import HiddenTokens, NextToken, Writes
+from regard.tasks.answers.text import HiddenTokens, NextToken, Writes, shifted
 
 __all__ = [
     "NEEDS",
     "Answer",
     "Bits",
+    "Decoded",
     "EachOf",
     "Forecast",
+    "ForecastSteps",
     "Head",
     "HiddenTokens",
     "NextItem",
@@ -27,4 +29,5 @@ __all__ = [
     "SlotValues",
     "Tags",
     "Writes",
+    "shifted",
 ]

@@ -10,6 +10,7 @@ A model must offer what the answer `needs`:
     past      the same, but row i may see only positions 0 … i
     decoder   rows (b,t,dim) for a target of its own, each given what comes before it in the target
     future    the values themselves, (b,horizon,columns), that follow each column of the first stream
+    steps     one row for each step that follows the first stream, (b,horizon,dim)
     slots     a score for each value of each slot, (b,scores)
     candidates   a row for each candidate, (b,c,dim)
 """
@@ -23,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.tasks.batch import Batch
+from regard.tasks.streams import StreamSpec
 
 NEEDS = {
     "pooled": "one row for each example",
@@ -30,6 +32,7 @@ NEEDS = {
     "past": "one row for each position, which sees only earlier ones",
     "decoder": "rows for a target of its own",
     "future": "the next values of each column",
+    "steps": "one row for each coming step",
     "slots": "a score for each value of each slot",
     "candidates": "a row for each candidate",
 }
@@ -63,6 +66,18 @@ class Answer:
         `tied`: an embedding whose weights the head shares, where answer and input have the same vocabulary.
         """
         return Head(self.outputs, dim, tied)
+
+
+class Decoded(Answer):
+    """The base of answers that a decoder gives, one row after the other: it also says what the decoder reads there."""
+
+    def decoder_stream(self) -> StreamSpec:
+        """What each position of a decoder's input holds."""
+        raise NotImplementedError(f"{type(self).__name__} does not define decoder_stream")
+
+    def decoder_inputs(self, batch: Batch) -> Tensor:
+        """What a decoder reads to give its rows: (b,t) ids or (b,t,width) numbers."""
+        raise NotImplementedError(f"{type(self).__name__} does not define decoder_inputs")
 
 
 class Head(nn.Module):

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from regard.tasks.answers.answer import Answer
+from regard.errors import BadValue
+from regard.tasks.answers.answer import Answer, Head
+from regard.tasks.batch import Batch
 
 
 @dataclass(frozen=True)
 class OneOf(Answer):
-    """The class of an example: logits (b,classes); the target (b,) holds the class."""
+    """The class of an example: logits (b,classes); the target (b,) holds the class.
+
+    `offset`: whether the logits are corrections of scores that a batch brings as its `offset`.
+    """
 
     classes: int
+    offset: bool = field(default=False, kw_only=True)
     needs: ClassVar[str] = "pooled"
     words: ClassVar[str] = "the class of an example"
 
@@ -23,10 +30,33 @@ class OneOf(Answer):
         """One logit for each class."""
         return self.classes
 
+    def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> Head:
+        """Logits, added to the batch's offset if there is one."""
+        return OffsetHead(self.outputs, dim, tied) if self.offset else super().head(dim, tied)
+
     def probabilities(self, outputs: Any) -> Tensor | None:
         """The softmax of the logits."""
         found: Tensor = outputs.float().softmax(-1)
         return found
+
+
+class OffsetHead(Head):
+    """Logits W·row + b + g·offset, where the gain g is learned: an offset as in a generalised linear model.
+
+    W starts at 0 and g at 1, so that an untrained model answers with the offset, and learns to correct it.
+    """
+
+    def __init__(self, outputs: int, dim: int | None = None, tied: nn.Embedding | None = None) -> None:
+        super().__init__(outputs, dim, tied)
+        if isinstance(self.logits, nn.Linear) and tied is None:
+            nn.init.zeros_(self.logits.weight)
+        self.gain = nn.Parameter(torch.ones(1))  # not a scalar: FSDP cannot shard one
+
+    def forward(self, rows: Tensor, batch: Batch) -> Any:
+        """The outputs for rows: logits."""
+        if batch.offset is None:
+            raise BadValue("batch: its answer adds an offset to the logits, but it has none.")
+        return self.logits(rows) + self.gain * batch.offset.to(rows.dtype)
 
 
 @dataclass(frozen=True)

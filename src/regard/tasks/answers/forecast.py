@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from regard.tasks.answers.answer import Answer, Head
+from regard.tasks.answers.answer import Answer, Decoded, Head
 from regard.tasks.batch import Batch
+from regard.tasks.streams import Vectors
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Forecast(Answer):
     horizon: int
     columns: int
     needs: ClassVar[str] = "future"
-    words: ClassVar[str] = "the next values of each column"
+    words: ClassVar[str] = "the next values of each column"  # of all forms: their numbers compare
     terms: ClassVar[str] = "values"
     units: ClassVar[str] = "windows"
 
@@ -37,21 +38,49 @@ class PooledForecast(Forecast):
     """The same, from one row for each window: for models that do not read each column by itself."""
 
     needs: ClassVar[str] = "pooled"
-    words: ClassVar[str] = "the next values of all columns"
+
+
+@dataclass(frozen=True)
+class ForecastSteps(Forecast, Decoded):
+    """The same, from a decoder's row for each coming step.
+
+    The decoder writes all steps in one pass and reads none of its own values: in place of each coming row it is given
+    the last known one. So training and forecasting are the same, and no error is carried from step to step. This is
+    the generative inference of Informer (Zhou et al. 2021) without its start tokens: the decoder attends to the whole
+    window anyway.
+    """
+
+    needs: ClassVar[str] = "steps"
+
+    @property
+    def outputs(self) -> int:
+        """The numbers of a step."""
+        return self.columns
+
+    def decoder_stream(self) -> Vectors:
+        """A number for each column at each coming step."""
+        return Vectors(self.columns, self.horizon)
+
+    def decoder_inputs(self, batch: Batch) -> Tensor:
+        """The last known values at each coming step, (b,horizon,columns)."""
+        return batch.inputs[:, -1:].expand(-1, self.horizon, -1)
 
 
 class ForecastHead(Head):
-    """From one row: the changes since the last value of each column. The loss is the squared error."""
+    """The changes since the last value of each column, from one row for all steps or from one for each.
+
+    The loss is the squared error.
+    """
 
     def __init__(self, answer: Forecast, dim: int | None) -> None:
         super().__init__(answer.outputs, dim)
         self.shape = (answer.horizon, answer.columns)
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
-        """(b,horizon,columns), from those, or from one row (b,dim)."""
+        """(b,horizon,columns), from those, from one row (b,dim) or from rows (b,horizon,dim)."""
         if isinstance(self.logits, nn.Identity):
             return rows
-        changes: Tensor = self.logits(rows).unflatten(-1, self.shape)
+        changes: Tensor = self.logits(rows).reshape(len(rows), *self.shape)
         return changes + batch.inputs[:, -1:].to(changes.dtype)
 
     def each_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:

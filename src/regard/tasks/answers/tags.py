@@ -12,6 +12,7 @@ from regard.errors import BadValue
 from regard.tasks.answers.answer import Answer, Head
 from regard.tasks.batch import Batch
 
+OUTSIDE = "O"  # the tag of a position that belongs to no entity
 IMPOSSIBLE = -1e4  # the score of a transition that BIO rules out; finite, so that no gradient becomes NaN
 
 
@@ -20,9 +21,13 @@ class Tags(Answer):
     """One of the tags for each position: scores (b,n,tags); the target (b,n) counts where its `keep` says so.
 
     Tags are O, B-TYPE (an entity begins) and I-TYPE (it goes on), so that I-TYPE only follows B-TYPE or I-TYPE.
+
+    `outside` is added to the scores of O in training alone. Above 0, a model finds more entities, with more errors
+    among them: right where entities are denser than in training (logit adjustment, Menon et al. 2021).
     """
 
     tags: tuple[str, ...]
+    outside: float = 0.0
     needs: ClassVar[str] = "rows"
     words: ClassVar[str] = "a tag for each position, chosen together"
     terms: ClassVar[str] = "sentences"
@@ -50,6 +55,7 @@ class CRF(Head):
 
     ruled_out: Tensor
     first_ruled_out: Tensor
+    raised: Tensor
 
     def __init__(self, answer: Tags, dim: int | None) -> None:
         super().__init__(answer.outputs, dim)
@@ -61,6 +67,12 @@ class CRF(Head):
         out_first = [not answer.may_follow(None, after) for after in tags]
         self.register_buffer("ruled_out", torch.tensor(out), persistent=False)
         self.register_buffer("first_ruled_out", torch.tensor(out_first), persistent=False)
+        raised = [answer.outside * (tag == OUTSIDE) for tag in tags]
+        self.register_buffer("raised", torch.tensor(raised), persistent=False)
+
+    def forward(self, rows: Tensor, batch: Batch) -> Any:
+        scores = super().forward(rows, batch)
+        return scores + self.raised.to(scores) if self.training else scores
 
     def _pairs(self) -> tuple[Tensor, Tensor, Tensor]:
         """The scores of pairs (from, to), of first tags and of last tags."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from regard.tasks.answers.answer import Answer
+import torch
+from torch import Tensor
+
+from regard.tasks.answers.answer import Answer, Decoded
 from regard.tasks.answers.classes import EachOf
+from regard.tasks.batch import Batch
+from regard.tasks.streams import Tokens
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class HiddenTokens(EachOf):
 
 
 @dataclass(frozen=True)
-class Writes(Answer):
+class Writes(Decoded):
     """A text of its own: logits (b,t,count), at t those of target[t] given the tokens before it."""
 
     count: int
@@ -55,6 +60,15 @@ class Writes(Answer):
         """One logit for each token."""
         return self.count
 
+    def decoder_stream(self) -> Tokens:
+        """The tokens of a target, behind the start token."""
+        return Tokens(self.count, length=self.length + 1)
+
+    def decoder_inputs(self, batch: Batch) -> Tensor:
+        """The targets, one position behind."""
+        assert batch.targets is not None
+        return shifted(batch.targets, self.start)
+
     def decoding(self, beam: int | None = None) -> dict[str, Any]:
         """Greedy, or beam search of a width, up to the longest target."""
         if beam is None:
@@ -65,3 +79,8 @@ class Writes(Answer):
             "length_penalty": self.length_penalty,
             "max_length": self.length,
         }
+
+
+def shifted(targets: Tensor, start: int) -> Tensor:
+    """Decoder inputs for targets (b,t): the start token, then all targets but the last."""
+    return torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], 1)

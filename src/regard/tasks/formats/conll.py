@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.tasks.answers.tags import OUTSIDE
 from regard.tasks.formats.reading import excerpt, read_lines, wrong
-from regard.tasks.measures.entities import BIO, IOB1, OUTSIDE, as_bio, wrong_begin
+from regard.tasks.measures.entities import BIO, IOB1, as_bio, wrong_begin
 
 DOCUMENT = "-DOCSTART-"
 SCHEMES = (BIO, IOB1)

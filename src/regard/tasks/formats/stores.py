@@ -1,23 +1,30 @@
-"""Folders and zip archives of strangers as names with bytes: nothing is unpacked to the disk.
+"""Folders, zip and tar archives of strangers as names with bytes: no member is unpacked to the disk.
 
-A name that points outside (`../x`, `/x`) is refused, and so is an archive that unpacks to far more than it holds.
+A name that points outside (`../x`, `/x`) is refused, and so is an archive that unpacks to far more than it holds. Of a
+tar archive only regular files are members: links and devices are left out.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import os
+import re
+import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import IO, BinaryIO, Self
 
 from regard.core import files
 from regard.errors import BadValue
 from regard.tasks.formats.reading import MOST_UNPACKED, RATIO, SMALL
 
 MOST_FILES = 200_000
+TAR = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz|tbz2|txz)$", re.IGNORECASE)
 
 
 class FolderFiles:
@@ -108,13 +115,91 @@ class ZipFiles(FolderFiles):
         self._file.close()
 
 
+class TarFiles(FolderFiles):
+    """A tar archive, plain or packed by gzip, bzip2 or xz."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # A large archive goes to a file without a name; both are closed by __exit__.
+        self._file = tempfile.SpooledTemporaryFile(SMALL)  # noqa: SIM115
+        try:
+            with files.opened(path) as packed:
+                _unpack_tar(path, packed, self._file)
+            self._tar = tarfile.open(fileobj=self._file, mode="r:")  # noqa: SIM115
+            self._members = self._regular()
+        except (tarfile.TarError, lzma.LZMAError, zlib.error, OSError, EOFError, ValueError) as error:
+            self._file.close()
+            if isinstance(error, BadValue):
+                raise
+            raise BadValue(f"data: {files.shown(path)} cannot be read as a tar archive: {error}.") from None
+
+    def _regular(self) -> dict[str, tarfile.TarInfo]:
+        """The members that are regular files, by their names."""
+        found = {}
+        for number, member in enumerate(self._tar):
+            if number >= 2 * MOST_FILES:  # folders and links count, too
+                raise BadValue(f"data: {files.shown(self.path)} holds more than {2 * MOST_FILES:,} members.")
+            if member.isreg():
+                found[member.name] = member
+        return found
+
+    def names(self, endings: Sequence[str]) -> list[str]:
+        """The files that end so, in order."""
+        found = [name for name in sorted(self._members) if PurePosixPath(name).suffix.lower() in endings]
+        return _visible(self.path, [_inside(self.path, name) for name in found])
+
+    def read(self, name: str, most: int) -> bytes:
+        """The bytes of a file, of which there are at most `most`."""
+        if name not in self._members:
+            raise BadValue(f"data: {self.shown(name)} is not in the archive.")
+        if self._members[name].size > most:
+            raise BadValue(f"data: expected at most {most:,} bytes, {self.shown(name)} holds more.")
+        try:
+            member = self._tar.extractfile(self._members[name])
+            found = b"" if member is None else member.read()
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise BadValue(f"data: {self.shown(name)} cannot be unpacked: {error}.") from None
+        if len(found) < self._members[name].size:
+            raise BadValue(f"data: {self.shown(name)} is cut off. Is the archive complete?")
+        return found
+
+    def __exit__(self, *trouble: object) -> None:
+        """Close the archive."""
+        self._tar.close()
+        self._file.close()
+
+
+def _unpack_tar(path: Path, packed: BinaryIO, plain: IO[bytes]) -> None:
+    """Write the plain archive, in which members can be sought."""
+    begin = packed.read(6)
+    packed.seek(0)
+    unpacking: IO[bytes] = packed
+    if begin.startswith(b"\x1f\x8b"):
+        unpacking = gzip.GzipFile(fileobj=packed)  # type: ignore[assignment]
+    elif begin.startswith(b"BZh"):
+        unpacking = bz2.BZ2File(packed)
+    elif begin == b"\xfd7zXZ\x00":
+        unpacking = lzma.LZMAFile(packed)  # noqa: SIM115
+    most = min(MOST_UNPACKED, max(SMALL, RATIO * os.fstat(packed.fileno()).st_size))
+    count = 0
+    while piece := unpacking.read(files.PIECE):
+        count += len(piece)
+        if count > most:
+            raise BadValue(
+                f"data: {files.shown(path)} unpacks to more than {most / 2**20:,.0f} MiB. Unpack it yourself, and give "
+                "the folder."
+            )
+        plain.write(piece)
+    plain.seek(0)
+
+
 def opened(path: Path) -> FolderFiles:
-    """A folder or a zip archive."""
+    """A folder, a zip archive or a tar archive."""
     if path.is_dir():
         return FolderFiles(path)
     if not path.exists():
         raise BadValue(f"data: there is no file or folder {files.shown(path)}.")
-    return ZipFiles(path)
+    return TarFiles(path) if TAR.search(path.name) else ZipFiles(path)
 
 
 def _inside(path: Path, name: str) -> str:

@@ -55,8 +55,10 @@ def compose(
     channels = 1 if colours is None else 3
     picture = np.zeros((channels, height, width), np.float32)
     taken = np.zeros((height, width), bool)
-    _strew(picture, figures, clutter, draws)
-    found, boxes, masks = [], [], []
+    strew(picture, figures, clutter, draws)
+    found: list[int] = []
+    boxes: list[tuple[int, ...]] = []
+    masks: list[NDArray[np.bool_]] = []
     for number, (figure, label) in enumerate(zip(figures, labels, strict=True)):
         drawn = figure if sizes is None else resized(figure, sizes[0] + draws.below(sizes[1] - sizes[0] + 1))
         high, wide = drawn.shape
@@ -104,10 +106,14 @@ def resized(figure: NDArray[np.float32], height: int) -> NDArray[np.float32]:
     return np.clip(np.asarray(made, np.float32), 0, 1)
 
 
-def _strew(
-    picture: NDArray[np.float32], figures: Sequence[NDArray[np.float32]], count: int, draws: Draws
+def strew(
+    picture: NDArray[np.float32],
+    figures: Sequence[NDArray[np.float32]],
+    count: int,
+    draws: Draws,
+    side: int = 4,
 ) -> None:
-    side = 4
+    """Draw `count` square pieces of the figures, `side` pixels wide, into a picture (channels,height,width)."""
     _, height, width = picture.shape
     for _ in range(count if figures else 0):
         figure = draws.among(figures)

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from regard.tasks.answers.tags import OUTSIDE
 from regard.tasks.measures.metrics import SHARE, Answered, Counts
 
-OUTSIDE = "O"
 BIO, IOB1 = "bio", "iob1"
 
 

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from einops import rearrange
 from torch import Tensor
 
 from regard.tasks.streams import Patches
@@ -18,20 +17,25 @@ from regard.tasks.streams import Patches
 
 def cut(pictures: Tensor, spec: Patches) -> Tensor:
     """Pictures (b,channels,height,width), or videos (b,frames,channels,height,width), as patches (b,n,width)."""
-    video = pictures if pictures.dim() == 5 else pictures[:, None]
-    return rearrange(
-        video,
-        "b t c (r y) (k x) -> b (t r k) (c y x)",
-        t=spec.frames, r=spec.rows, k=spec.columns, c=spec.channels, y=spec.side, x=spec.side,
-    )  # fmt: skip
+    sizes = (spec.frames, spec.channels, spec.rows, spec.side, spec.columns, spec.side)
+    # frame, channel, row, y, column, x → frame, row, column, channel, y, x
+    apart = pictures.reshape(len(pictures), *sizes).permute(0, 1, 3, 5, 2, 4, 6)
+    return apart.reshape(len(pictures), spec.frames * spec.rows * spec.columns, spec.width)
 
 
 def fold(rows: Tensor, spec: Patches) -> Tensor:
     """The pictures whose patches these are: (b,n,width) → (b,channels,height,width); with frames before the channels
     for a video."""
-    video = rearrange(
-        rows,
-        "b (t r k) (c y x) -> b t c (r y) (k x)",
-        t=spec.frames, r=spec.rows, k=spec.columns, c=spec.channels, y=spec.side, x=spec.side,
-    )  # fmt: skip
+    sizes = (spec.frames, spec.rows, spec.columns, spec.channels, spec.side, spec.side)
+    apart = rows.reshape(len(rows), *sizes).permute(0, 1, 4, 2, 5, 3, 6)
+    video = apart.reshape(
+        len(rows), spec.frames, spec.channels, spec.rows * spec.side, spec.columns * spec.side
+    )
     return video if spec.frames > 1 else video[:, 0]
+
+
+def names(spec: Patches) -> list[str]:
+    """What the patches are called: row and column, from 0; of a video the frame first."""
+    frames = [""] if spec.frames == 1 else [f"{frame}: " for frame in range(spec.frames)]
+    places = [f"{row},{column}" for row in range(spec.rows) for column in range(spec.columns)]
+    return [frame + place for frame in frames for place in places]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.core import files
 from regard.errors import BadValue, unknown_name
 from regard.tasks.formats import stores
 from regard.tasks.formats.reading import Data, excerpt, paths_of, read_lines, wrong
@@ -45,6 +46,16 @@ class Named(NamedTuple):
 
 
 Splits = dict[str, list[SoundRecording]]
+
+
+def typed(path: str, rate: int, longest: float) -> SoundRecording:
+    """A recording from a user's file, brought to `rate` samples per second; of at most `longest` seconds."""
+    sound = read_sound(files.read_bytes(path, "--sound", MOST_BYTES), files.shown(path), "--sound")
+    if sound.seconds > longest:
+        raise BadValue(
+            f"--sound: {files.shown(path)} takes {sound.seconds:.1f} seconds, expected at most {longest:g}. Cut it."
+        )
+    return SoundRecording(resampled(sound, rate), "", name=Path(path).name)
 
 
 def load(data: Data | None, rate: int, *, unseen: str = "", seed: int = 0, encoding: str = "utf-8") -> Splits:

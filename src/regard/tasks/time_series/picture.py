@@ -41,9 +41,11 @@ def forecast_figure(
     ahead: NDArray[np.float64],
     times: Sequence[str],
     weights: Sequence[float],
+    true: NDArray[np.float64] | None = None,
 ) -> Figure:
     """Columns below each other: values (n,columns) in grey, the forecast (m,columns) after them in red.
 
+    true: what followed (m,columns), where it is known: dotted; NaN where a value is missing.
     weights: of equal stretches of the window, drawn as shades behind the first column; empty: none are known.
     """
     from matplotlib.figure import Figure
@@ -56,6 +58,14 @@ def forecast_figure(
         # The forecast is joined to the last value.
         joined = np.concatenate([past[-1:, number], ahead[:, number]])
         frame.plot(range(steps - 1, steps + len(ahead)), joined, color=AHEAD, linewidth=1.1)
+        if true is not None:
+            frame.plot(
+                range(steps, steps + len(true)),
+                true[:, number],
+                color=LINE,
+                linewidth=0.9,
+                linestyle=(0, (2, 1.5)),
+            )
         frame.axvline(steps - 0.5, color=LINE, linewidth=0.5, linestyle=":")
         frame.set_ylabel(names[number], fontsize=8)
         frame.tick_params(labelsize=7)

@@ -72,6 +72,11 @@ class Optim:
         None, optional(number(least=0)), "largest norm of the gradient; 0 for no limit"
     )
     smoothing: float | None = setting(None, optional(number(least=0, below=1)), "label smoothing")
+    consistency: float = setting(
+        0.0,
+        number(least=0),
+        "weight of the divergence between the answers of two passes with different dropout (R-Drop); 0: one pass",
+    )
     average: float = setting(
         0.0,
         number(least=0, below=1),

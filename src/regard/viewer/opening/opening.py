@@ -230,8 +230,8 @@ def evenly(steps: list[int], most: int) -> list[int]:
 
 def _plain_target(one: OpenedModel) -> str | None:
     """The text that the model wrote."""
-    _, _, written = one.input.rpartition(" → “")
-    return written.removesuffix("”") or None
+    _, arrow, written = one.input.rpartition(" → “")
+    return written.removesuffix("”") if arrow and written else None
 
 
 def _with_alignment(page_model: PageModel, options: ViewOptions) -> PageModel:

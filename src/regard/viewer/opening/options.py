@@ -27,6 +27,7 @@ class ViewOptions:
     target: str | None = None  # the target of an encoder-decoder, instead of its own output
     image: str | None = None
     sound: str | None = None
+    table: str | None = None
     generate: int | None = None  # tokens to generate, step by step
     beams: int = 1
     against: str | None = None
@@ -38,7 +39,7 @@ class ViewOptions:
     allow_missing: bool = False  # open a folder with missing tensors; the random weights are labelled
 
     def __post_init__(self) -> None:
-        for name in ("where", "against", "image", "sound", "gold"):
+        for name in ("where", "against", "image", "sound", "table", "gold"):
             value = getattr(self, name)
             shown = {"where": "RUN"}.get(name, f"--{name}")
             if value is not None and ("\0" in value or not value.strip()):
@@ -51,7 +52,9 @@ class ViewOptions:
                 raise BadValue(
                     f"--{name}: expected at most {LONGEST_TEXT:,} characters, got {len(value):,}. Shorten it."
                 )
-        read = [f"--{name}" for name in ("text", "image", "sound") if getattr(self, name) is not None]
+        read = [
+            f"--{name}" for name in ("text", "image", "sound", "table") if getattr(self, name) is not None
+        ]
         if len(read) > 1:
             raise BadValue(f"{read[1]}: expected {read[0]} or {read[1]}, not both.")
         if self.generate is not None and not 1 <= self.generate <= MOST_WRITTEN:

@@ -74,7 +74,7 @@ def _open(transformers: Any, options: ViewOptions, where: str, tell: Callable[[s
         )
         made.doubt = loaded.doubt
         return made
-    for kind in ("image", "sound"):
+    for kind in ("image", "sound", "table"):
         if getattr(options, kind) is not None:
             raise BadValue(f"--{kind}: {where} reads text. Give --text instead.")
     tokenizer = load_tokenizer(transformers, folder, where, LOCAL)

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
 from regard.observation.examples import choose, prepare
+from regard.tasks.answers import Decoded
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
 from regard.tasks.text.vocabulary import whole_characters
@@ -57,8 +58,11 @@ def open_run(
     batch, shown, words, notes = _input(loaded, options)
     batch, shown = batch.to(loaded.device), loaded.model.relabel(shown)
     labels = {shown.called: list(shown.pieces), **shown.streams}
-    image = None if shown.picture is None or shown.grid is None else on_grid(shown.picture, *shown.grid)
-    two_sides = task.problem.answer.needs == "decoder"
+    image = None
+    if shown.picture is not None and shown.grid is not None:
+        before = max(0, len(shown.pieces) - shown.grid[0] * shown.grid[1])  # a class token before the patches
+        image = on_grid(shown.picture, *shown.grid, before)
+    two_sides = isinstance(task.problem.answer, Decoded)
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
     name = f"{loaded.config.model} {loaded.checkpoint}"
     made = OpenedModel(
@@ -68,7 +72,7 @@ def open_run(
     _give_writer(made, loaded, batch)
     made.answer = classification.of_run(task)
     if two_sides and options.generate is None:
-        batch = _with_target(loaded, batch, options, made)
+        batch = _with_target(loaded, batch, options, made, shown)
         made.run = lambda: loaded.model(batch)
     segment = getattr(loaded.model, "segment", None)
     if isinstance(segment, int) and task.problem.answer.needs == "past":
@@ -100,7 +104,7 @@ def _step_of(name: str) -> int | None:
 def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, list[str]]:
     """A batch of one example, the labels of its positions, what it is in words, and notes on a text that was given."""
     task = loaded.task
-    for kind, path in (("image", options.image), ("sound", options.sound)):
+    for kind, path in (("image", options.image), ("sound", options.sound), ("table", options.table)):
         if path is not None:
             found = prepare(task, task.parse({kind: path}), longest=None)
             return *found, f"the {kind} {Path(path).name}", []
@@ -118,14 +122,20 @@ def _as_sentence(note: str) -> str:
     return f"{note[:1].upper()}{note[1:]}."
 
 
-def _with_target(loaded: Loaded, batch: Batch, options: ViewOptions, made: OpenedModel) -> Batch:
-    """The batch with a target: the given words, or those the model writes."""
+def _with_target(
+    loaded: Loaded, batch: Batch, options: ViewOptions, made: OpenedModel, shown: Shown
+) -> Batch:
+    """The batch with a target: the given words, or those the model writes. A forecast is written without one."""
     task = loaded.task
     answer: Any = task.problem.answer  # one that a decoder writes: it has a start, an end and a length
+    vocabulary = getattr(task, "target_vocabulary", None)
+    if options.target is not None and vocabulary is None:
+        raise BadValue(f"--target: the task {task.name} takes no target as text. Leave it out.")
+    if not answer.writes:
+        made.labels = {**made.labels, "targets": shown.target, "read": shown.target}
+        return batch
     if options.target is not None:
-        vocabulary = getattr(task, "target_vocabulary", None)
-        if vocabulary is None:
-            raise BadValue(f"--target: the task {task.name} takes no target as text. Leave it out.")
+        assert vocabulary is not None
         ids = vocabulary.encode(whole_characters(options.target).strip())
         if len(ids) > answer.length:
             raise BadValue(f"--target: expected at most {answer.length} pieces, got {len(ids)}.")

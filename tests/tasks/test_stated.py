@@ -1,0 +1,55 @@
+"""What each task's recipe states to reach without files, within three minutes on two cores, is reached."""
+
+import pytest
+
+from regard import tasks
+from regard.cli.common import catalogue
+from regard.cli.list import rows_of
+from regard.comparison.evaluate import evaluate_run
+from regard.tasks.task import TASKS
+from regard.training import train
+
+STATED = [name for name in tasks.names() if TASKS[name].recipe.reaches]
+
+
+def test_every_field_of_language_sound_time_items_and_graphs_states_a_score():
+    fields = {
+        "tag",
+        "answer",
+        "dialogue",
+        "respond",
+        "reply",
+        "speech",
+        "match",
+        "series",
+        "recommend",
+        "graph",
+        "align",
+    }
+    assert fields <= set(STATED)
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_stated_score_is_of_a_metric_of_the_task_and_is_listed_as_people_read_it(name):
+    task = tasks.build(name)
+    known = {metric.name: metric for metric in task.metrics()}
+    (row,) = [row for row in rows_of("tasks") if row["name"] == name]
+    assert row["reaches"] == catalogue.reached(name)
+    for metric, value in task.recipe.reaches.items():
+        bound, _, text = row["reaches"][metric].partition(" ")
+        assert bound == ("≥" if known[metric].higher_is_better else "≤")
+        assert text == known[metric].text(value)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", STATED)
+def test_the_recipe_reaches_the_stated_scores_and_more_than_any_yardstick(name, tmp_path):
+    train({"task": name, "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
+    found = {row.metric: row.value for row in evaluate_run(tmp_path / "run", "test", device="cpu").metrics}
+    known = {metric.name: metric for metric in tasks.build(name).metrics()}
+    for metric, bound in TASKS[name].recipe.reaches.items():
+        sign = 1 if known[metric].higher_is_better else -1
+        assert sign * found[metric] >= sign * bound, found
+        yardsticks = [other for other in found if other not in known and other.endswith(f"_{metric}")]
+        assert all(sign * found[metric] > sign * found[other] for other in yardsticks), found
