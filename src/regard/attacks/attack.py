@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from regard.attacks.specimen import Specimen, pieces_after, specimen
 from regard.attacks.target import TEXTS, Target, kind_of
 from regard.attacks.words import changed_words, replaceable, substitute
 from regard.errors import BadValue, unknown_name
+from regard.observation.seen import Seen
 from regard.tasks.shown import texts
 from regard.tasks.task import SPLITS
 from regard.training.data import generator
@@ -204,17 +204,19 @@ class _Attacker:
         """The largest budget, spent in the first way: what is shown."""
         return next(tally for level, _, tally in self.tallies if level == self.tallies[-1][0])
 
-    def _scores(self, choice: str, target: Target, seen: Any, number: int) -> Tensor:
+    def _scores(self, choice: str, target: Target, seen: Seen, number: int) -> Tensor:
         """How much each position is worth attacking, (b,n), by one of the choices."""
         if choice == places.RANDOM:
             return torch.rand(target.inputs.shape[:2], generator=generator(self.plan.seed, "places", number))
         if choice == places.GRADIENT and self.plan.kind == TEXTS:
-            return target.vector_slope(target.inputs).norm(dim=-1).cpu()
+            lengths: Tensor = target.vector_slope(target.inputs).norm(dim=-1)
+            return lengths.cpu()
         if choice == places.GRADIENT:
             order = (
                 1 if self.plan.norm == "linf" else 2
             )  # to first order the loss rises by ε times the dual norm
-            return slope(target.losses, target.inputs).norm(p=order, dim=-1).cpu()
+            gains: Tensor = slope(target.losses, target.inputs).norm(p=order, dim=-1)
+            return gains.cpu()
         found = places.attended(seen, target.batch, self.task.problem.inputs)
         if found is None:
             raise BadValue(

@@ -91,7 +91,8 @@ class L2Ball(Ball):
         return free / torch.where(length > 0, length, 1)
 
     def size(self, points: Tensor) -> Tensor:
-        return self._change(points).flatten(1).norm(dim=1).cpu().double()
+        found: Tensor = self._change(points).flatten(1).norm(dim=1)
+        return found.cpu().double()
 
 
 BALLS: dict[str, type[Ball]] = {"linf": LinfBall, "l2": L2Ball}
@@ -112,7 +113,8 @@ def _wide(tensor: Tensor) -> Tensor:
 
 def _norms(change: Tensor) -> Tensor:
     """The Euclidean length of each example, (b, 1, …)."""
-    return change.flatten(1).norm(dim=1).view(-1, *[1] * (change.dim() - 1))
+    found: Tensor = change.flatten(1).norm(dim=1)
+    return found.view(-1, *[1] * (change.dim() - 1))
 
 
 def _moved(centre: Tensor, change: float) -> Tensor:
