@@ -317,8 +317,7 @@ def attack(
     from regard.attacks.attack import attack_runs
     from regard.attacks.settings import AttackSettings
 
-    several = isinstance(against, Sequence) and not isinstance(against, str)
-    others = against if several else [against]
+    others = against if isinstance(against, Sequence) and not isinstance(against, str) else [against]
     settings = AttackSettings(
         method, None if eps is None else _several(eps), norm, steps, step_size, restarts, start, places,
         None if words is None else _several(words), nearest, cosine, seed,

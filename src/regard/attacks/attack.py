@@ -162,7 +162,8 @@ class _Attacker:
         elif not any(row.moved for row in rows):
             notes.append("no attention was seen, so nothing is said about how far it moved")
         return AttackedRun(
-            str(self.loaded.run), self.loaded.checkpoint, self.loaded.sha256, config.task, config.model,
+            str(self.loaded.run), self.loaded.checkpoint, self.loaded.sha256, config.task,
+            config.model or self.model.name,
             config.attention, self.split, fingerprint.hexdigest, share(sum(self.right), len(self.right)), self.right,
             rows, notes, self.specimen,
         )  # fmt: skip
@@ -183,7 +184,7 @@ class _Attacker:
             fixed = clean.view(-1, *[1] * (made.dim() - 1))
             after = torch.where(fixed, made, target.inputs)  # what is wrong already is left as it is
             predicted = target.predicted(after)
-            right = predicted == target.batch.targets
+            right = target.compared(predicted)
             tally.right += right.tolist()
             attacked = clean.cpu()
             tally.largest = max([tally.largest, *largest[attacked].tolist()])

@@ -79,8 +79,12 @@ class Target:
 
     def right(self, inputs: Tensor) -> Tensor:
         """Whether the model's class is the right one, (b,)."""
+        return self.compared(self.predicted(inputs))
+
+    def compared(self, predicted: Tensor) -> Tensor:
+        """Which of the predicted classes (b,) are the right ones."""
         assert self.batch.targets is not None
-        return self.predicted(inputs) == self.batch.targets
+        return predicted == self.batch.targets
 
     @torch.no_grad()
     def stronger(self, first: Tensor, second: Tensor) -> Tensor:
