@@ -104,3 +104,14 @@ def test_what_is_no_classifier_of_one_picture_or_text_is_refused(task, message):
     with pytest.raises(RegardError, match=message):
         kind_of(build(task))
     assert kind_of(build("digits")) == "pictures" and kind_of(build("classify")) == "texts"
+
+
+def test_the_budget_of_the_task_images_is_one_of_pixels():
+    task = build("images")
+    torch.manual_seed(8)
+    model = models.build("vit(dim=8, layers=1, num_heads=2)", task.problem).eval()
+    examples = task.examples("validation")
+    target = Target.of(model, task.batch(examples, range(3), torch.Generator()))
+    bytes_ = torch.stack([examples[number].pixels for number in range(3)]).float() / 255
+    assert torch.allclose(fold(target.inputs, task.problem.inputs), bytes_, atol=1e-6)
+    assert torch.allclose(target.reading(target.inputs).inputs, target.batch.inputs, atol=1e-5)

@@ -27,7 +27,8 @@ def observed(model: models.Model, batch: Batch) -> Seen:
 
 
 def attended(seen: Seen, batch: Batch, spec: StreamSpec) -> Tensor | None:
-    """The weight that each position of the input receives, (b,n): the mean over layers, heads and real queries.
+    """The share of the weight that each position of the input receives, (b,n): the mean over layers, heads and real
+    queries.
 
     None where no layer attends to the positions of the input, or to a coarser or finer grid over the picture.
     """
@@ -36,7 +37,8 @@ def attended(seen: Seen, batch: Batch, spec: StreamSpec) -> Tensor | None:
         weights = None if site.columns not in ("source", "position") else received(site, batch)
         over = None if weights is None else _over_positions(weights, batch.inputs.shape[1], spec)
         if over is not None:
-            found.append(over)
+            total = over.sum(1, keepdim=True)  # gates of places do not sum to 1
+            found.append(over / torch.where(total > 0, total, 1))
     return torch.stack(found).mean(0) if found else None
 
 
@@ -65,8 +67,8 @@ def _over_positions(weights: Tensor, count: int, spec: StreamSpec) -> Tensor | N
         return weights
     if not isinstance(spec, Patches) or spec.frames > 1:
         return None
-    if keys == count + 1:  # a class token behind the patches
-        return weights[:, :count]
+    if keys == count + 1:  # a class token before the patches
+        return weights[:, 1:]
     # A grid of its own over the picture, of the picture's form: features of a convolution.
     high = round((keys * spec.rows / spec.columns) ** 0.5)
     if high < 1 or keys % high or high * spec.columns != keys // high * spec.rows:
