@@ -130,7 +130,9 @@ class ImagesTask(Task):
     @property
     def spec(self) -> Patches:
         """The patches of a picture."""
-        return Patches.of(self.facts.channels, self.facts.height, self.facts.width, self.patch)
+        facts = self.facts
+        sizes = (facts.channels, facts.height, facts.width, self.patch)
+        return Patches.of(*sizes, mean=facts.mean, spread=facts.spread)
 
     def streams(self) -> dict[str, Patches]:
         """Patches, row by row."""
