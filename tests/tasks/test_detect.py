@@ -117,12 +117,10 @@ def test_figures_of_idx_files_are_placed_into_scenes(tmp_path) -> None:
         "2",
     ]
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.arange(5)))
-    with pytest.raises(
-        regard.RegardError, match=r"expected pictures .* and as many labels, got 7 × 9 × 7 and 5"
-    ):
+    with pytest.raises(regard.RegardError, match="holds 7 pictures, its labels are 5"):
         load_figures([tmp_path], 0)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(regard.RegardError, match="there are no labels for test"):
+    with pytest.raises(regard.RegardError, match="holds no labels for test"):
         load_figures([tmp_path], 0)
     assert load_figures([tmp_path / "nothing"], 0) is None
 

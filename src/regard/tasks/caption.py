@@ -265,7 +265,7 @@ class Caption(Task):
 
     def draw(self, predicted: Any, example: Captioned, looked: Looked | None) -> Figure | None:
         """The picture once for each word, and on it where the word looked."""
-        from regard.tasks.pictures.overlay import overlays
+        from regard.tasks.figures.overlay import overlays
 
         if looked is None:
             return None

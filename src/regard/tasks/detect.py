@@ -14,6 +14,7 @@ from regard.errors import BadValue
 from regard.tasks.answers import Boxes
 from regard.tasks.answers.boxes import COLUMNS, FoundBox
 from regard.tasks.batch import Batch
+from regard.tasks.figures.boxes_and_masks import box_figure, outlined
 from regard.tasks.formats import coco
 from regard.tasks.formats.reading import Data
 from regard.tasks.generated.draws import Generated
@@ -21,7 +22,6 @@ from regard.tasks.located_pictures import LocatedPictures
 from regard.tasks.measures.average_precision import MAP, MAP_50
 from regard.tasks.measures.metrics import LOSS, Metric
 from regard.tasks.pictures.located import Canvas, Located
-from regard.tasks.pictures.overlays import box_figure, outlined
 from regard.tasks.shown import Looked
 from regard.tasks.task import Recipe, task
 

@@ -64,6 +64,15 @@ def numbers_of(split: str) -> tuple[int, ...]:
     return tuple(number for number, theirs in enumerate(split_of()) if theirs == checked_split(split))
 
 
+@functools.cache
+def figures(split: str) -> tuple[NDArray[np.uint8], tuple[int, ...]]:
+    """The images of a split as bytes (n,8,8), to be placed into scenes, and their digits."""
+    pixels, digits = images()
+    own = list(numbers_of(split))
+    grey = np.rint(255 * pixels[own]).astype(np.uint8).reshape(-1, SIDE, SIDE)
+    return grey, tuple(digits[number] for number in own)
+
+
 def typed(path: str) -> Tensor:
     """The pixels (8,8) of a user's picture, from 0 to 1: light writing on a dark ground."""
     pixels = np.asarray(read_image(path).convert("L").resize((SIDE, SIDE)), np.float32) / 255

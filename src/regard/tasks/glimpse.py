@@ -14,7 +14,8 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.tasks.answers import Answer, OneOf, OneOfAfterEach
 from regard.tasks.batch import Batch
-from regard.tasks.digits import CLASSES, SIDE, images, split_of
+from regard.tasks.digits import BRIGHT, CLASSES, SIDE, figures
+from regard.tasks.figures.path import path_figure
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.reading import Data
 from regard.tasks.formats.splits import checked_split
@@ -22,8 +23,8 @@ from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.generated.scenes import compose, resized, strew
 from regard.tasks.images import ImagesTask
 from regard.tasks.measures.metrics import LOSS, Answered, Answering, Counts, Mean, Metric, State
-from regard.tasks.pictures.examples import PictureSet
-from regard.tasks.pictures.patches import cut
+from regard.tasks.pictures.examples import PictureSet, brightness
+from regard.tasks.pictures.patches import cut, names
 from regard.tasks.shown import Looked, Shown
 from regard.tasks.streams import Patches
 from regard.tasks.task import Recipe, Task, task
@@ -32,11 +33,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Grey = NDArray[np.float32]
-BRIGHTNESS = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green and blue (ITU-R BT.601)
 ROUNDS = {"train": 16, "validation": 2, "test": 4}  # scenes that each image is placed in
 
 
-class Canvas(NamedTuple):
+class CanvasExample(NamedTuple):
     """A picture (height,width) from 0 to 1, and the class of what lies on it."""
 
     picture: Grey
@@ -140,29 +140,29 @@ class GlimpseTask(Task):
     def metrics(self) -> tuple[Metric, ...]:
         return (LOSS, ACCURACY)
 
-    def examples(self, split: str) -> Sequence[Canvas]:
+    def examples(self, split: str) -> Sequence[CanvasExample]:
         """Each picture of a split in several scenes, always the same ones."""
-        figures = _digits(checked_split(split)) if self.source is None else self.source.examples(split)
+        pictures = _digits(checked_split(split)) if self.source is None else self.source.examples(split)
         return Generated(
-            ROUNDS[split] * len(figures), functools.partial(self._scene, split=split, figures=figures)
+            ROUNDS[split] * len(pictures), functools.partial(self._scene, split=split, pictures=pictures)
         )
 
-    def _scene(self, number: int, split: str, figures: PictureSet) -> Canvas:
+    def _scene(self, number: int, split: str, pictures: PictureSet) -> CanvasExample:
         draws = Draws("glimpse", self.seed, split, number)
         size = self.smallest + draws.below(self.largest - self.smallest + 1)
-        own = number % len(figures)
-        others = [_grey(figures, draws.below(len(figures)), size) for _ in range(self.clutter)]
+        own = number % len(pictures)
+        others = [_grey(pictures, draws.below(len(pictures)), size) for _ in range(self.clutter)]
         picture = np.zeros((1, self.canvas, self.canvas), np.float32)
         strew(picture, others, self.clutter, draws, side=size // 3)
-        label = int(figures.labels[own])
-        scene = compose([_grey(figures, own, size)], [label], self.canvas, self.canvas, draws)
-        return Canvas(np.where(scene.masks[0], scene.picture[0], picture[0]), label)
+        label = int(pictures.labels[own])
+        scene = compose([_grey(pictures, own, size)], [label], self.canvas, self.canvas, draws)
+        return CanvasExample(np.where(scene.masks[0], scene.picture[0], picture[0]), label)
 
-    def length(self, example: Canvas) -> int:
+    def length(self, example: CanvasExample) -> int:
         """Patches: the same for all."""
         return self.spec.rows * self.spec.columns
 
-    def collate(self, examples: Sequence[Canvas], generator: torch.Generator) -> Batch:
+    def collate(self, examples: Sequence[CanvasExample], generator: torch.Generator) -> Batch:
         """Canvases and their classes; nothing to pad."""
         pictures = np.stack([example.picture for example in examples]) if examples else self._nothing()
         known = [example.label for example in examples if example.label is not None]
@@ -184,7 +184,7 @@ class GlimpseTask(Task):
             (Mean(f"accuracy_{glimpses}", unit="share"), [right, count]) for glimpses, right in state.items()
         ]
 
-    def parse(self, given: Mapping[str, str]) -> Canvas:
+    def parse(self, given: Mapping[str, str]) -> CanvasExample:
         """A picture at the size of the canvas: light writing on a dark ground."""
         if set(given) != {"image"}:
             return super().parse(given)  # type: ignore[no-any-return]  # which raises
@@ -192,16 +192,15 @@ class GlimpseTask(Task):
             read_image(given["image"]).convert("L").resize((self.canvas, self.canvas)), np.float32
         )
         light = np.asarray(grey / 255, np.float32)
-        return Canvas(np.asarray(1 - light, np.float32) if light.mean() > 0.5 else light, None)
+        return CanvasExample(np.asarray(1 - light, np.float32) if light.mean() > BRIGHT else light, None)
 
-    def show(self, example: Canvas, batch: Batch) -> Shown:
+    def show(self, example: CanvasExample, batch: Batch) -> Shown:
         """The canvas, and its patches by row and column."""
         rows, columns = self.spec.rows, self.spec.columns
-        pieces = [f"{number // columns},{number % columns}" for number in range(rows * columns)]
         words = "a picture" if example.label is None else f"a canvas with {self.decode([example.label])}"
-        return Shown(words, pieces, "patches", picture=example.picture, grid=(rows, columns))
+        return Shown(words, names(self.spec), "patches", picture=example.picture, grid=(rows, columns))
 
-    def answer_text(self, predicted: Any, example: Canvas) -> str:
+    def answer_text(self, predicted: Any, example: CanvasExample) -> str:
         """The class, and what was said before."""
         if not isinstance(predicted, dict):
             return super().answer_text(predicted, example)
@@ -224,26 +223,20 @@ class GlimpseTask(Task):
         if self.source is not None:
             self.source.restore(state)
 
-    def draw(self, predicted: Any, example: Canvas, looked: Looked | None) -> Figure | None:
+    def draw(self, predicted: Any, example: CanvasExample, looked: Looked | None) -> Figure | None:
         """The canvas with the path of the glimpses."""
         if not isinstance(predicted, dict) or "places" not in predicted:
             return None
-        from regard.tasks.figures.path import path_figure
-
         return path_figure(example.picture, predicted["places"], self._said(predicted), self.spec.side)
 
 
 @functools.cache
 def _digits(split: str) -> PictureSet:
     """The digits of a split as pictures of bytes."""
-    pixels, shown = images()
-    own = [number for number, theirs in enumerate(split_of()) if theirs == split]
-    made = np.rint(pixels[own].reshape(-1, 1, SIDE, SIDE) * 255).astype(np.uint8)
-    return PictureSet(torch.from_numpy(made), torch.tensor([shown[number] for number in own]))
+    grey, shown = figures(split)
+    return PictureSet(torch.from_numpy(grey[:, None]), torch.tensor(shown))
 
 
-def _grey(figures: PictureSet, number: int, height: int) -> Grey:
+def _grey(pictures: PictureSet, number: int, height: int) -> Grey:
     """A picture at another size, in grey from 0 to 1."""
-    numbers = figures.pixels[number].numpy()
-    grey = numbers[0] if len(numbers) == 1 else np.tensordot(BRIGHTNESS, numbers.astype(np.float32), 1)
-    return resized(np.asarray(grey / 255, np.float32), height)
+    return resized(np.asarray(brightness(pictures.pixels[number].numpy()) / 255, np.float32), height)

@@ -22,7 +22,7 @@ from regard.tasks.formats.reading import Data, paths_of
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Generated
 from regard.tasks.pictures.located import Canvas, FigureScenes, Located, OneAfterAnother, named
-from regard.tasks.pictures.patches import cut
+from regard.tasks.pictures.patches import cut, names
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Patches
 from regard.tasks.task import SPLITS, Task
@@ -58,9 +58,7 @@ class LocatedPictures(Task):
             raise BadValue(f"overlap: expected a share from 0 to 1, got {overlap!r}.")
         self.clutter, self.seed = whole_number("clutter", clutter, 0), whole_number("seed", seed)
         self.scenes = whole_number("scenes", scenes, 1)
-        self.known: dict[
-            str, Any
-        ] = {}  # the names of the classes and the number of channels, once they are known
+        self.known: dict[str, Any] = {}  # the names of the classes and the number of channels, once read
 
     def read(self, paths: list[Path]) -> tuple[dict[str, Sequence[Located]], list[str], int]:
         """The pictures of each split from files of this task's own form, the names of the classes, and the channels."""
@@ -70,7 +68,11 @@ class LocatedPictures(Task):
     def pictures(self) -> dict[str, Sequence[Located]]:
         """The pictures of each split."""
         if self.data is None:
-            found, classes, channels = self._scenes(_digits()), [str(n) for n in range(10)], 1
+            found, classes, channels = (
+                self._scenes({split: digits.figures(split) for split in SPLITS}),
+                [str(n) for n in range(10)],
+                1,
+            )
         elif (figures := load_figures(paths_of(self.data), self.seed)) is not None:
             found, channels = self._scenes(figures), 1
             count = max(max(labels) for _, labels in figures.values()) + 1
@@ -153,10 +155,9 @@ class LocatedPictures(Task):
 
     def show(self, example: Located, batch: Batch) -> Shown:
         """The canvas, with the place of each patch."""
-        each = self.side // self.patch
-        pieces = [f"{row},{column}" for row in range(each) for column in range(each)]
+        spec = self.streams()[INPUTS]
         return Shown(
-            self.words(example), pieces, "patches", picture=self.drawn(example), grid=(each, each),
+            self.words(example), names(spec), "patches", picture=self.drawn(example), grid=(spec.rows, spec.columns),
             streams=self.row_names(example),
         )  # fmt: skip
 
@@ -189,14 +190,3 @@ class LocatedPictures(Task):
         """Restore them."""
         channels = whole_number("channels", state["channels"], 1)
         self.known = {"classes": [str(name) for name in state["classes"]], "channels": channels}
-
-
-def _digits() -> dict[str, Figures]:
-    """Scikit-learn's digits, by the splits of the task `digits`."""
-    pixels, numbers = digits.images()
-    grey = np.round(255 * pixels).astype(np.uint8).reshape(-1, digits.SIDE, digits.SIDE)
-    found: dict[str, Figures] = {}
-    for split in SPLITS:
-        chosen = [number for number, theirs in enumerate(digits.split_of()) if theirs == split]
-        found[split] = (grey[chosen], [numbers[number] for number in chosen])
-    return found

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from regard.tasks.answers import PixelClasses
 from regard.tasks.batch import Batch
+from regard.tasks.figures.boxes_and_masks import mask_figure, tinted
 from regard.tasks.formats import mask_files
 from regard.tasks.formats.reading import Data
 from regard.tasks.generated.draws import Generated
@@ -19,7 +20,6 @@ from regard.tasks.located_pictures import LocatedPictures
 from regard.tasks.measures.mean_iou import MEAN_IOU
 from regard.tasks.measures.metrics import ACCURACY, LOSS, Metric
 from regard.tasks.pictures.located import BACKGROUND, UNCOUNTED, Canvas, Located
-from regard.tasks.pictures.overlays import mask_figure, tinted
 from regard.tasks.shown import Looked
 from regard.tasks.task import Recipe, task
 

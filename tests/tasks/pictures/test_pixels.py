@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from regard.tasks.figures.overlay import overlays
 from regard.tasks.pictures.crops import LIGHT, varied
-from regard.tasks.pictures.overlay import overlays
 from regard.tasks.pictures.pixels import numbers, packed, shown, square
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.tasks.figures.colours import ON_PICTURES
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -27,7 +29,7 @@ def path_figure(
     axes.imshow(picture, cmap="gray", vmin=0, vmax=1)
     x = [(column + 0.5) * side - 0.5 for _, column in places]
     y = [(row + 0.5) * side - 0.5 for row, _ in places]
-    axes.plot(x, y, color="tab:orange", linewidth=1.5, marker="o", markersize=13, markerfacecolor="white")
+    axes.plot(x, y, color=ON_PICTURES[2], linewidth=1.5, marker="o", markersize=13, markerfacecolor="white")
     again: dict[tuple[float, float], list[str]] = {}
     for number, place in enumerate(zip(x, y, strict=True)):
         again.setdefault(place, []).append(str(number))

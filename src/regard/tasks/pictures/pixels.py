@@ -19,13 +19,20 @@ Pixels = NDArray[np.uint8]  # (height, width, channels)
 GREY, COLOUR = 1, 3  # channels
 
 
-def square(image: Any, size: int, channels: int = COLOUR) -> Pixels:
-    """A Pillow image as size × size pixels: its shorter side brought to `size`, the middle of the longer one."""
+def fitted(image: Any, height: int, width: int) -> NDArray[np.uint8]:
+    """Pillow's image as (channels,height,width): enlarged or reduced until it covers that, and cut at both ends."""
     from PIL import Image, ImageOps
 
-    fitted = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-    found = np.asarray(fitted.convert("L" if channels == GREY else "RGB"), np.uint8)
-    return found.reshape(size, size, channels)
+    if image.size != (width, height):
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    numbers = np.asarray(image, np.uint8)
+    return numbers[None] if numbers.ndim == 2 else np.ascontiguousarray(numbers.transpose(2, 0, 1))
+
+
+def square(image: Any, size: int, channels: int = COLOUR) -> Pixels:
+    """A Pillow image as size × size pixels: its shorter side brought to `size`, the middle of the longer one."""
+    found = fitted(image.convert("L" if channels == GREY else "RGB"), size, size)
+    return np.ascontiguousarray(found.transpose(1, 2, 0))
 
 
 def packed(picture: NDArray[np.float32]) -> Pixels:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.tasks.figures.colours import ON_PICTURES
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INCHES = 4.0  # of a picture's side
-COLOURS = ("#e45756", "#4c78a8", "#f2b701", "#54a24b", "#b279a2", "#ff9da6", "#9d755d", "#72b7b2")
 SIDE = 256  # pixels of a picture on a page, about
-SHADE = "#f2b701"
+SHADE = ON_PICTURES[2]
 OPAQUE = 0.55  # of the colour of a class over the picture
 
 
@@ -43,7 +44,7 @@ def box_figure(
         frame.imshow(shade, extent=(0, side, side, 0), interpolation="nearest")
     for number, (box, name) in enumerate(zip(boxes, names, strict=True)):
         left, top, right, bottom = (value * side for value in box)
-        colour = COLOURS[number % len(COLOURS)]
+        colour = ON_PICTURES[number % len(ON_PICTURES)]
         frame.plot(
             [left, right, right, left, left], [top, top, bottom, bottom, top], color=colour, linewidth=1.5
         )
@@ -69,11 +70,13 @@ def mask_figure(picture: NDArray[np.float32], classes: NDArray[Any], names: Sequ
     shade = np.zeros((*classes.shape, 4))
     present = [int(label) for label in np.unique(classes) if label > 0]
     for label in present:
-        shade[classes == label] = (*to_rgb(COLOURS[(label - 1) % len(COLOURS)]), OPAQUE)
+        shade[classes == label] = (*to_rgb(ON_PICTURES[(label - 1) % len(ON_PICTURES)]), OPAQUE)
     height, width = picture.shape[-2:]
     coloured.imshow(shade, extent=(0, width, height, 0), interpolation="nearest")
     if present:
-        patches = [Patch(color=COLOURS[(label - 1) % len(COLOURS)], label=names[label]) for label in present]
+        patches = [
+            Patch(color=ON_PICTURES[(label - 1) % len(ON_PICTURES)], label=names[label]) for label in present
+        ]
         coloured.legend(handles=patches, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -110,7 +113,7 @@ def _enlarged(picture: NDArray[np.float32], side: int) -> NDArray[np.float32]:
 
 
 def _colour(number: int) -> NDArray[np.float32]:
-    code = COLOURS[number % len(COLOURS)]
+    code = ON_PICTURES[number % len(ON_PICTURES)]
     return np.array([int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)], np.float32)
 
 
