@@ -1,0 +1,53 @@
+"""Partial results over some keys each, joined to the result over all of them.
+
+Softmax over keys that come in parts: the output is Σ_c exp(lse_c − lse) · output_c with lse = log Σ_c exp(lse_c). Under
+sigmoid, which looks at each pair alone, it is the plain sum. No part needs to know of the others until then.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Merged:
+    """The output (b,h,n,v) and log-sum-exp (b,h,n) over the parts that were added, in the dtype of accumulation."""
+
+    def __init__(self, query: Tensor, width: int, dtype: torch.dtype, weighted: bool) -> None:
+        self.output = query.new_zeros(*query.shape[:3], width, dtype=dtype)
+        self.logsumexp = query.new_full(query.shape[:3], -torch.inf, dtype=dtype)
+        self.weighted = weighted  # False: outputs add up (sigmoid)
+
+    def add(self, rows: slice, output: Tensor, logsumexp: Tensor) -> None:
+        """Add a part over further keys for the queries `rows`."""
+        total, known = self.output[:, :, rows], self.logsumexp[:, :, rows]
+        joined = torch.logaddexp(known, logsumexp)
+        if self.weighted:
+            total *= share(known, joined)[..., None]
+            total += output.to(total.dtype) * share(logsumexp, joined)[..., None]
+        else:
+            total += output
+        known.copy_(joined)
+
+
+def share(logsumexp: Tensor, joined: Tensor) -> Tensor:
+    """exp(logsumexp − joined): the weight of a part; 0 where it sees nothing, also if no part does."""
+    return torch.exp(logsumexp - joined).masked_fill_(logsumexp == -torch.inf, 0)
+
+
+def part_gradients(
+    grad: Tensor, grad_logsumexp: Tensor, inner: Tensor, merged: Tensor, output: Tensor, logsumexp: Tensor, weighted: bool
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients of a part's output and log-sum-exp, from those of the merged ones.
+
+    `inner` is grad · merged output of each row, `merged` the log-sum-exp of all parts. A row that is not finite takes
+    the gradient as it is: its weight is NaN, and 0 · NaN would reach the gradients of other rows. What a gradient above
+    zero does to such a row is then up to the part, as in one process.
+    """
+    finite = merged.isfinite()
+    weight = torch.where(finite, share(logsumexp, merged), (merged != -torch.inf).to(merged.dtype))
+    if not weighted:
+        return grad, (weight * grad_logsumexp).masked_fill(~finite, 0)
+    to_output = grad * weight[..., None]
+    own = (grad * output).sum(-1)
+    return to_output, (weight * (own - inner + grad_logsumexp)).masked_fill(~finite, 0)
