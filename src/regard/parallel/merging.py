@@ -49,5 +49,10 @@ def part_gradients(
     if not weighted:
         return grad, (weight * grad_logsumexp).masked_fill(~finite, 0)
     to_output = grad * weight[..., None]
-    own = (grad * output).sum(-1)
+    own = inner_products(grad, output)
     return to_output, (weight * (own - inner + grad_logsumexp)).masked_fill(~finite, 0)
+
+
+def inner_products(grad: Tensor, output: Tensor) -> Tensor:
+    """grad · output of each row, (b,h,n); a gradient of zero takes nothing of a number that is not finite."""
+    return (grad * output).masked_fill(grad == 0, 0).sum(-1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.parallel.exchange import Transfer, pack, unpack
-from regard.parallel.merging import Merged, part_gradients
+from regard.parallel.merging import Merged, inner_products, part_gradients
 from regard.parallel.schedule import Block
 from regard.parallel.work import Held, RingWork
 
@@ -71,7 +71,7 @@ class _Ring(torch.autograd.Function):
         grad = torch.zeros_like(output) if grad is None else grad.to(output.dtype)
         if grad_logsumexp is None:
             grad_logsumexp = torch.zeros_like(logsumexp)
-        upstream = (grad, grad_logsumexp, (grad * output).sum(-1), logsumexp)
+        upstream = (grad, grad_logsumexp, inner_products(grad, output), logsumexp)
         inputs = [query, key, value, *tensors]
         with _same_random_numbers(ctx.random, query.device):
             found = _Backward(ctx.work, inputs, ctx.needs_input_grad[1:], upstream).run()

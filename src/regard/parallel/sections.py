@@ -223,7 +223,8 @@ def of_bias(bias: Bias, section: Section) -> Bias:
     if isinstance(bias, SumBias):
         return SumBias(of_bias(bias.left, section), of_bias(bias.right, section))
     if isinstance(bias, GaussianBias):
-        return GaussianBias(section.cut(bias.center) - section.columns.start, bias.sigma)
+        center = section.cut(bias.center)  # moved in float64: a narrow dtype would round far positions
+        return GaussianBias((center.double() - section.columns.start).to(center.dtype), bias.sigma)
     if isinstance(bias, DenseBias):
         return DenseBias(section.cut(bias.tensor[(None,) * (4 - bias.tensor.dim())]))
     if isinstance(bias, (AlibiBias, RelativeBias, T5Bias)) and section.has_all_heads:
