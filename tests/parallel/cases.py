@@ -1,19 +1,23 @@
 """Every mask of the algebra over one sequence of 37 positions, with the same rule written out by hand."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import torch
 
 from regard import masks
 from regard.masks import Mask
+from tests import oracle
 
 LENGTH, BATCH, HEADS, GROUPS, WIDTH, VALUE_WIDTH = 37, 2, 4, 2, 6, 5
 _random = torch.Generator().manual_seed(7)
 KEEP = torch.rand(BATCH, LENGTH, generator=_random) > 0.3
 QUERY_KEEP = torch.rand(BATCH, LENGTH, generator=_random) > 0.2
 IDS = torch.randint(-1, 4, (BATCH, LENGTH), generator=_random).sort(1).values
+KEPT, QUERIES_KEPT, DOCUMENTS = KEEP.tolist(), QUERY_KEEP.tolist(), IDS.tolist()  # read faster in loops
 DENSE = torch.rand(1, HEADS, LENGTH, LENGTH, generator=_random) > 0.5
+PAIRS = DENSE[0].tolist()
 PREFIX, KEYS, QUERIES = (3, 11), (20, 37), (37, 9)
 OFFSETS = (0, 5, 19, 33)
 
@@ -40,14 +44,14 @@ CASES = {
     "window": (masks.window(5, 2), lambda b, h, i, j: i - 5 <= j <= i + 2),
     "causal-window": (masks.causal() & masks.window(4), lambda b, h, i, j: i - 4 <= j <= i),
     "prefix": (masks.causal() | masks.prefix(torch.tensor(PREFIX)), lambda b, h, i, j: j <= i or j < PREFIX[b]),
-    "documents": (masks.documents(IDS), lambda b, h, i, j: IDS[b, i] == IDS[b, j] and IDS[b, i] >= 0),
+    "documents": (masks.documents(IDS), lambda b, h, i, j: DOCUMENTS[b][i] == DOCUMENTS[b][j] >= 0),
     "causal-documents": (
-        masks.documents(IDS) & masks.causal(), lambda b, h, i, j: IDS[b, i] == IDS[b, j] >= 0 and j <= i
+        masks.documents(IDS) & masks.causal(), lambda b, h, i, j: DOCUMENTS[b][i] == DOCUMENTS[b][j] >= 0 and j <= i
     ),
     "packed": (masks.packed(OFFSETS), lambda b, h, i, j: document(i) == document(j) >= 0),
     "padding": (
         masks.padding(KEEP, QUERY_KEEP) & masks.causal(),
-        lambda b, h, i, j: bool(KEEP[b, j]) and bool(QUERY_KEEP[b, i]) and j <= i,
+        lambda b, h, i, j: KEPT[b][j] and QUERIES_KEPT[b][i] and j <= i,
     ),
     "lengths": (
         masks.lengths(torch.tensor(KEYS), torch.tensor(QUERIES)),
@@ -60,9 +64,15 @@ CASES = {
     "not-causal": (~masks.causal(), lambda b, h, i, j: j > i),
     "blocks": (masks.blocks(7) & masks.causal(), lambda b, h, i, j: i // 7 == j // 7 and j <= i),
     "dilated": (masks.dilated(3), lambda b, h, i, j: (j - i) % 3 == 0),
-    "dense": (masks.dense(DENSE), lambda b, h, i, j: DENSE[0, h, i, j]),
+    "dense": (masks.dense(DENSE), lambda b, h, i, j: PAIRS[h][i][j]),
     "own": (OddSum(5) & masks.causal(), lambda b, h, i, j: (3 * i + j) % 5 != 0 and j <= i),
 }  # fmt: skip
+
+
+@cache
+def visible(case):
+    """The rule of a case, pair by pair, bool (b,h,q,k)."""
+    return oracle.visible(CASES[case][1], BATCH, HEADS, LENGTH, LENGTH)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from regard.core.grid import full_grid
 from regard.errors import RegardError
 from regard.masks import EMPTY, FULL, PARTIAL
 from regard.parallel import layout, schedule, sections
-from tests import oracle
-from tests.parallel.cases import BATCH, CASES, HEADS, LENGTH
+from tests.parallel.cases import BATCH, CASES, HEADS, LENGTH, visible
 
 SIZES = (BATCH, HEADS, LENGTH, LENGTH)
 KINDS = ("zigzag", "contiguous")
@@ -70,8 +69,7 @@ SECTIONS = [
 
 @pytest.mark.parametrize("case", [name for name in CASES if name != "none"])
 def test_the_section_of_a_mask_is_that_part_of_the_whole(case):
-    mask, rule = CASES[case]
-    whole = oracle.visible(rule, *SIZES)
+    mask, whole = CASES[case][0], visible(case)
     for rows, columns in SECTIONS:
         for heads in (slice(0, HEADS), slice(2, 3)):
             section = sections.Section.of(SIZES, rows, columns, heads)
@@ -99,7 +97,7 @@ def test_the_section_of_a_bias_is_that_part_of_the_whole():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_visible_pair_is_computed_once_and_its_keys_are_sent_to_who_needs_them(case, kind, together):
-    mask, rule = CASES[case]
+    mask = CASES[case][0]
     chosen = layout.build(kind, LENGTH, 4)
     plan = schedule.make(mask, SIZES, chosen, chosen)
     times = torch.zeros(LENGTH, LENGTH, dtype=torch.int64)
@@ -112,9 +110,9 @@ def test_every_visible_pair_is_computed_once_and_its_keys_are_sent_to_who_needs_
                     for column in block.columns:
                         times[chosen.span(row), chosen.span(column)] += 1
                         full[chosen.span(row), chosen.span(column)] |= block.full
-    visible = oracle.visible(rule, *SIZES)
-    assert (times[visible.any(0).any(0)] == 1).all() and times.max() <= 1
-    assert visible.all(0).all(0)[full].all()
+    seen = visible(case)
+    assert (times[seen.any(0).any(0)] == 1).all() and times.max() <= 1
+    assert seen.all(0).all(0)[full].all()
 
 
 def test_hidden_chunks_are_not_scheduled():

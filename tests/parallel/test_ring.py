@@ -9,7 +9,7 @@ import regard
 from regard import biases, masks, parallel, scores
 from regard.parallel import schedule
 from tests import oracle
-from tests.parallel.cases import CASES, HEADS, LENGTH, WIDTH, inputs
+from tests.parallel.cases import CASES, HEADS, LENGTH, WIDTH, inputs, visible
 
 LAYOUTS = ("zigzag", "contiguous")
 EXCHANGES = ("ring", "heads")
@@ -47,9 +47,9 @@ def by_formula(case, dtype=torch.float64):
     given = inputs(dtype=dtype)
     local = [one.requires_grad_() for one in (given.query, given.key, given.value)]
     query, key, value = local[0], *(oracle.expand_heads(one, HEADS) for one in local[1:])
-    visible = oracle.visible(CASES[case][1], 2, HEADS, LENGTH, LENGTH)
-    scores_of_pairs = (query @ key.mT / math.sqrt(WIDTH)).masked_fill(~visible, -math.inf)
-    empty = ~visible.any(-1)
+    seen = visible(case)
+    scores_of_pairs = (query @ key.mT / math.sqrt(WIDTH)).masked_fill(~seen, -math.inf)
+    empty = ~seen.any(-1)
     filled = scores_of_pairs.masked_fill(empty[..., None], 0)
     output = (filled.softmax(-1) @ value).masked_fill(empty[..., None], 0)
     logsumexp = filled.logsumexp(-1).masked_fill(empty, 0)

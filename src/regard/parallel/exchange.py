@@ -22,9 +22,9 @@ class ProcessLost(RegardError, ConnectionError):
     """Another process of the run ended, or cannot be reached, during a collective operation."""
 
 
-def is_loss(error: RuntimeError) -> bool:
-    """Whether an error of torch.distributed means that another process is gone."""
-    return isinstance(error, dist.DistError) or bool(_CONNECTION_LOST.search(str(error)))
+def is_loss(error: Exception) -> bool:
+    """Whether an error means that another process is gone."""
+    return isinstance(error, (ProcessLost, dist.DistError)) or bool(_CONNECTION_LOST.search(str(error)))
 
 
 @contextmanager
