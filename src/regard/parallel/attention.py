@@ -90,9 +90,10 @@ def attend(
             "impl": call.impl,
         }  # fmt: skip
         rows = (reduced.query, reduced.key, reduced.value)
+        logsumexp: Tensor | None
         if exchange == "heads":
             work = heads.HeadsWork(rows=sequence.layout, columns=others.layout, **common)
-            output, logsumexp = heads.attend(work, *rows, asked.sink)
+            output, logsumexp = heads.attend(work, *rows, asked.sink, call.return_logsumexp)
         else:
             _check_mergeable(asked.normalizer)
             plan = schedule.make(mask, sizes, sequence.layout, others.layout)
@@ -101,8 +102,8 @@ def attend(
                 output = _with_sink(output, logsumexp, asked.sink)
         output = output.to(asked.query.dtype)
     if single:
-        output, logsumexp = output.squeeze(1), logsumexp.squeeze(1)
-    return (output, logsumexp) if call.return_logsumexp else output
+        output, logsumexp = output.squeeze(1), None if logsumexp is None else logsumexp.squeeze(1)
+    return (output, logsumexp) if call.return_logsumexp and logsumexp is not None else output
 
 
 def _values(mask: object, bias: object) -> tuple[Mask | None, biases.Bias | None]:

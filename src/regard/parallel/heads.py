@@ -20,7 +20,7 @@ from regard.core.grid import Sizes
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.normalizers import Normalizer
-from regard.parallel.exchange import note_bytes, note_pairs, reporting_loss
+from regard.parallel.exchange import note_bytes, reporting_loss
 from regard.parallel.layout import Layout
 from regard.parallel.sections import Section, of_bias, of_mask, of_score
 from regard.scores import Score
@@ -45,9 +45,9 @@ class HeadsWork:
 
 
 def attend(
-    work: HeadsWork, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The output (b,h,n,v) and log-sum-exp (b,h,n) of this rank's queries over the keys of all ranks."""
+    work: HeadsWork, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, want_logsumexp: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The output (b,h,n,v) and, if wanted, log-sum-exp (b,h,n) of this rank's queries over the keys of all ranks."""
     ranks, heads = work.rows.ranks, query.shape[1]
     if heads % ranks:
         raise BadValue(
@@ -62,7 +62,10 @@ def attend(
     all_keys, all_values = (_to_heads(work.group, work.rank, work.columns, one) for one in (key, value))
     count = heads // ranks
     section = Section.of(work.sizes, heads=slice(work.rank * count, (work.rank + 1) * count))
-    options: dict[str, Any] = {"score": of_score(work.score, section)}
+    options: dict[str, Any] = {
+        "score": of_score(work.score, section), "normalize": work.normalizer, "scale": work.scale,
+        "dropout": work.dropout, "impl": work.impl,
+    }  # fmt: skip
     if work.mask is not None:
         where = work.mask.tensors[0].device if work.mask.tensors else query.device
         options["mask"] = of_mask(work.mask, section, where).to(query.device)
@@ -70,13 +73,14 @@ def attend(
         options["bias"] = of_bias(work.bias, section)
     if sink is not None:
         options["sink"] = sink[section.heads]
-    note_pairs(all_queries.shape[2] * all_keys.shape[2] // ranks)  # of all heads
-    output, logsumexp = core.attend(
-        all_queries, all_keys, all_values, normalize=work.normalizer, scale=work.scale, dropout=work.dropout,
-        impl=work.impl, return_logsumexp=True, **options,
-    )  # fmt: skip
-    both = [_to_positions(work.group, work.rank, work.rows, one) for one in (output, logsumexp[..., None])]
-    return both[0], both[1][..., 0]
+    rows = (all_queries, all_keys, all_values)
+    if not want_logsumexp:
+        return _to_positions(work.group, work.rank, work.rows, core.attend(*rows, **options)), None
+    found = core.attend(*rows, return_logsumexp=True, **options)
+    output, logsumexp = (
+        _to_positions(work.group, work.rank, work.rows, one) for one in (found[0], found[1][..., None])
+    )
+    return output, logsumexp[..., 0]
 
 
 def _to_heads(group: dist.ProcessGroup | None, rank: int, layout: Layout, local: Tensor) -> Tensor:
