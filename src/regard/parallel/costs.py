@@ -94,8 +94,7 @@ def ring(
     received, sent = plan.keys_received().numpy(), plan.keys_sent().numpy()
     rows, gradients = shape.per_key * shape.itemsize, shape.per_key * max(4, shape.itemsize)
     found = _pairs(shape, mask, chosen) if pairs is None else np.asarray(pairs, dtype=np.float64)
-    # The backward pass computes the output of each block again, to know the block's share of each row.
-    flops = found * (2 * shape.per_pair + shape.per_pair_backward)
+    flops = found * (shape.per_pair + shape.per_pair_backward)
     return Costs(
         sent * rows, received * rows, sent * rows + received * gradients, received * rows + sent * gradients, flops
     )

@@ -6,6 +6,8 @@ sigmoid, which looks at each pair alone, it is the plain sum. No part needs to k
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -35,24 +37,33 @@ def share(logsumexp: Tensor, joined: Tensor) -> Tensor:
     return torch.exp(logsumexp - joined).masked_fill_(logsumexp == -torch.inf, 0)
 
 
+class Upstream(NamedTuple):
+    """What the backward pass of some rows starts from: gradients and results over all parts."""
+
+    grad: Tensor  # of the output, (b,h,n,v)
+    grad_logsumexp: Tensor  # (b,h,n)
+    output: Tensor  # (b,h,n,v)
+    logsumexp: Tensor  # (b,h,n)
+
+
 def part_gradients(
-    grad: Tensor, grad_logsumexp: Tensor, inner: Tensor, merged: Tensor, output: Tensor, logsumexp: Tensor, weighted: bool
+    grad: Tensor, grad_logsumexp: Tensor, merged: Tensor, all_logsumexp: Tensor, output: Tensor, logsumexp: Tensor,
+    weighted: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of a part's output and log-sum-exp, from those of the merged ones.
 
-    `inner` is grad · merged output of each row, `merged` the log-sum-exp of all parts. A row that is not finite takes
-    the gradient as it is: its weight is NaN, and 0 · NaN would reach the gradients of other rows. What a gradient above
-    zero does to such a row is then up to the part, as in one process.
+    A row that is not finite takes the gradient as it is: its weight is NaN, and 0 · NaN would reach the gradients of
+    other rows. What a gradient above zero does to such a row is then up to the part, as in one process.
     """
-    finite = merged.isfinite()
-    weight = torch.where(finite, share(logsumexp, merged), (merged != -torch.inf).to(merged.dtype))
+    finite = all_logsumexp.isfinite()
+    seen = (all_logsumexp != -torch.inf).to(all_logsumexp.dtype)
+    weight = torch.where(finite, share(logsumexp, all_logsumexp), seen)
     if not weighted:
         return grad, (weight * grad_logsumexp).masked_fill(~finite, 0)
-    to_output = grad * weight[..., None]
-    own = inner_products(grad, output)
-    return to_output, (weight * (own - inner + grad_logsumexp)).masked_fill(~finite, 0)
+    apart = _inner(grad, output.to(grad.dtype)) - _inner(grad, merged)
+    return grad * weight[..., None], (weight * (apart + grad_logsumexp)).masked_fill(~finite, 0)
 
 
-def inner_products(grad: Tensor, output: Tensor) -> Tensor:
+def _inner(grad: Tensor, output: Tensor) -> Tensor:
     """grad · output of each row, (b,h,n); a gradient of zero takes nothing of a number that is not finite."""
     return (grad * output).masked_fill(grad == 0, 0).sum(-1)

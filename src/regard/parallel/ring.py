@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.parallel.exchange import Transfer, pack, unpack
-from regard.parallel.merging import Merged, inner_products, part_gradients
+from regard.parallel.merging import Merged, Upstream
 from regard.parallel.schedule import Block
 from regard.parallel.work import Held, RingWork
 
@@ -71,7 +71,7 @@ class _Ring(torch.autograd.Function):
         grad = torch.zeros_like(output) if grad is None else grad.to(output.dtype)
         if grad_logsumexp is None:
             grad_logsumexp = torch.zeros_like(logsumexp)
-        upstream = (grad, grad_logsumexp, inner_products(grad, output), logsumexp)
+        upstream = Upstream(grad, grad_logsumexp, output, logsumexp)
         inputs = [query, key, value, *tensors]
         with _same_random_numbers(ctx.random, query.device):
             found = _Backward(ctx.work, inputs, ctx.needs_input_grad[1:], upstream).run()
@@ -82,11 +82,11 @@ class _Backward:
     """The gradients of this rank's queries, keys and values, and this rank's share of those of other tensors."""
 
     def __init__(
-        self, work: RingWork, inputs: list[Tensor], needed: tuple[bool, ...], upstream: tuple[Tensor, ...]
+        self, work: RingWork, inputs: list[Tensor], needed: tuple[bool, ...], upstream: Upstream
     ) -> None:
         self.work, self.inputs, self.needed, self.upstream = work, inputs, needed, upstream
         self.query, self.key, self.value = inputs[:3]
-        self.dtype = upstream[0].dtype
+        self.dtype = upstream.grad.dtype
         self.totals = [
             torch.zeros_like(one, dtype=torch.promote_types(one.dtype, self.dtype)) if one.is_floating_point() else one
             for one in inputs
@@ -117,27 +117,9 @@ class _Backward:
     def _block(self, block: Block, held: Held, to_keys: Held) -> None:
         work = self.work
         rows, *sides = work.inputs(block, held)
-        with torch.enable_grad():
-            inputs = [
-                one.detach().requires_grad_(need)
-                for one, need in zip([rows.take(self.query), *sides, *self.inputs[3:]], self.needed, strict=True)
-            ]
-            output, logsumexp = work.compute(block, inputs[0], inputs[1], inputs[2], tuple(inputs[3:]))
-        grads = part_gradients(
-            *(rows.take(one) for one in self.upstream),
-            output=output.detach().to(self.dtype),
-            logsumexp=logsumexp.detach(),
-            weighted=work.weighted,
-        )
-        pairs = [(one, grad) for one, grad in zip((output, logsumexp), grads, strict=True) if one.requires_grad]
-        sources = [one for one in inputs if one.requires_grad]
-        found = iter(
-            torch.autograd.grad(
-                [one for one, _ in pairs], sources, [grad.to(one.dtype) for one, grad in pairs], allow_unused=True
-            )
-        )
-        for index, one in enumerate(inputs):
-            part = next(found) if one.requires_grad else None
+        inputs = [rows.take(self.query), *sides, *self.inputs[3:]]
+        upstream = Upstream(*(rows.take(one) for one in self.upstream))
+        for index, part in enumerate(work.gradients(block, inputs, self.needed, upstream)):
             if part is None:
                 continue
             if index == 0:

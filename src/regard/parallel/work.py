@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,10 +12,13 @@ from torch import Tensor
 
 import regard.core.attention as core
 from regard.biases import Bias
+from regard.core import plan, request
+from regard.core.call import Call
 from regard.core.grid import Sizes
 from regard.masks import Mask
 from regard.normalizers import Normalizer, Softmax
 from regard.parallel.exchange import note_pairs
+from regard.parallel.merging import Upstream, part_gradients
 from regard.parallel.schedule import Block, Schedule
 from regard.parallel.sections import Section, depends_on_positions, of_bias, of_mask, of_score
 from regard.scores import Score
@@ -90,25 +94,47 @@ class RingWork:
         return rows, torch.cat(keys, 2), torch.cat(values, 2)
 
     def compute(
-        self, block: Block, query: Tensor, key: Tensor, value: Tensor, tensors: tuple[Tensor, ...]
+        self, block: Block, query: Tensor, key: Tensor, value: Tensor, tensors: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The output and log-sum-exp of a block. `tensors` stand for those of the score and the bias."""
         note_pairs(query.shape[2] * key.shape[2])
+        return core.attend(query, key, value, return_logsumexp=True, **self._options(block, query.device, tensors))
+
+    def gradients(
+        self, block: Block, inputs: Sequence[Tensor], needed: Sequence[bool], upstream: Upstream
+    ) -> list[Tensor | None]:
+        """The share of a block in the gradient of each input (query, key, value, tensors); None where not needed."""
+        note_pairs(inputs[0].shape[2] * inputs[1].shape[2])
+        with torch.enable_grad():
+            leaves = [one.detach().requires_grad_(need) for one, need in zip(inputs, needed, strict=True)]
+            query, key, value, *tensors = leaves
+            options = self._options(block, query.device, tensors)
+            asked = request.build(Call(query, key, value, return_logsumexp=True, **options), check=False)
+            chosen = plan.implementation(plan.make(asked, self.impl).impl)
+        share_backward = getattr(chosen, "share_backward", None)
+        if self.weighted and share_backward is not None:
+            return _direct(share_backward, asked, leaves, upstream)
+        with torch.enable_grad():
+            output, logsumexp = core.attend(query, key, value, return_logsumexp=True, **options)
+        grads = part_gradients(*upstream, output.detach(), logsumexp.detach(), self.weighted)
+        return _through([output, logsumexp], leaves, grads)
+
+    def _options(self, block: Block, device: torch.device, tensors: Sequence[Tensor]) -> dict[str, Any]:
+        """The options of `attend` for a block."""
         count = len(self.score.tensors)
-        options: dict[str, Any] = {"score": self.score.with_tensors(tensors[:count])}
+        options: dict[str, Any] = {
+            "score": self.score.with_tensors(tuple(tensors[:count])), "normalize": self.normalizer,
+            "scale": self.scale, "dropout": self.dropout, "impl": self.impl,
+        }  # fmt: skip
         if len(block.rows) == len(block.columns) == 1:
-            section = Section.of(
-                self.sizes, self.schedule.rows.span(block.rows[0]), self.schedule.columns.span(block.columns[0])
-            )
+            rows, columns = self.schedule.rows.span(block.rows[0]), self.schedule.columns.span(block.columns[0])
+            section = Section.of(self.sizes, rows, columns)
             options["score"] = of_score(options["score"], section)
             if self.bias is not None:
-                options["bias"] = of_bias(self.bias.with_tensors(tensors[count:]), section)
+                options["bias"] = of_bias(self.bias.with_tensors(tuple(tensors[count:])), section)
             if not block.full:
-                options["mask"] = self._mask(block, section, query.device)
-        return core.attend(
-            query, key, value, normalize=self.normalizer, scale=self.scale, dropout=self.dropout, impl=self.impl,
-            return_logsumexp=True, **options,
-        )  # fmt: skip
+                options["mask"] = self._mask(block, section, device)
+        return options
 
     def _mask(self, block: Block, section: Section, device: torch.device) -> Mask:
         assert self.mask is not None
@@ -116,3 +142,37 @@ class RingWork:
             where = self.mask.tensors[0].device if self.mask.tensors else device
             self.sections[block] = of_mask(self.mask, section, where).to(device)
         return self.sections[block]
+
+
+def _direct(
+    share_backward: Callable[..., list[Tensor]], asked: request.Request, leaves: list[Tensor], upstream: Upstream
+) -> list[Tensor | None]:
+    """The gradients of `leaves`, from the operator that differentiates weights among those of other blocks."""
+    reduced = asked.widened().reduced()
+    values = [one for one in (reduced.score, reduced.mask, reduced.bias, reduced.normalizer) if one is not None]
+    tensors = [tensor for one in values for tensor in one.tensors]
+    rows = leaves[:3]
+    needed = [one.requires_grad for one in (*rows, *tensors)]
+    with torch.no_grad():
+        parts = share_backward(
+            reduced, upstream.grad, upstream.grad_logsumexp, upstream.output, upstream.logsumexp,
+            [*needed[:3], False, *needed[3:]],
+        )  # fmt: skip
+    found: list[Tensor | None] = [part if need else None for part, need in zip(parts, needed[:3], strict=False)]
+    # Tensors of a section may be slices of the whole ones.
+    sliced = [(one, part) for one, part in zip(tensors, parts[4:], strict=True) if one.requires_grad]
+    return found + _through([one for one, _ in sliced], leaves[3:], [part for _, part in sliced])
+
+
+def _through(
+    outputs: list[Tensor], leaves: list[Tensor], grads: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """The gradients of `leaves` through the recorded operations that made `outputs`; None where there are none."""
+    pairs = [(one, grad.to(one.dtype)) for one, grad in zip(outputs, grads, strict=True) if one.requires_grad]
+    sources = [one for one in leaves if one.requires_grad]
+    if not pairs or not sources:
+        return [None] * len(leaves)
+    found = iter(
+        torch.autograd.grad([one for one, _ in pairs], sources, [grad for _, grad in pairs], allow_unused=True)
+    )
+    return [next(found) if one.requires_grad else None for one in leaves]
