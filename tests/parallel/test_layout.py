@@ -41,7 +41,7 @@ def test_balanced_is_zigzag_for_causal_and_contiguous_for_windows():
 
 
 def test_balanced_evens_out_documents_of_different_lengths():
-    """One document of 64 positions and 32 of one: contiguous chunks would leave nearly all work to two of four ranks."""
+    """One document of 64 positions and 32 of one: contiguous chunks would leave most work to two of four ranks."""
     ids = torch.cat([torch.zeros(64), torch.arange(1, 33)]).long()
     mask = masks.documents(ids) & masks.causal()
     rows = mask.dense(96, 96)[0, 0].sum(1)
@@ -105,11 +105,12 @@ def test_every_visible_pair_is_computed_once_and_its_keys_are_sent_to_who_needs_
     for rank in range(4):
         for sender in range(4):
             for block in plan.blocks(rank, plan.wanted(rank, sender), together):
-                assert set(block.columns) <= set(chosen.chunks[sender]) and set(block.rows) <= set(chosen.chunks[rank])
+                assert {piece.chunk for piece in block.columns} <= set(chosen.chunks[sender])
+                assert set(block.rows) <= set(chosen.chunks[rank])
                 for row in block.rows:
-                    for column in block.columns:
-                        times[chosen.span(row), chosen.span(column)] += 1
-                        full[chosen.span(row), chosen.span(column)] |= block.full
+                    for piece in block.columns:
+                        times[chosen.span(row), piece.span] += 1
+                        full[chosen.span(row), piece.span] |= block.full
     seen = visible(case)
     assert (times[seen.any(0).any(0)] == 1).all() and times.max() <= 1
     assert seen.all(0).all(0)[full].all()
@@ -119,10 +120,29 @@ def test_hidden_chunks_are_not_scheduled():
     chosen = layout.build("contiguous", 40, 4)
     window = schedule.make(masks.window(10), (1, 1, 40, 40), chosen, chosen)
     assert [[window.wanted(rank, other) for other in range(4)] for rank in (0, 3)] == [
-        [(0,), (1,), (), ()], [(), (), (2,), (3,)],
+        [((0, 0, 10),), ((1, 10, 20),), (), ()], [(), (), ((2, 20, 30),), ((3, 30, 40),)],
     ]  # fmt: skip
     causal = schedule.make(masks.causal(), (1, 1, 40, 40), chosen, chosen)
     assert causal.grades.tolist() == [
         [PARTIAL, EMPTY, EMPTY, EMPTY], [FULL, PARTIAL, EMPTY, EMPTY], [FULL, FULL, PARTIAL, EMPTY],
         [FULL, FULL, FULL, PARTIAL],
     ]  # fmt: skip
+
+
+def test_only_the_keys_of_a_chunk_that_are_seen_are_scheduled():
+    chosen = layout.build("contiguous", 4000, 4)
+    plan = schedule.make(masks.window(3, 2), (1, 1, 4000, 4000), chosen, chosen)
+    assert plan.wanted(1, 0) == ((0, 997, 1000),) and plan.wanted(1, 2) == ((2, 2000, 2002),)
+    assert plan.wanted(1, 1) == ((1, 1000, 2000),) and plan.wanted(1, 3) == ()
+    assert plan.keys_received().tolist() == [2, 5, 5, 3] and plan.keys_sent().tolist() == [3, 5, 5, 2]
+    documents = masks.documents((torch.arange(4000) // 1010)[None]) & masks.causal()
+    plan = schedule.make(documents, (1, 1, 4000, 4000), chosen, chosen)
+    assert plan.wanted(2, 1) == (
+        (1, 1010, 2000),
+    )  # queries 2000 … 2019 belong to the document that begins at 1010
+
+
+def test_a_mask_that_hides_a_little_of_everything_sends_whole_chunks():
+    chosen = layout.build("contiguous", 80, 8)
+    plan = schedule.make(masks.dilated(2), (1, 1, 80, 80), chosen, chosen)
+    assert plan.keys_received().tolist() == [70] * 8

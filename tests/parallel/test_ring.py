@@ -11,7 +11,6 @@ from regard.parallel import schedule
 from tests import oracle
 from tests.parallel.cases import CASES, HEADS, LENGTH, WIDTH, inputs, visible
 
-LAYOUTS = ("zigzag", "contiguous")
 EXCHANGES = ("ring", "heads")
 NAMES = ("output", "logsumexp", "query", "key", "value")
 
@@ -30,7 +29,9 @@ def shared(layout, exchange, case, options, dtype=torch.float64):
         *local, sequence, mask=mask, exchange=exchange, return_logsumexp=True, **options
     )
     seen = torch.where(logsumexp == -math.inf, 0, logsumexp)
-    total = (output * sequence.shard(given.grad, 2)).sum() + (seen * sequence.shard(given.grad_logsumexp, 2)).sum()
+    total = (output * sequence.shard(given.grad, 2)).sum() + (
+        seen * sequence.shard(given.grad_logsumexp, 2)
+    ).sum()
     total.backward()
     return _arrays([output, logsumexp, *(one.grad for one in local)])
 
@@ -39,7 +40,10 @@ def joined(answers, layout, case, count):
     """The whole tensors from the answers of all ranks."""
     mask = CASES[case][0]
     chosen = schedule.choose(layout, LENGTH, count, mask)
-    return [chosen.join([torch.from_numpy(answer[index]) for answer in answers], 2) for index in range(len(answers[0]))]
+    return [
+        chosen.join([torch.from_numpy(answer[index]) for answer in answers], 2)
+        for index in range(len(answers[0]))
+    ]
 
 
 def by_formula(case, dtype=torch.float64):
@@ -62,22 +66,45 @@ def expected():
     return {case: by_formula(case) for case in CASES}
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("layout", LAYOUTS)
+SETTINGS = [
+    (2, "zigzag", "ring"), (4, "zigzag", "ring"), (2, "zigzag", "heads"),
+    *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+        (4, "zigzag", "heads"), (2, "contiguous", "ring"), (4, "contiguous", "ring"), (4, "contiguous", "heads"),
+        (4, "balanced", "ring"),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("count, layout, exchange", SETTINGS)
 @pytest.mark.parametrize("case", CASES)
-def test_every_mask_gives_the_numbers_of_one_process_forward_and_backward(ranks, expected, case, layout, exchange):
-    found = joined(ranks.run(shared, layout, exchange, case, {}), layout, case, ranks.count)
+def test_every_mask_gives_the_numbers_of_one_process_forward_and_backward(
+    pairs_and_fours, expected, case, count, layout, exchange
+):
+    found = joined(pairs_and_fours(count).run(shared, layout, exchange, case, {}), layout, case, count)
     for name, ours, right in zip(NAMES, found, expected[case], strict=True):
-        torch.testing.assert_close(ours, right, rtol=1e-11, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            ours, right, rtol=1e-11, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_an_implementation_without_a_backward_of_shares_computes_blocks_again(two, expected):
+    found = joined(two.run(shared, "zigzag", "ring", "prefix", {"impl": "reference"}), "zigzag", "prefix", 2)
+    for ours, right in zip(found, expected["prefix"], strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-11, atol=1e-11)
 
 
 def test_float32_is_as_exact_as_the_formula_in_one_process(ranks, expected):
     """Promise 7: at most twice the error of the plain formula (gradients: three times), for a row of any length."""
-    found = joined(ranks.run(shared, "zigzag", "ring", "causal", {}, torch.float32), "zigzag", "causal", ranks.count)
+    found = joined(
+        ranks.run(shared, "zigzag", "ring", "causal", {}, torch.float32), "zigzag", "causal", ranks.count
+    )
     plain = by_formula("causal", torch.float32)
     for name, ours, theirs, right in zip(NAMES, found, plain, expected["causal"], strict=True):
         factor = 2 if name in ("output", "logsumexp") else 3
-        allowed = factor * (theirs.double() - right).abs().max() + torch.finfo(torch.float32).eps * right.abs().max()
+        allowed = (
+            factor * (theirs.double() - right).abs().max()
+            + torch.finfo(torch.float32).eps * right.abs().max()
+        )
         assert (ours.double() - right).abs().max() <= allowed, name
 
 
@@ -143,7 +170,9 @@ def shared_pieces(name, exchange, layout):
 
 def _run_pieces(tensors, sequence, **options):
     given = inputs()
-    local = [one if sequence is None else sequence.shard(one, 2) for one in (given.query, given.key, given.value)]
+    local = [
+        one if sequence is None else sequence.shard(one, 2) for one in (given.query, given.key, given.value)
+    ]
     local = [one.requires_grad_() for one in local]
     if sequence is None:
         output = regard.attend(*local, **options)
@@ -196,7 +225,9 @@ def test_dropout_drops_the_same_weights_in_both_passes_and_scales_the_others(two
     visible = right > 0
     share = kept[visible].double().mean()
     assert abs(share - 0.6) < 5 * math.sqrt(0.24 / int(visible.sum()))
-    by_group = weights.unflatten(1, (2, 2)).sum((2, 3))  # over the heads that share a key head, and their queries
+    by_group = weights.unflatten(1, (2, 2)).sum(
+        (2, 3)
+    )  # over the heads that share a key head, and their queries
     torch.testing.assert_close(to_values, by_group[..., None].expand_as(to_values), rtol=1e-12, atol=1e-12)
 
 
@@ -283,7 +314,9 @@ def refused():
         "whole": lambda: parallel.attend(given.query, given.key, given.value, sequence),
         "normalize": lambda: parallel.attend(*local, sequence, normalize="entmax15"),
         "exchange": lambda: parallel.attend(*local, sequence, exchange="rings"),
-        "mask": lambda: parallel.attend(*local, sequence, mask=masks.padding(torch.ones(2, 18, dtype=torch.bool))),
+        "mask": lambda: parallel.attend(
+            *local, sequence, mask=masks.padding(torch.ones(2, 18, dtype=torch.bool))
+        ),
         "sequence": lambda: parallel.attend(*local, None),
         "option": lambda: parallel.attend(*local, sequence, causal=True),
         "heads": lambda: parallel.attend(*(one[:, :1] for one in local), sequence, exchange="heads"),

@@ -68,7 +68,10 @@ def attend(
     mask, bias = _values(call.mask, call.bias)
     single = query.dim() == 3
     if single:
-        mask, bias = None if mask is None else mask.single_head(), None if bias is None else bias.single_head()
+        mask, bias = (
+            None if mask is None else mask.single_head(),
+            None if bias is None else bias.single_head(),
+        )
     # The mask and the bias are for the whole sequence, so they are checked apart from this rank's rows.
     asked = request.build(call._replace(mask=None, bias=None))
     _check_length("query", asked.query, sequence)
@@ -113,17 +116,21 @@ def _values(mask: object, bias: object) -> tuple[Mask | None, biases.Bias | None
     if isinstance(bias, Tensor):
         bias = biases.dense(bias)
     if not (mask is None or isinstance(mask, Mask)):
-        raise BadType(f"mask: expected a Mask or a bool tensor over the whole sequence, got {described(mask)}.")
+        raise BadType(
+            f"mask: expected a Mask or a bool tensor over the whole sequence, got {described(mask)}."
+        )
     if not (bias is None or isinstance(bias, biases.Bias)):
-        raise BadType(f"bias: expected a Bias or a float tensor over the whole sequence, got {described(bias)}.")
+        raise BadType(
+            f"bias: expected a Bias or a float tensor over the whole sequence, got {described(bias)}."
+        )
     return mask, bias
 
 
 def _check_length(argument: str, rows: Tensor, sequence: ShardedSequence) -> None:
     if rows.shape[2] != sequence.local_length:
         raise BadValue(
-            f"{argument}: expected the {sequence.local_length} positions of rank {sequence.rank} (of {sequence.length} in "
-            f"all), got {rows.shape[2]}. Take them with sequence.shard(whole, axis)."
+            f"{argument}: expected the {sequence.local_length} positions of rank {sequence.rank} (of "
+            f"{sequence.length} in all), got {rows.shape[2]}. Take them with sequence.shard(whole, axis)."
         )
 
 
@@ -137,5 +144,7 @@ def _check_mergeable(normalizer: Normalizer) -> None:
 
 def _with_sink(output: Tensor, logsumexp: Tensor, sink: Tensor) -> Tensor:
     """The output when one more logit for each head takes its share of the weight; it is applied once, to all keys."""
-    known = logsumexp.masked_fill(logsumexp == -torch.inf, 0)  # such rows are zero whatever they are multiplied by
+    known = logsumexp.masked_fill(
+        logsumexp == -torch.inf, 0
+    )  # such rows are zero whatever they are multiplied by
     return output * torch.sigmoid(known - sink.to(known.dtype).view(-1, 1)).to(output.dtype)[..., None]

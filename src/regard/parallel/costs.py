@@ -14,6 +14,7 @@ ranks, without starting a process. docs/scaling.md has the formulas; tests compa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import lcm
 
 import numpy as np
@@ -21,6 +22,8 @@ import torch
 from numpy.typing import NDArray
 
 from regard.core.arguments import whole_number
+from regard.core.grid import full_grid
+from regard.core.value import rebuild
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.parallel import schedule
@@ -87,7 +90,11 @@ class Costs:
 def ring(
     shape: Shape, mask: Mask | None, ranks: int, layout: str | Layout = "zigzag", pairs: Counts | None = None
 ) -> Costs:
-    """The costs of `exchange="ring"`. `pairs`: visible pairs of each rank's queries; None: estimated from blocks."""
+    """The costs of `exchange="ring"`. `pairs`: the visible pairs of each rank's queries.
+
+    By default they are counted; for masks that depend on more than the distance they are estimated from blocks, of
+    which partly visible ones count half.
+    """
     chosen = _layout(shape, mask, ranks, layout)
     sizes = (shape.batch, shape.heads, shape.length, shape.length)
     plan = schedule.make(mask, sizes, chosen, chosen)
@@ -96,19 +103,30 @@ def ring(
     found = _pairs(shape, mask, chosen) if pairs is None else np.asarray(pairs, dtype=np.float64)
     flops = found * (shape.per_pair + shape.per_pair_backward)
     return Costs(
-        sent * rows, received * rows, sent * rows + received * gradients, received * rows + sent * gradients, flops
+        sent * rows,
+        received * rows,
+        sent * rows + received * gradients,
+        received * rows + sent * gradients,
+        flops,
     )
 
 
-def heads(shape: Shape, mask: Mask | None, ranks: int, layout: str | Layout = "zigzag", pairs: int | None = None) -> Costs:
-    """The costs of `exchange="heads"`. `pairs`: visible pairs of all queries; None: estimated from blocks."""
+def heads(
+    shape: Shape, mask: Mask | None, ranks: int, layout: str | Layout = "zigzag", pairs: int | None = None
+) -> Costs:
+    """The costs of `exchange="heads"`. `pairs`: the visible pairs of all queries; by default as in `ring`."""
     chosen = _layout(shape, mask, ranks, layout)
     if shape.heads % ranks:
         raise BadValue(f"ranks: expected a divisor of the {shape.heads} heads, got {ranks}.")
     held = np.array([chosen.local_length(rank) for rank in range(ranks)], dtype=np.int64)
     others = shape.length - held
     copied = lcm(shape.groups, ranks)
-    rows = shape.batch * (shape.heads * shape.width + copied * (shape.width + shape.values)) // ranks * shape.itemsize
+    rows = (
+        shape.batch
+        * (shape.heads * shape.width + copied * (shape.width + shape.values))
+        // ranks
+        * shape.itemsize
+    )
     results = shape.batch * shape.heads * shape.values // ranks * shape.itemsize
     sent = held * (ranks - 1) * rows + others * results
     received = others * rows + held * (ranks - 1) * results
@@ -124,7 +142,25 @@ def _layout(shape: Shape, mask: Mask | None, ranks: int, layout: str | Layout) -
 
 
 def _pairs(shape: Shape, mask: Mask | None, layout: Layout) -> NDArray[np.float64]:
-    sizes = (shape.batch, shape.heads, shape.length, shape.length)
-    work = schedule.estimated_work(mask, sizes, layout.count)
-    by_rank = [work[list(held)].sum() for held in layout.chunks]
-    return torch.stack(by_rank).numpy()
+    """The visible pairs of each rank's queries: exact where visibility depends on the distance alone."""
+    if mask is None or mask.by_distance:
+        before = _seen_before(None if mask is None else mask.spec, shape.length)
+        spans = [[layout.span(chunk) for chunk in held] for held in layout.chunks]
+        found = [sum(int(before[span.stop] - before[span.start]) for span in held) for held in spans]
+        return np.array(found, dtype=np.float64)
+    work = schedule.estimated_work(mask, (shape.batch, shape.heads, shape.length, shape.length), layout.count)
+    return torch.stack([work[list(held)].sum() for held in layout.chunks]).numpy()
+
+
+@lru_cache(maxsize=4)
+def _seen_before(spec: str | None, length: int) -> Counts:
+    """How many keys all queries before each one see together, (length + 1,), under a mask of distances."""
+    if spec is None:
+        return np.arange(length + 1, dtype=np.int64) * length
+    mask = rebuild(spec, ())
+    assert isinstance(mask, Mask)
+    # The first and the last query know every distance from −(length − 1) on. Query i reaches from −i to length − 1 − i.
+    grid = full_grid((1, 1, length, length), "cpu")
+    last, first = (mask.tile(grid.part(rows=slice(row, row + 1)))[0, 0, 0].numpy() for row in (length - 1, 0))
+    up_to = np.concatenate([[0], np.cumsum(np.concatenate([last, first[1:]]), dtype=np.int64)])
+    return np.concatenate([[0], np.cumsum(up_to[length:][::-1] - up_to[:length][::-1])])

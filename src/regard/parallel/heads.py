@@ -6,6 +6,7 @@ so that every normaliser works, but no more ranks than heads can share the work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
 from typing import Any
@@ -103,7 +104,7 @@ def _to_positions(group: dist.ProcessGroup | None, rank: int, layout: Layout, mi
 
 
 def _all_to_all(
-    group: dist.ProcessGroup, parts: list[Tensor], shapes: list[tuple[int, ...]]
+    group: dist.ProcessGroup, parts: list[Tensor], shapes: Sequence[tuple[int, ...]]
 ) -> list[Tensor]:
     message = torch.cat([part.reshape(-1) for part in parts])
     sizes = [torch.Size(shape).numel() for shape in shapes]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -52,7 +53,7 @@ class Layout:
         ends = [0]
         for chunk in self.chunks[rank]:
             ends.append(ends[-1] + self.width(chunk))
-        return [slice(first, last) for first, last in zip(ends, ends[1:], strict=False)]
+        return [slice(first, last) for first, last in pairwise(ends)]
 
     def local_length(self, rank: int) -> int:
         """The number of positions that a rank holds."""

@@ -18,26 +18,27 @@ from torch.autograd.function import once_differentiable
 
 from regard.parallel.exchange import Transfer, pack, unpack
 from regard.parallel.merging import Merged, Upstream
-from regard.parallel.schedule import Block
+from regard.parallel.schedule import RingBlock, Piece
 from regard.parallel.work import Held, RingWork
 
 _KEYS, _GRADIENTS = 0, 1  # kinds of messages
+
 
 @dataclass
 class _Message:
     """Keys and values, or gradients of them, that are on their way."""
 
     transfer: Transfer
-    chunks: tuple[int, ...]
-    buffer: Tensor | None  # what is received; None: nothing
+    pieces: tuple[Piece, ...]  # what is received
+    buffer: Tensor | None  # None: nothing
 
-    def wait(self, work: RingWork, key: Tensor, value: Tensor) -> Held:
+    def wait(self, key: Tensor, value: Tensor) -> Held:
         """Wait for the message; return what it holds."""
         self.transfer.wait()
         if self.buffer is None:
             return {}
-        parts = unpack(self.buffer, _shapes(work, self.chunks, key, value))
-        return dict(zip(self.chunks, zip(parts[::2], parts[1::2], strict=True), strict=True))
+        parts = unpack(self.buffer, _shapes(self.pieces, key, value))
+        return dict(zip(self.pieces, zip(parts[::2], parts[1::2], strict=True), strict=True))
 
 
 def attend(work: RingWork, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,7 +66,7 @@ class _Ring(torch.autograd.Function):
         return merged.output.to(query.dtype, copy=True), merged.logsumexp.clone()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None) -> tuple[Any, ...]:
         query, key, value, output, logsumexp, *tensors = ctx.saved_tensors
         grad = torch.zeros_like(output) if grad is None else grad.to(output.dtype)
@@ -88,7 +89,9 @@ class _Backward:
         self.query, self.key, self.value = inputs[:3]
         self.dtype = upstream.grad.dtype
         self.totals = [
-            torch.zeros_like(one, dtype=torch.promote_types(one.dtype, self.dtype)) if one.is_floating_point() else one
+            torch.zeros_like(one, dtype=torch.promote_types(one.dtype, self.dtype))
+            if one.is_floating_point()
+            else one
             for one in inputs
         ]
 
@@ -98,8 +101,8 @@ class _Backward:
         returns = self.needed[1] or self.needed[2]
         for step, held in _around(self.work, self.key, self.value):
             to_keys: Held = {
-                chunk: (torch.zeros_like(k, dtype=self.dtype), torch.zeros_like(v, dtype=self.dtype))
-                for chunk, (k, v) in held.items()
+                piece: (torch.zeros_like(k, dtype=self.dtype), torch.zeros_like(v, dtype=self.dtype))
+                for piece, (k, v) in held.items()
             }
             for block in self.work.blocks(tuple(held)):
                 self._block(block, held, to_keys)
@@ -114,7 +117,7 @@ class _Backward:
             for total, one, need in zip(self.totals, self.inputs, self.needed, strict=True)
         ]
 
-    def _block(self, block: Block, held: Held, to_keys: Held) -> None:
+    def _block(self, block: RingBlock, held: Held, to_keys: Held) -> None:
         work = self.work
         rows, *sides = work.inputs(block, held)
         inputs = [rows.take(self.query), *sides, *self.inputs[3:]]
@@ -126,9 +129,9 @@ class _Backward:
                 for span, its_part in zip(rows.spans, rows.split(part), strict=True):
                     self.totals[0][:, :, span] += its_part
             elif index <= 2:
-                widths = [work.schedule.columns.width(chunk) for chunk in block.columns]
-                for chunk, its_part in zip(block.columns, part.split(widths, 2), strict=True):
-                    to_keys[chunk][index - 1].add_(its_part)
+                widths = [piece.width for piece in block.columns]
+                for piece, its_part in zip(block.columns, part.split(widths, 2), strict=True):
+                    to_keys[piece][index - 1].add_(its_part)
             else:
                 self.totals[index] += part
 
@@ -144,60 +147,64 @@ class _Backward:
     def _finish(self, returning: _Message | None) -> None:
         """Add the gradients that another rank returned to our own."""
         if returning is not None:
-            self._add(returning.wait(self.work, self.key, self.value))
+            self._add(returning.wait(self.key, self.value))
 
     def _add(self, to_keys: Held) -> None:
-        spans = dict(self.work.own_chunks())
-        for chunk, parts in to_keys.items():
+        for piece, parts in to_keys.items():
             for total, part in zip(self.totals[1:3], parts, strict=True):
-                total[:, :, spans[chunk]] += part
+                total[:, :, self.work.where(piece)] += part
 
 
 def _around(work: RingWork, key: Tensor, value: Tensor) -> Iterator[tuple[int, Held]]:
     """The steps of the ring: the keys and values to compute with, those of the next step on their way meanwhile."""
-    own: Held = {chunk: (key[:, :, span], value[:, :, span]) for chunk, span in work.own_chunks()}
-    coming = _request(work, 1, own, key, value) if work.ranks > 1 else None
-    yield 0, {chunk: own[chunk] for chunk in work.schedule.wanted(work.rank, work.rank)}
+    coming = _request(work, 1, key, value) if work.ranks > 1 else None
+    yield 0, _own(work, work.schedule.wanted(work.rank, work.rank), key, value)
     for step in range(1, work.ranks):
         assert coming is not None
-        held = coming.wait(work, key, value)
-        coming = _request(work, step + 1, own, key, value) if step + 1 < work.ranks else None
+        held = coming.wait(key, value)
+        coming = _request(work, step + 1, key, value) if step + 1 < work.ranks else None
         yield step, held
 
 
-def _request(work: RingWork, step: int, own: Held, key: Tensor, value: Tensor) -> _Message:
+def _own(work: RingWork, pieces: tuple[Piece, ...], key: Tensor, value: Tensor) -> Held:
+    """Pieces of this rank's own keys and values."""
+    spans = {piece: work.where(piece) for piece in pieces}
+    return {piece: (key[:, :, span], value[:, :, span]) for piece, span in spans.items()}
+
+
+def _request(work: RingWork, step: int, key: Tensor, value: Tensor) -> _Message:
     """Start to send our keys to the rank that computes with them at `step`, and to receive those that we need."""
     target, source = (work.rank + step) % work.ranks, (work.rank - step) % work.ranks
-    parts = [part for chunk in work.schedule.wanted(target, work.rank) for part in own[chunk]]
-    chunks = work.schedule.wanted(work.rank, source)
+    sent = _own(work, work.schedule.wanted(target, work.rank), key, value)
+    parts = [part for pair in sent.values() for part in pair]
+    wanted = work.schedule.wanted(work.rank, source)
     what = f"exchanging keys and values at step {step} of the ring"
-    return _start(work, what, (target, parts), (source, chunks), key, value, key.dtype, _tag(step, _KEYS))
+    return _start(work, what, (target, parts), (source, wanted), key, value, key.dtype, _tag(step, _KEYS))
 
 
 def _start(
-    work: RingWork, what: str, out: tuple[int, list[Tensor]], wanted: tuple[int, tuple[int, ...]], key: Tensor,
+    work: RingWork, what: str, out: tuple[int, list[Tensor]], wanted: tuple[int, tuple[Piece, ...]], key: Tensor,
     value: Tensor, dtype: torch.dtype, tag: int,
 ) -> _Message:  # fmt: skip
-    """Start to send parts to a rank, and to receive chunks from a rank; either may be empty."""
-    (target, parts), (source, chunks) = out, wanted
+    """Start to send parts to a rank, and to receive pieces from a rank; either may be empty."""
+    (target, parts), (source, pieces) = out, wanted
     sends = [(target, pack(parts, dtype))] if parts else []
     buffer = None
-    if chunks:
-        length = sum(torch.Size(shape).numel() for shape in _shapes(work, chunks, key, value))
+    if pieces:
+        length = sum(torch.Size(shape).numel() for shape in _shapes(pieces, key, value))
         buffer = key.new_empty(length, dtype=dtype)
     receives = [] if buffer is None else [(source, buffer)]
     assert work.group is not None
-    return _Message(Transfer(work.group, what, sends, receives, tag), chunks, buffer)
+    return _Message(Transfer(work.group, what, sends, receives, tag), pieces, buffer)
 
 
 def _tag(step: int, kind: int) -> int:
     return 2 * step + kind
 
 
-def _shapes(work: RingWork, chunks: tuple[int, ...], key: Tensor, value: Tensor) -> list[tuple[int, ...]]:
-    """The shapes of the keys and values of chunks, in turn."""
-    widths = [work.schedule.columns.width(chunk) for chunk in chunks]
-    return [(*one.shape[:2], width, one.shape[3]) for width in widths for one in (key, value)]
+def _shapes(pieces: tuple[Piece, ...], key: Tensor, value: Tensor) -> list[tuple[int, ...]]:
+    """The shapes of the keys and values of pieces, in turn."""
+    return [(*one.shape[:2], piece.width, one.shape[3]) for piece in pieces for one in (key, value)]
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

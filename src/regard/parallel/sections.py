@@ -45,7 +45,9 @@ class Section:
     heads: slice
 
     @classmethod
-    def of(cls, sizes: Sizes, rows: slice | None = None, columns: slice | None = None, heads: slice | None = None) -> Section:
+    def of(
+        cls, sizes: Sizes, rows: slice | None = None, columns: slice | None = None, heads: slice | None = None
+    ) -> Section:
         """A section; None takes all of an axis."""
         whole = [slice(0, size) for size in sizes]
         return cls(sizes, rows or whole[2], columns or whole[3], heads or whole[1])
@@ -202,7 +204,9 @@ def _fewer(count: Any, first: int) -> Any:
 
 _OF_POSITIONS: dict[type[Mask], Callable[[Any, Section, torch.device], Mask]] = {
     FullMask: lambda mask, section, device: mask,
-    CausalMask: lambda mask, section, device: CausalMask("bottom-right", section.shift(mask.align, mask.offset)),
+    CausalMask: lambda mask, section, device: CausalMask(
+        "bottom-right", section.shift(mask.align, mask.offset)
+    ),
     WindowMask: lambda mask, section, device: WindowMask(
         mask.before, mask.after, "bottom-right", section.shift(mask.align, mask.offset)
     ),

@@ -126,7 +126,7 @@ def _process_group(group: object) -> dist.ProcessGroup | None:
         return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
     if not isinstance(group, dist.ProcessGroup):
         raise BadType(
-            f"group: expected a process group or a device mesh of torch.distributed, got {described(group)}. Only ranks "
-            f"that belong to the group may build the sequence."
+            f"group: expected a process group or a device mesh of torch.distributed, got {described(group)}. Only "
+            f"ranks that belong to the group may build the sequence."
         )
     return group

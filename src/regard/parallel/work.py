@@ -19,11 +19,11 @@ from regard.masks import Mask
 from regard.normalizers import Normalizer, Softmax
 from regard.parallel.exchange import note_pairs
 from regard.parallel.merging import Upstream, part_gradients
-from regard.parallel.schedule import Block, Schedule
+from regard.parallel.schedule import RingBlock, Piece, Schedule
 from regard.parallel.sections import Section, depends_on_positions, of_bias, of_mask, of_score
 from regard.scores import Score
 
-Held = dict[int, tuple[Tensor, Tensor]]  # keys and values (b,g,n,·) of chunks, or their gradients
+Held = dict[Piece, tuple[Tensor, Tensor]]  # keys and values (b,g,n,·) of pieces, or their gradients
 
 
 class Rows(NamedTuple):
@@ -56,7 +56,9 @@ class RingWork:
     scale: float
     dropout: float
     impl: str
-    sections: dict[Block, Mask] = field(default_factory=dict)  # made in the forward pass, used again in the backward
+    sections: dict[RingBlock, Mask] = field(
+        default_factory=dict
+    )  # made in the forward pass, used again in the backward
 
     @property
     def ranks(self) -> int:
@@ -73,35 +75,39 @@ class RingWork:
         """The tensors of the score and of the bias, which may need gradients."""
         return (*self.score.tensors, *(() if self.bias is None else self.bias.tensors))
 
-    def blocks(self, columns: tuple[int, ...]) -> list[Block]:
-        """What this rank computes with these chunks of keys."""
+    def blocks(self, columns: tuple[Piece, ...]) -> list[RingBlock]:
+        """What this rank computes with these pieces of keys."""
         together = self.bias is None and not depends_on_positions(self.score)
         return self.schedule.blocks(self.rank, columns, together)
 
-    def own_chunks(self) -> list[tuple[int, slice]]:
-        """The chunks of keys of this rank and where they are among its positions."""
+    def where(self, piece: Piece) -> slice:
+        """Where the keys of a piece of this rank's own chunks are among its positions."""
         columns = self.schedule.columns
-        return list(zip(columns.chunks[self.rank], columns.local_spans(self.rank), strict=True))
+        held = dict(zip(columns.chunks[self.rank], columns.local_spans(self.rank), strict=True))
+        start = held[piece.chunk].start - columns.span(piece.chunk).start
+        return slice(start + piece.first, start + piece.last)
 
-    def inputs(self, block: Block, held: Held) -> tuple[Rows, Tensor, Tensor]:
+    def inputs(self, block: RingBlock, held: Held) -> tuple[Rows, Tensor, Tensor]:
         """The queries, keys and values of a block."""
         layout = self.schedule.rows
         where = dict(zip(layout.chunks[self.rank], layout.local_spans(self.rank), strict=True))
         rows = Rows([where[chunk] for chunk in block.rows])
         if len(block.columns) == 1:
             return rows, *held[block.columns[0]]
-        keys, values = ([held[chunk][side] for chunk in block.columns] for side in (0, 1))
+        keys, values = ([held[piece][side] for piece in block.columns] for side in (0, 1))
         return rows, torch.cat(keys, 2), torch.cat(values, 2)
 
     def compute(
-        self, block: Block, query: Tensor, key: Tensor, value: Tensor, tensors: Sequence[Tensor]
+        self, block: RingBlock, query: Tensor, key: Tensor, value: Tensor, tensors: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """The output and log-sum-exp of a block. `tensors` stand for those of the score and the bias."""
         note_pairs(query.shape[2] * key.shape[2])
-        return core.attend(query, key, value, return_logsumexp=True, **self._options(block, query.device, tensors))
+        return core.attend(
+            query, key, value, return_logsumexp=True, **self._options(block, query.device, tensors)
+        )
 
     def gradients(
-        self, block: Block, inputs: Sequence[Tensor], needed: Sequence[bool], upstream: Upstream
+        self, block: RingBlock, inputs: Sequence[Tensor], needed: Sequence[bool], upstream: Upstream
     ) -> list[Tensor | None]:
         """The share of a block in the gradient of each input (query, key, value, tensors); None where not needed."""
         note_pairs(inputs[0].shape[2] * inputs[1].shape[2])
@@ -119,7 +125,7 @@ class RingWork:
         grads = part_gradients(*upstream, output.detach(), logsumexp.detach(), self.weighted)
         return _through([output, logsumexp], leaves, grads)
 
-    def _options(self, block: Block, device: torch.device, tensors: Sequence[Tensor]) -> dict[str, Any]:
+    def _options(self, block: RingBlock, device: torch.device, tensors: Sequence[Tensor]) -> dict[str, Any]:
         """The options of `attend` for a block."""
         count = len(self.score.tensors)
         options: dict[str, Any] = {
@@ -127,8 +133,7 @@ class RingWork:
             "scale": self.scale, "dropout": self.dropout, "impl": self.impl,
         }  # fmt: skip
         if len(block.rows) == len(block.columns) == 1:
-            rows, columns = self.schedule.rows.span(block.rows[0]), self.schedule.columns.span(block.columns[0])
-            section = Section.of(self.sizes, rows, columns)
+            section = Section.of(self.sizes, self.schedule.rows.span(block.rows[0]), block.columns[0].span)
             options["score"] = of_score(options["score"], section)
             if self.bias is not None:
                 options["bias"] = of_bias(self.bias.with_tensors(tuple(tensors[count:])), section)
@@ -136,7 +141,7 @@ class RingWork:
                 options["mask"] = self._mask(block, section, device)
         return options
 
-    def _mask(self, block: Block, section: Section, device: torch.device) -> Mask:
+    def _mask(self, block: RingBlock, section: Section, device: torch.device) -> Mask:
         assert self.mask is not None
         if block not in self.sections:
             where = self.mask.tensors[0].device if self.mask.tensors else device
@@ -145,11 +150,16 @@ class RingWork:
 
 
 def _direct(
-    share_backward: Callable[..., list[Tensor]], asked: request.Request, leaves: list[Tensor], upstream: Upstream
+    share_backward: Callable[..., list[Tensor]],
+    asked: request.Request,
+    leaves: list[Tensor],
+    upstream: Upstream,
 ) -> list[Tensor | None]:
     """The gradients of `leaves`, from the operator that differentiates weights among those of other blocks."""
     reduced = asked.widened().reduced()
-    values = [one for one in (reduced.score, reduced.mask, reduced.bias, reduced.normalizer) if one is not None]
+    values = [
+        one for one in (reduced.score, reduced.mask, reduced.bias, reduced.normalizer) if one is not None
+    ]
     tensors = [tensor for one in values for tensor in one.tensors]
     rows = leaves[:3]
     needed = [one.requires_grad for one in (*rows, *tensors)]
@@ -158,21 +168,23 @@ def _direct(
             reduced, upstream.grad, upstream.grad_logsumexp, upstream.output, upstream.logsumexp,
             [*needed[:3], False, *needed[3:]],
         )  # fmt: skip
-    found: list[Tensor | None] = [part if need else None for part, need in zip(parts, needed[:3], strict=False)]
+    found: list[Tensor | None] = [
+        part if need else None for part, need in zip(parts, needed[:3], strict=False)
+    ]
     # Tensors of a section may be slices of the whole ones.
     sliced = [(one, part) for one, part in zip(tensors, parts[4:], strict=True) if one.requires_grad]
     return found + _through([one for one, _ in sliced], leaves[3:], [part for _, part in sliced])
 
 
-def _through(
-    outputs: list[Tensor], leaves: list[Tensor], grads: Sequence[Tensor]
-) -> list[Tensor | None]:
+def _through(outputs: list[Tensor], leaves: list[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients of `leaves` through the recorded operations that made `outputs`; None where there are none."""
     pairs = [(one, grad.to(one.dtype)) for one, grad in zip(outputs, grads, strict=True) if one.requires_grad]
     sources = [one for one in leaves if one.requires_grad]
     if not pairs or not sources:
         return [None] * len(leaves)
     found = iter(
-        torch.autograd.grad([one for one, _ in pairs], sources, [grad for _, grad in pairs], allow_unused=True)
+        torch.autograd.grad(
+            [one for one, _ in pairs], sources, [grad for _, grad in pairs], allow_unused=True
+        )
     )
     return [next(found) if one.requires_grad else None for one in leaves]

@@ -42,7 +42,12 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
 
 
 def share_backward(
-    request: Request, grad: Tensor, grad_logsumexp: Tensor, output: Tensor, logsumexp: Tensor, needed: list[bool]
+    request: Request,
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
+    needed: list[bool],
 ) -> list[Tensor]:
     """The share of these keys in the gradients of softmax over more keys, whose output and log-sum-exp are given.
 

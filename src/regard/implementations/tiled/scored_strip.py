@@ -168,7 +168,12 @@ class ScoredStrip:
         return weights.masked_fill_(self.scores == -torch.inf, 0)
 
     def share_backward(
-        self, weights: Tensor, grad_weights: Tensor, grad: Tensor, output: Tensor, grad_logsumexp: Tensor | None
+        self,
+        weights: Tensor,
+        grad_weights: Tensor,
+        grad: Tensor,
+        output: Tensor,
+        grad_logsumexp: Tensor | None,
     ) -> Tensor:
         """The gradient of the scores for weights among others; `output` (b,h,q,v) is that over all keys."""
         inner = (grad * output[self.index]).masked_fill_(grad == 0, 0).sum(-1)  # no 0 · NaN

@@ -118,7 +118,12 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
 
 
 def share_backward(
-    request: Request, grad: Tensor, grad_logsumexp: Tensor, output: Tensor, logsumexp: Tensor, needed: list[bool]
+    request: Request,
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
+    needed: list[bool],
 ) -> list[Tensor]:
     """As `tiled.share_backward`: the kernels take the log-sum-exp and the output of a row as they are given."""
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
