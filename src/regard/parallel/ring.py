@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.parallel.exchange import Transfer, pack, unpack
 from regard.parallel.merging import Merged, Upstream
-from regard.parallel.schedule import RingBlock, Piece
+from regard.parallel.schedule import Piece, RingBlock
 from regard.parallel.work import Held, RingWork
 
 _KEYS, _GRADIENTS = 0, 1  # kinds of messages

@@ -19,7 +19,7 @@ from regard.masks import Mask
 from regard.normalizers import Normalizer, Softmax
 from regard.parallel.exchange import note_pairs
 from regard.parallel.merging import Upstream, part_gradients
-from regard.parallel.schedule import RingBlock, Piece, Schedule
+from regard.parallel.schedule import Piece, RingBlock, Schedule
 from regard.parallel.sections import Section, depends_on_positions, of_bias, of_mask, of_score
 from regard.scores import Score
 
