@@ -1,0 +1,1 @@
+"""Regard inside other libraries: `regard.interop.torch` for torch's layers, `regard.interop.huggingface` for transformers."""
