@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     known = {one["name"]: one["status"] for one in recorded(given.out)}
     names = library("transformers").names()
     if given.only:
-        names = [name for name in names if name in given.only.split(",")]
+        names = [name for name in given.only.split(",") if name in names]
     if given.left:
         names = [name for name in names if name not in known]
     if given.again:

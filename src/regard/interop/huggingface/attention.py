@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout as drop
 
 import regard.core.attention as core
 from regard import masks, scores
-from regard.biases import Bias
-from regard.errors import Unsupported
+from regard.errors import BadValue, Unsupported
+from regard.interop.huggingface.linear import mix_linear
+from regard.interop.huggingface.mechanisms import Change, looks_back, summed
 from regard.interop.huggingface.structured_mask import StructuredMask
 from regard.masks import Mask
 
@@ -23,8 +25,8 @@ def sink_of(module: nn.Module | None, given: dict[str, Any]) -> Tensor | None:
     return sink if isinstance(sink, Tensor) else None
 
 
-def attention_function() -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The function for `AttentionInterface`."""
+def attention_function(change: Change | None = None) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """The function for `AttentionInterface`; with a change, one that attends by another mechanism."""
 
     def regard_attention(
         module: nn.Module,
@@ -37,8 +39,14 @@ def attention_function() -> Callable[..., tuple[Tensor, Tensor | None]]:
         **given: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The attended values (b,q,h,v) and, if asked for, the weights (b,h,q,k)."""
+        if given.get("cache") is not None:
+            raise Unsupported(
+                "cache: the paged cache of continuous batching is not supported by attn_implementation='regard'. Use "
+                "generate(), or attn_implementation='sdpa' for continuous batching."
+            )
         if isinstance(scaling, Tensor):
             query, scaling = query * scaling, 1.0
+        rate = float(dropout) if module.training else 0.0
         mask, bias = mask_and_bias(module, query, key, attention_mask, given)
         options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scaling}
         if given.get("softcap") is not None:
@@ -46,7 +54,15 @@ def attention_function() -> Callable[..., tuple[Tensor, Tensor | None]]:
         sink = sink_of(module, given)
         if sink is not None:
             options["sink"] = sink
-        rate = float(dropout) if module.training else 0.0
+        if change is not None:
+            anchor = attention_mask.anchor if isinstance(attention_mask, StructuredMask) else {}
+            if change.feature_map is not None:
+                _refuse_for_linear(options, given)
+                mixed = mix_linear(query, key, value, mask, anchor, change.feature_map)
+                return drop(mixed, rate).transpose(1, 2).contiguous(), None
+            if not (change.positional and _is_across(module, query, key, mask)):
+                causal = looks_back(mask) or bool(getattr(module, "is_causal", False))
+                _change(options, change.pieces(module, query, key, value, mask, anchor, causal), query, key, change)
         output = core.attend(query, key, value, dropout=rate, **options)
         weights = core.weights(query, key, **options) if given.get("output_attentions") else None
         return output.transpose(1, 2).contiguous(), weights
@@ -56,19 +72,14 @@ def attention_function() -> Callable[..., tuple[Tensor, Tensor | None]]:
 
 def mask_and_bias(
     module: nn.Module, query: Tensor, key: Tensor, given_mask: Tensor | None, given: dict[str, Any]
-) -> tuple[Mask | Tensor | None, Bias | Tensor | None]:
+) -> tuple[Mask | Tensor | None, Tensor | None]:
     """What may be attended to, and what is added to the scores."""
-    if given.get("cache") is not None:
-        raise Unsupported(
-            "cache: attention over the paged cache of continuous batching is not implemented by "
-            "attn_implementation='regard'. Use generate(), or 'sdpa' for continuous batching."
-        )
     queries, keys = query.shape[2], key.shape[2]
     mask: Mask | Tensor | None = None
     bias: Tensor | None = given.get("position_bias")
     if given_mask is None:
         mask = _assumed(module, queries, given)
-    elif isinstance(given_mask, StructuredMask) and _covers(given_mask, queries, keys):
+    elif isinstance(given_mask, StructuredMask) and given_mask.covers(queries, keys):
         mask = given_mask.structure
     else:
         dense = given_mask.written_out() if isinstance(given_mask, StructuredMask) else given_mask
@@ -81,13 +92,9 @@ def mask_and_bias(
     if chosen is not None:  # sparse attention to the keys that an indexer chose, (b,q,n)
         picked = chosen.new_zeros((*chosen.shape[:2], keys), dtype=torch.bool).scatter(-1, chosen.long(), True)
         mask = _both(mask, picked[:, None])
-    if isinstance(bias, Tensor):
+    if bias is not None:
         bias = bias[..., :keys].to(query.dtype)
     return mask, bias
-
-
-def _covers(mask: StructuredMask, queries: int, keys: int) -> bool:
-    return mask.structure is not None and (mask.shape[2], mask.shape[3]) == (queries, keys)
 
 
 def _assumed(module: nn.Module, queries: int, given: dict[str, Any]) -> Mask | None:
@@ -103,3 +110,37 @@ def _both(mask: Mask | Tensor | None, visible: Tensor) -> Mask | Tensor:
     if mask is None:
         return visible
     return mask & masks.dense(visible) if isinstance(mask, Mask) else mask & visible
+
+
+def _change(options: dict[str, Any], pieces: dict[str, Any], query: Tensor, key: Tensor, change: Change) -> None:
+    """Put the pieces of a mechanism in the place of the model's own."""
+    if "score" in pieces:
+        if "score" in options:
+            raise BadValue(
+                f"attn_implementation: the model caps its scores, and {change.text!r} has a score of its own; both cannot "
+                f"act. Take a mechanism without a score of its own, such as local."
+            )
+        options["scale"] = None
+    options["bias"] = summed(options["bias"], pieces.pop("bias", None), query, key.shape[2])
+    options |= pieces
+
+
+def _refuse_for_linear(options: dict[str, Any], given: dict[str, Any]) -> None:
+    """Raise for what acts on scores or weights, which linear attention does not have."""
+    named = {"bias": "a bias or an additive mask", "score": "soft-capping", "sink": "attention sinks"}
+    found = [words for name, words in named.items() if options.get(name) is not None]
+    if given.get("output_attentions"):
+        found.append("output_attentions=True")
+    if found:
+        raise BadValue(
+            f"attn_implementation: linear attention has no scores and no weights, but the model uses {', '.join(found)}. "
+            f"Take a mechanism that has them, such as local."
+        )
+
+
+def _is_across(module: nn.Module, query: Tensor, key: Tensor, mask: Mask | Tensor | None) -> bool:
+    """Whether queries attend to another sequence, in which their positions mean nothing."""
+    if "cross" in type(module).__name__.lower() or getattr(module, "is_cross_attention", False):
+        return True
+    backward = looks_back(mask) or bool(getattr(module, "is_causal", False))
+    return not backward and (bool(getattr(module, "is_decoder", False)) or query.shape[2] != key.shape[2])

@@ -11,7 +11,7 @@ that meaning once, on a small example, and leaves out those that differ in the i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -120,7 +120,7 @@ class Factories:
         name, made_with = _origin(function, self.library)
         if name in ("and_masks", "or_masks"):
             parts = [self.read(part, frame, evaluate) for part in made_with["mask_functions"]]
-            return _joined(parts) if name == "and_masks" else _united(parts)
+            return joined(parts) if name == "and_masks" else _united(parts)
         if name in self.known:
             return _MEANINGS[name][0](made_with, frame)
         return masks.dense(evaluate(function))
@@ -157,19 +157,27 @@ def _tensor(given: Any) -> Any:
     return torch.tensor(given) if isinstance(given, tuple) else given
 
 
-def _joined(parts: list[Mask]) -> Mask:
-    """What all parts allow. A window that ends at the query is one mask, which every fused kernel takes."""
+def joined(parts: list[Mask]) -> Mask:
+    """What all parts allow. Causal masks and windows of one alignment become one window, which every fused kernel takes."""
+    spans = [part for part in parts if isinstance(part, (CausalMask, WindowMask))]
+    offsets = [part.offset for part in spans]
+    # A tensor as an offset has no truth value in a comparison; here offsets are numbers.
+    if len(spans) > 1 and all(isinstance(one, int | None) and one == offsets[0] for one in offsets):
+        parts = [_span(spans), *(part for part in parts if not isinstance(part, (CausalMask, WindowMask)))]
     parts = [part for part in parts if not isinstance(part, FullMask)]
-    causal = [part for part in parts if isinstance(part, CausalMask)]
-    open_ended = [part for part in parts if isinstance(part, WindowMask) and part.after == FARTHEST]
-    if causal and open_ended:
-        first = open_ended[0]
-        closed = WindowMask(first.before, 0, first.align, first.offset)
-        parts = [closed, *(part for part in parts if part is not first and not isinstance(part, CausalMask))]
     found: Mask = parts[0] if parts else masks.full()
     for part in parts[1:]:
         found = And(found, part)
     return found
+
+
+def _span(parts: Sequence[CausalMask | WindowMask]) -> Mask:
+    """The intersection of windows around one diagonal; a causal mask is a window without a beginning."""
+    windows = [part for part in parts if isinstance(part, WindowMask)]
+    if not windows:
+        return parts[0]
+    after = 0 if len(windows) < len(parts) else min(part.reach for part in windows)
+    return WindowMask(min(part.before for part in windows), after, parts[0].align, parts[0].offset)
 
 
 def _united(parts: list[Mask]) -> Mask:

@@ -11,15 +11,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.core.arguments import is_fake_or_meta
-from regard.interop.huggingface.mask_functions import Factories, Frame
+from regard.errors import Unsupported
+from regard.interop.huggingface.mask_functions import Factories, Frame, joined
 from regard.interop.huggingface.structured_mask import StructuredMask
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.masks.positional import FullMask
 
 
-def mask_function(library: ModuleType) -> Callable[..., Tensor]:
-    """The function for `AttentionMaskInterface`. `library` is `transformers.masking_utils`."""
+def mask_function(library: ModuleType, positional: bool = False) -> Callable[..., Tensor]:
+    """The function for `AttentionMaskInterface`. `library` is `transformers.masking_utils`.
+
+    `positional`: the mechanism depends on where queries stand, which a plain tensor does not tell.
+    """
     factories = Factories(library)
 
     def regard_mask(
@@ -42,14 +45,21 @@ def mask_function(library: ModuleType) -> Callable[..., Tensor]:
             )  # fmt: skip
             return made
 
-        if _wants_tensor(attention_mask, given):
+        if _traced(attention_mask, given):
+            if positional and isinstance(given.get("q_offset", given.get("cache_position")), Tensor):
+                raise Unsupported(
+                    "attn_implementation: this mechanism depends on the positions of queries, which are not known while "
+                    "a step with a static cache is compiled. Use a dynamic cache, or generate without compiling."
+                )
+            return dense(mask_function, attention_mask)
+        if _is_compiled_step(given) and not positional:
             return dense(mask_function, attention_mask)
         queries, first_query, device = _placed(given)
         frame = Frame(batch_size, queries, kv_length, first_query, int(kv_offset))
         found = factories.read(mask_function, frame, lambda function: dense(function, None))
         if attention_mask is not None:
             found = _without_padding(found, attention_mask, frame)
-        return StructuredMask(found, batch_size, queries, kv_length, device)
+        return StructuredMask(found, batch_size, queries, kv_length, device, frame.anchor)
 
     return regard_mask
 
@@ -62,15 +72,15 @@ def _placed(given: dict[str, Any]) -> tuple[int, int, torch.device | str]:
     return len(positions), int(positions[0]) if len(positions) else 0, positions.device
 
 
-def _wants_tensor(padding: Tensor | None, given: dict[str, Any]) -> bool:
-    """Whether the mask has to be a plain tensor: in traced code, and for steps that transformers compiles.
+def _traced(padding: Tensor | None, given: dict[str, Any]) -> bool:
+    """Whether code is traced: a tracer cannot look into the closures that describe a mask."""
+    seen = [one for one in (padding, given.get("cache_position"), given.get("q_offset")) if isinstance(one, Tensor)]
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or any(is_fake_or_meta(one) for one in seen)
 
-    A tracer cannot look into the closures that describe a mask. A step has one query, for which a tensor is linear.
-    """
+
+def _is_compiled_step(given: dict[str, Any]) -> bool:
+    """Whether transformers may hand the mask to a compiled step. It has one query, for which a tensor is linear."""
     positions, offset = given.get("cache_position"), given.get("q_offset")
-    seen = [one for one in (padding, positions, offset) if isinstance(one, Tensor)]
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or any(is_fake_or_meta(one) for one in seen):
-        return True
     step = (given.get("q_length") if positions is None else len(positions)) == 1
     return step and (isinstance(offset, Tensor) or not given.get("allow_is_causal_skip", True))
 
@@ -81,4 +91,4 @@ def _without_padding(found: Mask, real: Tensor, frame: Frame) -> Mask:
     keep = frame.of_keys(pad(real.bool(), (0, max(0, missing))))
     if bool(keep.all()):  # reading waits for a GPU, once for each forward pass; masks of transformers do the same
         return found
-    return PaddingMask(keep) if isinstance(found, FullMask) else found & PaddingMask(keep)
+    return joined([found, PaddingMask(keep)])

@@ -19,6 +19,7 @@ from regard.masks import Mask
 class StructuredMask(Tensor):
     """A bool tensor (b,1,q,k), True = may attend, whose contents are a mask of the algebra."""
 
+    anchor: dict[str, int]  # the offset of queries among keys, as positional masks and biases take it
     _mask: Mask
     _dense: Tensor | None
     _made_at: int  # the version of the dense tensor when it was made
@@ -28,18 +29,28 @@ class StructuredMask(Tensor):
 
     @staticmethod
     def __new__(
-        cls, mask: Mask, batch: int, queries: int, keys: int, device: torch.device | str
+        cls,
+        mask: Mask,
+        batch: int,
+        queries: int,
+        keys: int,
+        device: torch.device | str,
+        anchor: dict[str, int] | None = None,
     ) -> StructuredMask:
         made: StructuredMask = torch.Tensor._make_wrapper_subclass(
             cls, (batch, 1, queries, keys), dtype=torch.bool, device=torch.device(device)
         )
-        made._mask, made._dense, made._made_at = mask, None, 0
+        made._mask, made._dense, made._made_at, made.anchor = mask, None, 0, anchor or {}
         return made
 
     @property
     def structure(self) -> Mask | None:
         """The mask; None if the dense tensor, or a view of it, was written to."""
         return self._mask if self._dense is None or self._dense._version == self._made_at else None
+
+    def covers(self, queries: int, keys: int) -> bool:
+        """Whether it still is a mask of the algebra, for so many queries and keys."""
+        return self.structure is not None and (self.shape[2], self.shape[3]) == (queries, keys)
 
     def written_out(self) -> Tensor:
         """The dense tensor (b,1,q,k), made at the first call."""
