@@ -66,7 +66,8 @@ def _judged(record: dict[str, Any]) -> dict[str, Any]:
     wrong = [
         f"{name}: {found:.1e}" if isinstance(found, float) else f"{name}: {found}"
         for name in ("difference", "right_padded", "left_padded")
-        if (isinstance(found := record[name], float) and not found <= CLOSE) or str(found).startswith("regard")
+        if (isinstance(found := record[name], float) and not found <= CLOSE)
+        or str(found).startswith("regard")
     ]
     for way, found in record["generation"].items():
         if found != "equal" and not found.startswith("eager"):
@@ -170,7 +171,10 @@ def _apart(expected: dict[str, Tensor], found: dict[str, Tensor], real: Tensor |
         if not mine.numel():
             continue
         finite = mine.isfinite()
-        if not torch.equal(mine[~finite].isnan(), theirs[~finite].isnan()) or not theirs[finite].isfinite().all():
+        if (
+            not torch.equal(mine[~finite].isnan(), theirs[~finite].isnan())
+            or not theirs[finite].isfinite().all()
+        ):
             return float("inf")
         if finite.any():
             apart = (mine - theirs)[finite].abs().max() / mine[finite].abs().max().clamp(min=1e-12)
@@ -195,7 +199,18 @@ def _padded(model: Any, given: dict[str, Any], side: str) -> float | str:
         found = _outputs(model, {**given, "attention_mask": mask}, "regard")
     except Exception as error:
         return f"regard: {_named(error)}"
-    return _apart(expected, found, mask.bool())
+    apart = _apart(expected, found, mask.bool())
+    if (
+        apart > CLOSE
+    ):  # a row of padding that sees nothing is uniform on eager attention, zeros on regard and on sdpa
+        with contextlib.suppress(Exception):
+            theirs = _apart(expected, _outputs(model, {**given, "attention_mask": mask}, "sdpa"), mask.bool())
+            if (
+                theirs > CLOSE
+                and _apart(_outputs(model, {**given, "attention_mask": mask}, "sdpa"), found) <= CLOSE
+            ):
+                return f"{theirs:.1e}, as sdpa"
+    return apart
 
 
 def _generation(model: Any) -> dict[str, str]:
@@ -228,7 +243,9 @@ def _writer(model: Any) -> Any:
             torch.manual_seed(7)
             writer = kind._from_config(config, attn_implementation="eager").float().eval()
             text = {"input_ids": torch.arange(11)[None] + 3}
-            _sharpen(writer, text | ({"decoder_input_ids": text["input_ids"]} if config.is_encoder_decoder else {}))
+            _sharpen(
+                writer, text | ({"decoder_input_ids": text["input_ids"]} if config.is_encoder_decoder else {})
+            )
         except Exception:
             continue
         return writer if writer.can_generate() else None

@@ -1,1 +1,1 @@
-"""Regard inside other libraries: `regard.interop.torch` for torch's layers, `regard.interop.huggingface` for transformers."""
+"""Where regard takes the place of parts of other libraries: one package for each library."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ def mix_linear(
     key: Tensor,
     value: Tensor,
     mask: Mask | Tensor | None,
-    anchor: dict[str, int],
+    anchor: dict[str, Any],
     feature_map: str,
 ) -> Tensor:
     """φ(q)ᵀ Σ φ(k) vᵀ / φ(q)ᵀ Σ φ(k), (b,h,q,v), over the keys that a causal mask and padding leave."""

@@ -27,7 +27,7 @@ Closure = Mapping[str, Any]  # what a function was made with, by name
 FARTHEST = 1 << 30  # beyond any length: a window without a limit on one side
 
 
-class Frame(NamedTuple):
+class Extent(NamedTuple):
     """The part of the pairs of positions that a mask covers."""
 
     batch: int
@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     first_key: int
 
     @property
-    def anchor(self) -> dict[str, int]:
+    def anchor(self) -> dict[str, Any]:
         """The offset of positional masks; none where the last query stands at the last key."""
         offset = self.first_query - self.first_key
         return {} if offset == self.keys - self.queries else {"offset": offset}
@@ -51,51 +51,55 @@ class Frame(NamedTuple):
         return by_position[:, self.first_key : self.first_key + self.keys]
 
 
-def _causal(made_with: Closure, frame: Frame) -> Mask:
-    return masks.causal(**frame.anchor)
+def _causal(made_with: Closure, extent: Extent) -> Mask:
+    return masks.causal(**extent.anchor)
 
 
-def _full(made_with: Closure, frame: Frame) -> Mask:
+def _full(made_with: Closure, extent: Extent) -> Mask:
     return masks.full()
 
 
-def _sliding(made_with: Closure, frame: Frame) -> Mask:
+def _sliding(made_with: Closure, extent: Extent) -> Mask:
     """Keys less than `sliding_window` before the query, and all later ones."""
     before = int(made_with["sliding_window"]) - 1
-    if before >= frame.first_query + frame.queries - 1 - frame.first_key:  # the first key is near enough to every query
+    if before < 0:  # a model whose configuration switches windows off makes a mask that no layer uses
+        return ~masks.full()
+    if (
+        before >= extent.first_query + extent.queries - 1 - extent.first_key
+    ):  # the first key is near enough to every query
         return masks.full()
-    return masks.window(before, FARTHEST, **frame.anchor)
+    return masks.window(before, FARTHEST, **extent.anchor)
 
 
-def _sliding_both_ways(made_with: Closure, frame: Frame) -> Mask:
-    return masks.window(int(made_with["sliding_window"]), **frame.anchor)
+def _sliding_both_ways(made_with: Closure, extent: Extent) -> Mask:
+    return masks.window(int(made_with["sliding_window"]), **extent.anchor)
 
 
-def _chunked(made_with: Closure, frame: Frame) -> Mask:
+def _chunked(made_with: Closure, extent: Extent) -> Mask:
     """Positions of the same chunk, counted from the first real one; those before it are padding."""
     size, padding = int(made_with["chunk_size"]), made_with["left_padding"][:, None]
-    queries = torch.arange(frame.queries, device=padding.device) + frame.first_query
-    keys = torch.arange(frame.keys, device=padding.device) + frame.first_key
+    queries = torch.arange(extent.queries, device=padding.device) + extent.first_query
+    keys = torch.arange(extent.keys, device=padding.device) + extent.first_key
     return masks.documents((queries - padding) // size, (keys - padding) // size)
 
 
-def _blockwise(made_with: Closure, frame: Frame) -> Mask:
+def _blockwise(made_with: Closure, extent: Extent) -> Mask:
     ids = made_with["block_sequence_ids"]
-    return masks.documents(frame.of_queries(ids), frame.of_keys(ids))
+    return masks.documents(extent.of_queries(ids), extent.of_keys(ids))
 
 
-def _packed(made_with: Closure, frame: Frame) -> Mask:
+def _packed(made_with: Closure, extent: Extent) -> Mask:
     ids = made_with["packed_sequence_mask"]
-    return masks.documents(frame.of_queries(ids), frame.of_keys(ids))
+    return masks.documents(extent.of_queries(ids), extent.of_keys(ids))
 
 
-def _padding(made_with: Closure, frame: Frame) -> Mask:
-    return masks.padding(frame.of_keys(made_with["padding_mask"]).bool())
+def _padding(made_with: Closure, extent: Extent) -> Mask:
+    return masks.padding(extent.of_keys(made_with["padding_mask"]).bool())
 
 
 # The name of a factory (or of a function that no factory makes), what it means, and arguments for a small example.
 _IDS = ((0, 0, 0, 1, 1, 2, 2), (0, 1, 1, 1, 1, 1, 2))
-_MEANINGS: dict[str, tuple[Callable[[Closure, Frame], Mask], tuple[Any, ...] | None]] = {
+_MEANINGS: dict[str, tuple[Callable[[Closure, Extent], Mask], tuple[Any, ...] | None]] = {
     "causal_mask_function": (_causal, None),
     "bidirectional_mask_function": (_full, None),
     "sliding_window_overlay": (_sliding, (3,)),
@@ -105,7 +109,7 @@ _MEANINGS: dict[str, tuple[Callable[[Closure, Frame], Mask], tuple[Any, ...] | N
     "packed_sequence_mask_function": (_packed, (_IDS,)),
     "padding_mask_function": (_padding, (((True,) * 5 + (False,) * 2, (False,) * 2 + (True,) * 5),)),
 }
-_SAMPLE = Frame(batch=2, queries=7, keys=7, first_query=0, first_key=0)
+_SAMPLE = Extent(batch=2, queries=7, keys=7, first_query=0, first_key=0)
 
 
 class Factories:
@@ -115,14 +119,14 @@ class Factories:
         self.library = library
         self.known = {name for name in _MEANINGS if self._agrees(name)}
 
-    def read(self, function: Any, frame: Frame, evaluate: Callable[[Any], Tensor]) -> Mask:
+    def read(self, function: Any, extent: Extent, evaluate: Callable[[Any], Tensor]) -> Mask:
         """The mask that a function of transformers describes. `evaluate` makes a tensor (b,1,q,k) of an unknown one."""
         name, made_with = _origin(function, self.library)
         if name in ("and_masks", "or_masks"):
-            parts = [self.read(part, frame, evaluate) for part in made_with["mask_functions"]]
+            parts = [self.read(part, extent, evaluate) for part in made_with["mask_functions"]]
             return joined(parts) if name == "and_masks" else _united(parts)
         if name in self.known:
-            return _MEANINGS[name][0](made_with, frame)
+            return _MEANINGS[name][0](made_with, extent)
         return masks.dense(evaluate(function))
 
     def _agrees(self, name: str) -> bool:
@@ -134,7 +138,9 @@ class Factories:
         try:
             function = found if arguments is None else found(*(_tensor(one) for one in arguments))
             ranges = (torch.arange(2), torch.arange(1), torch.arange(7), torch.arange(7))
-            index = [one.view(*(-1 if axis == at else 1 for at in range(4))) for axis, one in enumerate(ranges)]
+            index = [
+                one.view(*(-1 if axis == at else 1 for at in range(4))) for axis, one in enumerate(ranges)
+            ]
             theirs = torch.as_tensor(function(*index)).expand(2, 1, 7, 7)
             if _origin(function, self.library)[0] != name:
                 return False
@@ -149,7 +155,9 @@ def _origin(function: Any, library: ModuleType) -> tuple[str, Closure]:
     if not isinstance(function, FunctionType) or function.__module__ != library.__name__:
         return "", {}
     cells = function.__closure__ or ()
-    made_with = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
+    made_with = {
+        name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)
+    }
     return function.__qualname__.partition(".")[0], made_with
 
 
@@ -158,7 +166,7 @@ def _tensor(given: Any) -> Any:
 
 
 def joined(parts: list[Mask]) -> Mask:
-    """What all parts allow. Causal masks and windows of one alignment become one window, which every fused kernel takes."""
+    """What all parts allow. Causal masks and windows of one alignment become one window, which fused kernels take."""
     spans = [part for part in parts if isinstance(part, (CausalMask, WindowMask))]
     offsets = [part.offset for part in spans]
     # A tensor as an offset has no truth value in a comparison; here offsets are numbers.

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from regard.core.arguments import is_fake_or_meta
 from regard.errors import Unsupported
-from regard.interop.huggingface.mask_functions import Factories, Frame, joined
+from regard.interop.huggingface.mask_functions import Extent, Factories, joined
 from regard.interop.huggingface.structured_mask import StructuredMask
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
@@ -46,20 +46,20 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
             return made
 
         if _traced(attention_mask, given):
-            if positional and isinstance(given.get("q_offset", given.get("cache_position")), Tensor):
+            if positional and not _is_placed(kv_length, given):
                 raise Unsupported(
-                    "attn_implementation: this mechanism depends on the positions of queries, which are not known while "
-                    "a step with a static cache is compiled. Use a dynamic cache, or generate without compiling."
+                    "attn_implementation: this mechanism depends on the positions of queries, which are not known "
+                    "while a step with a static cache is compiled. Use a dynamic cache, or do not compile."
                 )
             return dense(mask_function, attention_mask)
         if _is_compiled_step(given) and not positional:
             return dense(mask_function, attention_mask)
         queries, first_query, device = _placed(given)
-        frame = Frame(batch_size, queries, kv_length, first_query, int(kv_offset))
-        found = factories.read(mask_function, frame, lambda function: dense(function, None))
+        extent = Extent(batch_size, queries, kv_length, first_query, int(kv_offset))
+        found = factories.read(mask_function, extent, lambda function: dense(function, None))
         if attention_mask is not None:
-            found = _without_padding(found, attention_mask, frame)
-        return StructuredMask(found, batch_size, queries, kv_length, device, frame.anchor)
+            found = _without_padding(found, attention_mask, extent)
+        return StructuredMask(found, batch_size, queries, kv_length, device, extent.anchor)
 
     return regard_mask
 
@@ -74,8 +74,22 @@ def _placed(given: dict[str, Any]) -> tuple[int, int, torch.device | str]:
 
 def _traced(padding: Tensor | None, given: dict[str, Any]) -> bool:
     """Whether code is traced: a tracer cannot look into the closures that describe a mask."""
-    seen = [one for one in (padding, given.get("cache_position"), given.get("q_offset")) if isinstance(one, Tensor)]
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or any(is_fake_or_meta(one) for one in seen)
+    seen = [
+        one
+        for one in (padding, given.get("cache_position"), given.get("q_offset"))
+        if isinstance(one, Tensor)
+    ]
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or any(is_fake_or_meta(one) for one in seen)
+    )
+
+
+def _is_placed(keys: int, given: dict[str, Any]) -> bool:
+    """Whether traced code knows that the last query stands at the last key."""
+    positions = given.get("cache_position")
+    return not isinstance(given.get("q_offset"), Tensor) if positions is None else len(positions) == keys
 
 
 def _is_compiled_step(given: dict[str, Any]) -> bool:
@@ -85,10 +99,12 @@ def _is_compiled_step(given: dict[str, Any]) -> bool:
     return step and (isinstance(offset, Tensor) or not given.get("allow_is_causal_skip", True))
 
 
-def _without_padding(found: Mask, real: Tensor, frame: Frame) -> Mask:
-    """`found` without the keys that are padding. `real` (b, positions) may end before the last key of a static cache."""
-    missing = frame.first_key + frame.keys - real.shape[-1]
-    keep = frame.of_keys(pad(real.bool(), (0, max(0, missing))))
-    if bool(keep.all()):  # reading waits for a GPU, once for each forward pass; masks of transformers do the same
+def _without_padding(found: Mask, real: Tensor, extent: Extent) -> Mask:
+    """`found` without keys that are padding. `real` (b, positions) may end before the last key of a static cache."""
+    missing = extent.first_key + extent.keys - real.shape[-1]
+    keep = extent.of_keys(pad(real.bool(), (0, max(0, missing))))
+    if bool(
+        keep.all()
+    ):  # reading waits for a GPU, once for each forward pass; masks of transformers do the same
         return found
     return joined([found, PaddingMask(keep)])

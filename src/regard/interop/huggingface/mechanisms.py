@@ -29,10 +29,20 @@ from regard.nn.multihead_positions import MultiheadPositions
 from regard.registry import parse
 
 _PROJECTIONS = ("query_map.", "key_map.", "value_map.", "output_map.")
-_OF_THE_MODEL = ("dim", "num_heads", "dropout", "source_dim", "kv_heads", "value_dim", "bias", "qk_norm", "align")
+_OF_THE_MODEL = (
+    "dim",
+    "num_heads",
+    "dropout",
+    "source_dim",
+    "kv_heads",
+    "value_dim",
+    "bias",
+    "qk_norm",
+    "align",
+)
 
 
-class Change:
+class MechanismChange:
     """A mechanism that takes the place of a model's own attention."""
 
     def __init__(self, text: str) -> None:
@@ -49,7 +59,9 @@ class Change:
         self.example = self._build(2, 8, causal=True)
         why = _misfit(self.example)
         if why is not None:
-            raise BadValue(f"attn_implementation: {text!r} {why}. Mechanisms that fit: {', '.join(fitting_names())}.")
+            raise BadValue(
+                f"attn_implementation: {text!r} {why}. Mechanisms that fit: {', '.join(fitting_names())}."
+            )
 
     @property
     def feature_map(self) -> str | None:
@@ -68,7 +80,7 @@ class Change:
         key: Tensor,
         value: Tensor,
         mask: Mask | Tensor | None,
-        anchor: dict[str, int],
+        anchor: dict[str, Any],
         causal: bool,
     ) -> dict[str, Any]:
         """The arguments of `attend` that the mechanism gives: a mask, and where it has them score, bias, normaliser."""
@@ -104,7 +116,9 @@ def _misfit(layer: Mechanism) -> str | None:
         return "needs the training loop of regard for its estimator; the straight-through estimator does not"
     scheme = getattr(layer, "positions", None)
     if isinstance(scheme, MultiheadPositions) and type(scheme).rotate is not MultiheadPositions.rotate:
-        return f"rotates queries and keys ({scheme.name}), which is a part of the model; positions=alibi is not"
+        return (
+            f"rotates queries and keys ({scheme.name}), which is a part of the model; positions=alibi is not"
+        )
     return None
 
 

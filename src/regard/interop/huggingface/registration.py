@@ -8,7 +8,7 @@ from typing import Any
 from regard.errors import RegardError
 from regard.interop.huggingface.attention import attention_function
 from regard.interop.huggingface.masking import mask_function
-from regard.interop.huggingface.mechanisms import Change
+from regard.interop.huggingface.mechanisms import MechanismChange
 
 NAME = "regard"
 PREFIX = f"{NAME}:"
@@ -40,7 +40,7 @@ def _register_mechanism(name: str) -> None:
     """Add `"regard:NAME(options)"`. Raises for a mechanism that does not exist or does not fit."""
     from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
-    change = Change(name.removeprefix(PREFIX))
+    change = MechanismChange(name.removeprefix(PREFIX))
     AttentionInterface.register(name, attention_function(change))
     AttentionMaskInterface.register(name, mask_function(masking_utils, change.positional))
 
@@ -56,7 +56,9 @@ def _register_mechanisms_on_demand(model_class: Any) -> None:
         return
 
     @wraps(checked)
-    def get_correct_attn_implementation(self: Any, requested_attention: str | None, *rest: Any, **more: Any) -> Any:
+    def get_correct_attn_implementation(
+        self: Any, requested_attention: str | None, *rest: Any, **more: Any
+    ) -> Any:
         if isinstance(requested_attention, str) and requested_attention.startswith(PREFIX):
             _register_mechanism(requested_attention)
         return checked(self, requested_attention, *rest, **more)
