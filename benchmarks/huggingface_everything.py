@@ -22,8 +22,8 @@ EXPLAINED = """A model is built small, with random weights and windows of 6, in 
 difference of any output from that on eager attention, relative to the largest number of that output (at most 1e-5
 counts as equal); then the same on a batch padded on the right and on the left, real positions only (*as sdpa*: the
 output reads a row of padding, which is uniform on eager attention only). *Without attention* is the difference when
-all attention returns zeros: how much the comparison can show. *Tokens*: greedy search, three beams, a static cache after
-a left-padded prompt; – where the model does not write text, or cannot do so on eager attention either."""
+all attention returns zeros: how much the comparison can show. *Tokens*: greedy search, three beams, a static cache
+after a left-padded prompt; – where the model does not write text, or cannot do so on eager attention either."""
 KINDS = (
     ("equal", "Equal to eager attention"),
     ("differs", "Different from eager attention"),

@@ -1,6 +1,7 @@
 """Masks that transformers describes by functions become masks of the algebra, pair by pair the same."""
 
 import copy
+import inspect
 import types
 
 import pytest
@@ -33,16 +34,23 @@ FUNCTIONS = {
 }
 # queries, keys, position of the first query, of the first key: a whole text, a step, a piece, a window of a cache,
 # a static cache
-FRAMES = [(13, 13, 0, 0), (1, 13, 12, 0), (4, 11, 7, 0), (3, 6, 10, 7), (5, 13, 2, 0)]
+EXTENTS = [(13, 13, 0, 0), (1, 13, 12, 0), (4, 11, 7, 0), (3, 6, 10, 7), (5, 13, 2, 0)]
+
+
+def queries_at(first, count):
+    """Where queries stand, as the installed version of transformers says it."""
+    if "cache_position" in inspect.signature(library.sdpa_mask).parameters:  # transformers 4
+        return {"cache_position": torch.arange(first, first + count)}
+    return {"q_length": count, "q_offset": first}
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("extent", FRAMES, ids=str)
+@pytest.mark.parametrize("extent", EXTENTS, ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_mask_is_that_of_the_library(name, extent, padded):
     queries, keys, first_query, first_key = extent
     given = {
-        "batch_size": 2, "q_length": queries, "kv_length": keys, "q_offset": first_query, "kv_offset": first_key,
+        "batch_size": 2, "kv_length": keys, "kv_offset": first_key, **queries_at(first_query, queries),
         "mask_function": FUNCTIONS[name](), "attention_mask": REAL if padded or name == "chunked" else None,
         "allow_is_causal_skip": True, "device": "cpu",
     }  # fmt: skip
