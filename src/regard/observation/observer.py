@@ -108,8 +108,8 @@ class Observer:
         """The site of this module's next call, if the model attends at the expected sites."""
         path = self.path(adapter, module)
         met = self.met.get(path, 0)
-        name = _numbered(path, met + 1)
-        return _numbered(path, met) if met and name not in self.expected else name  # one more step of the last site
+        name = numbered(path, met + 1)
+        return numbered(path, met) if met and name not in self.expected else name  # one more step of the last site
 
     def path(self, adapter: Adapter, module: nn.Module | None) -> str:
         """The name of a site: the module's path; for the model itself the name of its class."""
@@ -176,13 +176,13 @@ class Observer:
         if not self.depth:
             return path, False
         number = self.met.get(path, 0)
-        current = self.seen.sites.get(_numbered(path, number)) if number else None
+        current = self.seen.sites.get(numbered(path, number)) if number else None
         if current is not None and reading.sizes[2] == 1:
             continues = reading.continues and _is_same_source(current.readings[-1], reading)
             if continues or _share_keys(current, pairs, self.storage):
                 return current.name, True
         self.met[path] = number + 1
-        return _numbered(path, number + 1), False
+        return numbered(path, number + 1), False
 
 
 def parts_of(model: nn.Module) -> dict[nn.Module, str]:
@@ -200,7 +200,8 @@ def parts_of(model: nn.Module) -> dict[nn.Module, str]:
     return found
 
 
-def _numbered(path: str, count: int) -> str:
+def numbered(path: str, count: int) -> str:
+    """The name of the count-th site at a path within one forward pass."""
     return path if count <= 1 else f"{path}#{count}"
 
 
