@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from regard.observation.analysis.difference import AttentionDifference
     from regard.observation.analysis.patterns import HeadFacts
+    from regard.observation.causes.result import PatchResult
 
 
 class Site:
@@ -203,6 +204,20 @@ class Seen:
 
         label_partial(self, "ablate")
         return ablate(self, heads, **options)
+
+    def patch(self, clean: Any, corrupted: Any, **options: Any) -> PatchResult:
+        """Which heads, layers and positions carry the answer: parts of one run put into another (`causes.patching`)."""
+        from regard.observation.causes.patching import patch
+
+        label_partial(self, "patch")
+        return patch(self, clean, corrupted, **options)
+
+    def patch_paths(self, clean: Any, corrupted: Any, **options: Any) -> PatchResult:
+        """The same along direct paths only, to the answer or to other heads (`causes.paths`)."""
+        from regard.observation.causes.paths import patch_paths
+
+        label_partial(self, "patch_paths")
+        return patch_paths(self, clean, corrupted, **options)
 
     def gradient(self, number: Tensor) -> None:
         """Take the gradient of a number, which `Site.times_gradient` needs (`gradients`)."""

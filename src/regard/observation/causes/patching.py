@@ -25,7 +25,7 @@ from regard.observation.causes.copies import ModelCall, model_call
 from regard.observation.causes.measures import Answer, Measured, measure_of
 from regard.observation.causes.rerun import LayerEdit, Recording, Rerun, SiteEdit
 from regard.observation.causes.result import PatchResult
-from regard.observation.causes.sweep import Change, Sweep
+from regard.observation.causes.sweep import Change, Edits, Sweep
 from regard.observation.seen import Seen
 
 PLACES = ("heads", "attention", "layers")
@@ -78,8 +78,19 @@ def patch(
         measure, answer, other, position, pair.outputs["clean"], pair.outputs["corrupted"], pair.call.batch
     )
     sweep = Sweep(pair.rerun, pair.call, judged, together)
-    donor = pair.donor
-    source = donor.layers if at == "layers" else donor.values
+    source = pair.donor.layers if at == "layers" else pair.donor.values
+    make = layer_patches(source) if at == "layers" else site_patches(source)
+    return patch_grid(pair, sweep, make, at, positions, sites, tokens)
+
+
+def patch_grid(
+    pair: Pair, sweep: Sweep, edits: Edits, at: str, positions: Positions, sites: Sequence[str] | None,
+    tokens: Sequence[str] | None, paths: str = "",
+) -> PatchResult:  # fmt: skip
+    """Go over sites, heads and positions, and arrange what was measured."""
+    source = pair.donor.layers if at == "layers" else pair.donor.values
+    if not source:
+        raise Unsupported(f"at: this model has no {at} that can be changed. Use at='heads'.")
     names = _chosen(sites, list(source), at)
     lengths = {name: source[name].shape[1 if at == "layers" else 2] for name in names}
     where = _positions(positions, "all" if at == "heads" else "each", max(lengths.values()))
@@ -93,16 +104,12 @@ def patch(
                 if one is None or one < lengths[name]:
                     changes.append(Change(name, head, one))
                     cells.append((row, *(() if head is None else (head,)), *(() if where is None else (column,))))
-    make = layer_patches(source) if at == "layers" else site_patches(source)
-    found = sweep.run(changes, make)
-    for cell, value in zip(cells, found.tolist(), strict=True):
+    for cell, value in zip(cells, sweep.run(changes, edits).tolist(), strict=True):
         values[cell] = value
-    baseline = {
-        name: float(judged.each(pair.outputs[name], 1, pair.call.batch)) for name in ("clean", "corrupted")
-    }
+    ends = [float(sweep.measure.each(pair.outputs[run], 1, pair.call.batch)) for run in ("clean", "corrupted")]
     return PatchResult(
-        values, at, names, where, judged.words, baseline["clean"], baseline["corrupted"], into,
-        None if tokens is None else [str(token) for token in tokens], sweep.forwards, sweep.ways[0],
+        values, at, names, where, sweep.measure.words, *ends, pair.into,
+        None if tokens is None else [str(token) for token in tokens], sweep.forwards, sweep.ways[0], paths,
     )  # fmt: skip
 
 
@@ -127,6 +134,7 @@ class Pair:
         missing = [name for name in self.rerun.sites if name not in self.recorded["clean"].values]
         if len(missing) == len(self.rerun.sites):
             raise Unsupported(f"at: no head of this model can be changed on its own ({missing[0]}). Use at='layers'.")
+        self.into = into
         self.call: ModelCall = calls[into]
         self.donor = self.recorded["clean" if into == "corrupted" else "corrupted"]
         self.receiver = self.recorded[into]

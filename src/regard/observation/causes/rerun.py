@@ -185,7 +185,7 @@ class _BoundRows(_Bound):
 def layers_of(seen: Seen) -> list[Layer]:
     """The blocks that hold the sites, in the order of their first call: items of a list of modules.
 
-    A site outside any list is its own layer.
+    A module that attends outside any list is its own layer; the model itself is none.
     """
     assert seen.model is not None
     paths = {path: module for module, path in parts_of(seen.model).items()}
@@ -198,7 +198,7 @@ def layers_of(seen: Seen) -> list[Layer]:
         ]  # fmt: skip
         path = ".".join(parts[: ends[0]]) if ends else name.partition("#")[0]
         module = paths.get(path, seen[name].module)
-        if module is not None:
+        if module is not None and module is not seen.model:
             found.setdefault(path, Layer(path, module)).sites.append(name)
     return list(found.values())
 

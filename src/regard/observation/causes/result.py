@@ -36,7 +36,7 @@ class PatchResult:
     tokens: list[str] | None = None
     forwards: int = 0  # passes of the model that it took
     way: str = ""  # how: "skipping", "batched" or "single"
-    senders: str = ""  # of path patching: where the paths end, in words
+    paths: str = ""  # of path patching: where the paths end, in words
 
     @property
     def recovered(self) -> Tensor:
@@ -68,7 +68,7 @@ class PatchResult:
         return {
             "kind": "patch", "at": self.at, "into": self.into, "names": self.names, "positions": self.positions,
             "tokens": self.tokens, "measured": self.measured, "clean": self.clean, "corrupted": self.corrupted,
-            "values": plain_numbers(self.values), "recovered": plain_numbers(self.recovered), "paths": self.senders,
+            "values": plain_numbers(self.values), "recovered": plain_numbers(self.recovered), "paths": self.paths,
         }  # fmt: skip
 
     def plot(self, **options: Any) -> Figure:
@@ -78,7 +78,7 @@ class PatchResult:
         return plot_patches(self, **options)
 
     def __repr__(self) -> str:
-        kind = f"paths to {self.senders}" if self.senders else f"{self.at} patched into {self.into}"
+        kind = f"paths to {self.paths}" if self.paths else f"{self.at} patched into {self.into}"
         lines = [
             f"<{kind}: {self.measured}, clean {self.clean:.4f}, corrupted {self.corrupted:.4f}; "
             f"{self.values.isfinite().sum()} patches in {self.forwards} forward passes>"

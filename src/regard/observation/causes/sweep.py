@@ -123,7 +123,7 @@ class Sweep:
         found: dict[str, int] = {}
         for layer in self.rerun.layers if known else ():
             found |= dict.fromkeys(layer.sites, known[layer.module])
-            found[layer.path] = known[layer.module] + 1  # its own rows are known, too
+            found.setdefault(layer.path, known[layer.module] + 1)  # its own rows are known, too
         return found
 
     def _known(self, first: int, copies: int) -> Mapping[nn.Module, Any]:
