@@ -138,7 +138,9 @@ def test_every_head_at_every_position_takes_few_passes_and_is_as_by_hand(model, 
             for at in range(LENGTH):
                 expected = difference(exchanged(by_hand, corrupted, source, layer, head, slice(at, at + 1)))
                 assert found.values[layer, head, at].item() == pytest.approx(expected, rel=1e-9)
-    assert torch.allclose(found.values[:, :, :4], torch.tensor(found.corrupted, dtype=torch.float64), rtol=1e-9)
+    assert torch.allclose(
+        found.values[:, :, :4], torch.tensor(found.corrupted, dtype=torch.float64), rtol=1e-9
+    )
 
 
 def test_loss_and_probability_are_those_of_the_answer(model, by_hand, pair):
@@ -231,7 +233,9 @@ def test_copies_in_a_batch_give_what_single_runs_give(kind, attention):
         single = seen.patch(clean, corrupted, at=at, positions=[0, 3], measure=measure, together=1)
         assert batched.way in ("skipping", "batched") and single.way == "single"
         assert torch.allclose(batched.values, single.values, rtol=1e-4, equal_nan=True)
-        assert not torch.allclose(single.values, torch.tensor(single.corrupted, dtype=torch.float64), rtol=1e-6)
+        assert not torch.allclose(
+            single.values, torch.tensor(single.corrupted, dtype=torch.float64), rtol=1e-6
+        )
 
 
 def test_the_rows_after_the_last_layer_restore_everything(model):
@@ -258,7 +262,9 @@ def test_torchs_layers_are_patched_on_their_slow_path(batch_first, weights):
             )[0]
     clean, corrupted = torch.randn(2, 5, 7, 12, dtype=torch.float64).unbind()
     seen = observed(model, clean)
-    found = seen.patch(clean, corrupted, at="attention", positions="all", measure=lambda out: out.square().mean())
+    found = seen.patch(
+        clean, corrupted, at="attention", positions="all", measure=lambda out: out.square().mean()
+    )
 
     def by_hand(chosen):
         """The layers computed step by step, with the attention of one of them from the clean run."""
@@ -299,7 +305,9 @@ def test_timms_heads_are_patched_fused_or_written_out(fused):
 def test_heads_of_our_models_are_patched():
     layer = regard.nn.blocks.EncoderLayer(12, "multihead", num_heads=3).double().eval()
     clean, corrupted = torch.randn(2, 2, 7, 12, dtype=torch.float64).unbind()
-    found = observed(layer, clean).patch(clean, corrupted, measure=lambda out: out.square().sum(), positions=[2])
+    found = observed(layer, clean).patch(
+        clean, corrupted, measure=lambda out: out.square().sum(), positions=[2]
+    )
     single = observed(layer, clean).patch(
         clean, corrupted, measure=lambda out: out.square().sum(), positions=[2], together=1
     )
@@ -335,7 +343,9 @@ def test_the_model_is_as_before_and_random_numbers_are_not_used_up(model, pair):
 def test_a_result_is_plain_data_and_a_figure(model, pair):
     clean, corrupted = pair
     seen = observed(model, clean)
-    found = seen.patch(clean, corrupted, positions="each", tokens=[f"${at}" for at in range(LENGTH)], answer=2)
+    found = seen.patch(
+        clean, corrupted, positions="each", tokens=[f"${at}" for at in range(LENGTH)], answer=2
+    )
     data = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert data["names"] == SITES and len(data["values"][0][0]) == LENGTH
     best = found.best(1)[0]

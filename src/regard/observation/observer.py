@@ -109,7 +109,9 @@ class Observer:
         path = self.path(adapter, module)
         met = self.met.get(path, 0)
         name = numbered(path, met + 1)
-        return numbered(path, met) if met and name not in self.expected else name  # one more step of the last site
+        return (
+            numbered(path, met) if met and name not in self.expected else name
+        )  # one more step of the last site
 
     def path(self, adapter: Adapter, module: nn.Module | None) -> str:
         """The name of a site: the module's path; for the model itself the name of its class."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from regard.observation.analysis.difference import AttentionDifference
     from regard.observation.analysis.patterns import HeadFacts
+    from regard.observation.causes.contributions import Contributions
+    from regard.observation.causes.lens import LogitLens
     from regard.observation.causes.result import PatchResult
 
 
@@ -218,6 +220,19 @@ class Seen:
 
         label_partial(self, "patch_paths")
         return patch_paths(self, clean, corrupted, **options)
+
+    def lens(self, inputs: Any = None, **options: Any) -> LogitLens:
+        """What the model would say if it stopped after each layer (`causes.lens`)."""
+        from regard.observation.causes.lens import logit_lens
+
+        return logit_lens(self, inputs, **options)
+
+    def contributions(self, inputs: Any = None, **options: Any) -> Contributions:
+        """How much each head and layer wrote into the logit of an answer (`causes.contributions`)."""
+        from regard.observation.causes.contributions import contributions
+
+        label_partial(self, "contributions")
+        return contributions(self, inputs, **options)
 
     def gradient(self, number: Tensor) -> None:
         """Take the gradient of a number, which `Site.times_gradient` needs (`gradients`)."""

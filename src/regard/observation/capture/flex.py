@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -14,13 +14,13 @@ import regard.core.attention as core
 from regard.core import formula
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
+from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
 from regard.observation.capture.fingerprints import (
     TensorFingerprint,
     changed_error,
     check_fingerprints,
     fingerprints_of,
 )
-from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import Proof, proof_of
 from regard.observation.capture.reading import GradientInputs, Reading

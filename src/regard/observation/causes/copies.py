@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.core.arguments import described
+from regard.core.arguments import described, whole_number
 from regard.errors import BadValue
 from regard.observation.seen import Seen
 from regard.tasks.batch import Batch
@@ -50,6 +50,20 @@ class ModelCall:
         args, kwargs = mapped((self.args, self.kwargs), repeat, lambda found: found.times(count))
         return ModelCall(args, kwargs)
 
+    def example(self, number: int) -> ModelCall:
+        """One example of the batch."""
+        number, batch = whole_number("example", number, 0), self.batch
+        if number >= batch:
+            raise BadValue(f"example: expected a number below {batch}, got {number}.")
+        if batch == 1:
+            return self
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor[number : number + 1] if tensor.dim() and len(tensor) == batch else tensor
+
+        args, kwargs = mapped((self.args, self.kwargs), cut, lambda found: found.rows([number]))
+        return ModelCall(args, kwargs)
+
 
 def model_call(argument: str, given: Any, seen: Seen) -> ModelCall:
     """What a model is called with: a tensor or batch, a tuple of arguments, or a dict of named ones.
@@ -74,7 +88,9 @@ def _checked(argument: str, call: ModelCall) -> ModelCall:
             f"ones), got {described(call.args or call.kwargs)}."
         )
     if call.kwargs.get("past_key_values") is not None:
-        raise BadValue(f"{argument}: a decoding step cannot be run again. Observe the model on the whole text.")
+        raise BadValue(
+            f"{argument}: a decoding step cannot be run again. Observe the model on the whole text."
+        )
     return call
 
 
@@ -92,7 +108,9 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
             yield from tensors_in(part)
 
 
-def mapped(tree: Any, change: Callable[[Tensor], Tensor], batches: Callable[[Batch], Any] | None = None) -> Any:
+def mapped(
+    tree: Any, change: Callable[[Tensor], Tensor], batches: Callable[[Batch], Any] | None = None
+) -> Any:
     """The same nested arguments or outputs with every tensor changed; what holds no tensors stays as it is."""
     if isinstance(tree, Tensor):
         return change(tree)
@@ -147,4 +165,3 @@ def with_first_tensor(output: Any, rows: Tensor) -> Any:
     """A layer's output with its first tensor replaced."""
     left = [rows]
     return mapped(output, lambda tensor: left.pop() if left else tensor)
-

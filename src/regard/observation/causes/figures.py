@@ -13,8 +13,10 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from regard.core.arguments import finite_number
 from regard.observation import panels
+from regard.observation.causes.contributions import Contributions
+from regard.observation.causes.lens import LogitLens
 from regard.observation.causes.result import PatchResult
-from regard.observation.colours import diverging
+from regard.observation.colours import diverging, ramp
 from regard.observation.figure_text import lines_of, readable
 from regard.observation.panels import Floats
 from regard.observation.plotting import ONE_COLUMN, TWO_COLUMNS, shortest
@@ -53,6 +55,57 @@ def plot_patches(
     return heat_maps(list(table), rows, across or [], labels, words, told, width=width, largest=largest)
 
 
+def plot_lens(
+    found: LogitLens,
+    *,
+    positions: Sequence[int] | None = None,
+    width: float | None = None,
+    title: str | None = None,
+) -> Figure:
+    """The most likely answer after each layer (rows, the last on top) at each position, shaded by its probability."""
+    count = found.logits.shape[1]
+    shown = list(range(count)) if positions is None else [at % count for at in positions]
+    shares, ids = found.probabilities[:, shown].max(-1)
+    texts = [[found.words(one) for one in row] for row in ids.flip(0).tolist()]
+    labels = found.tokens or [str(at) for at in range(count)]
+    columns = [labels[at] if at < len(labels) else str(at) for at in shown]
+    return heat_map(
+        shares.flip(0).numpy(), shortest(found.names)[::-1], columns, "probability",
+        title or "what each layer would say", width=width or (TWO_COLUMNS if len(shown) > 3 else ONE_COLUMN),
+        largest=1.0, below="position", texts=texts, least=0.0,
+    )  # fmt: skip
+
+
+def plot_contributions(
+    found: Contributions, *, width: float | None = None, title: str | None = None
+) -> Figure:
+    """What each head wrote into the answer; in further columns what its layer wrote beside its heads."""
+    table = found.heads.numpy()
+    rows = shortest(found.sites)
+    rest = np.full((len(found.sites), 1), np.nan)
+    used = set()
+    for name, value in found.others.items():
+        place = name.removesuffix(", rest").partition("#")[0]
+        last = [at for at, site in enumerate(found.sites) if site.startswith(f"{place}.") and at not in used]
+        if name.endswith(", rest") and last:
+            used.add(last[-1])
+            rest[last[-1], 0] = value
+    told = title or f"{found.measured} = {found.logit:.3g}"
+    outside = ", ".join(
+        f"{name} {value:+.2g}"
+        for name, value in {**_outside(found), "bias": found.bias, "gap": found.gap}.items()
+    )
+    columns = [*(str(head) for head in range(table.shape[1])), "rest"]
+    return heat_map(
+        np.concatenate([table, rest], 1), rows, columns, "written into the logit", told, width=width,
+        below=f"head\n{outside}",
+    )  # fmt: skip
+
+
+def _outside(found: Contributions) -> dict[str, float]:
+    return {name: value for name, value in found.others.items() if not name.endswith(", rest")}
+
+
 def heat_map(
     table: Floats,
     rows: Sequence[str],
@@ -64,8 +117,12 @@ def heat_map(
     largest: float | None = None,
     below: str = "",
     texts: Sequence[Sequence[str]] | None = None,
+    least: float | None = None,
 ) -> Figure:
-    """One map of effects. Cells that are wide enough hold their number, or the text given for them."""
+    """One map of effects. Cells that are wide enough hold their number, or the text given for them.
+
+    `least`: the number of the first colour, for numbers of one sign.
+    """
     inches = None if width is None else finite_number("width", width, above=0)
     letters = max((min(len(label), MOST_LETTERS) for label in rows), default=1)
     beside = 0.07 * letters + 0.9  # labels and colour bar
@@ -74,9 +131,16 @@ def heat_map(
     high = min(max(cell, 0.14), 0.3)
     with panels.looks():
         figure, (frame,) = panels.frames(1, 1, whole, high * len(rows) + 1.2)
-        shades = _shades([table], largest)
+        shades = _shades([table], largest) if least is None else Normalize(least, largest)
         drawn = _shaded(frame, table, shades, high / cell)
-        panels.side(frame, "y", [readable(row, MOST_LETTERS) for row in rows], len(rows), high * len(rows), MOST_LETTERS)
+        panels.side(
+            frame,
+            "y",
+            [readable(row, MOST_LETTERS) for row in rows],
+            len(rows),
+            high * len(rows),
+            MOST_LETTERS,
+        )
         panels.side(frame, "x", columns, len(columns), cell * len(columns))
         if texts is not None or cell >= CELL:
             _numbers(frame, table, shades, cell, texts)
@@ -135,7 +199,13 @@ def _shades(tables: Sequence[Floats], largest: float | None) -> Normalize:
 
 def _shaded(frame: Axes, table: Floats, shades: Normalize, aspect: float) -> AxesImage:
     cells = np.ma.masked_invalid(table) if table.size else np.ma.masked_all((1, 1))
-    return frame.imshow(cells, cmap=diverging(), norm=shades, interpolation="none", aspect=aspect)
+    return frame.imshow(
+        cells,
+        cmap=ramp() if shades.vmin == 0 else diverging(),
+        norm=shades,
+        interpolation="none",
+        aspect=aspect,
+    )
 
 
 def _numbers(
@@ -147,16 +217,24 @@ def _numbers(
         for column, value in enumerate(values):
             if not np.isfinite(value):
                 continue
-            text = f"{value:.2f}".replace("0.", ".", 1) if texts is None else readable(texts[row][column], room)
-            dark = abs(float(shades(value)) - 0.5) > 0.33
+            text = (
+                f"{value:.2f}".replace("0.", ".", 1) if texts is None else readable(texts[row][column], room)
+            )
+            place = float(shades(value))
+            dark = place > 0.5 if shades.vmin == 0 else abs(place - 0.5) > 0.33
             frame.text(column, row, text, ha="center", va="center", fontsize=5.2, parse_math=False,
                        color="white" if dark else panels.INK)  # fmt: skip
 
 
 def _bar(figure: Figure, drawn: AxesImage, beside: Sequence[Axes], words: str) -> None:
     """The colour bar, with both signs."""
-    made = figure.colorbar(drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / 0.1, pad=0.01)
-    made.ax.yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
-    made.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.2g}" if value else "0"))
+    made = figure.colorbar(
+        drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / 0.1, pad=0.01
+    )
+    signed = drawn.norm.vmin != 0
+    made.ax.yaxis.set_major_locator(MaxNLocator(5, symmetric=signed))
+    made.ax.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:+.2g}" if value and signed else f"{value:.2g}")
+    )
     made.set_label(words, fontsize=6.5)
     made.outline.set_linewidth(0.4)

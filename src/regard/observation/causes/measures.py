@@ -54,7 +54,10 @@ class Measure:
         if self.kind == "logit":
             found = rows.gather(-1, answer)[..., 0]
             if self.other is not None:
-                found = found - rows.gather(-1, self.other.to(rows.device).expand(count, batch)[..., None])[..., 0]
+                found = (
+                    found
+                    - rows.gather(-1, self.other.to(rows.device).expand(count, batch)[..., None])[..., 0]
+                )
             return found.mean(1)
         shares = rows.log_softmax(-1).gather(-1, answer)[..., 0]
         return -shares.mean(1) if self.kind == "loss" else shares.exp().mean(1)

@@ -52,7 +52,8 @@ def patch(
 
     Args:
         seen: what was observed of the model.
-        clean: what the model is called with: a tensor, a tuple of arguments, a dict of named ones; None: what was observed.
+        clean: what the model is called with: a tensor, a tuple of arguments, a dict of named ones. None: what was
+            observed.
         corrupted: the same, with equal shapes, where the answer should be another.
         at: "heads": each head's output, before the output projection; "attention": all heads of a site together;
             "layers": the rows that leave each layer, that is the residual stream.
@@ -103,10 +104,14 @@ def patch_grid(
             for column, one in enumerate([None] if where is None else where):
                 if one is None or one < lengths[name]:
                     changes.append(Change(name, head, one))
-                    cells.append((row, *(() if head is None else (head,)), *(() if where is None else (column,))))
+                    cells.append(
+                        (row, *(() if head is None else (head,)), *(() if where is None else (column,)))
+                    )
     for cell, value in zip(cells, sweep.run(changes, edits).tolist(), strict=True):
         values[cell] = value
-    ends = [float(sweep.measure.each(pair.outputs[run], 1, pair.call.batch)) for run in ("clean", "corrupted")]
+    ends = [
+        float(sweep.measure.each(pair.outputs[run], 1, pair.call.batch)) for run in ("clean", "corrupted")
+    ]
     return PatchResult(
         values, at, names, where, sweep.measure.words, *ends, pair.into,
         None if tokens is None else [str(token) for token in tokens], sweep.forwards, sweep.ways[0], paths,
@@ -118,7 +123,10 @@ class Pair:
 
     def __init__(self, seen: Seen, clean: Any, corrupted: Any, into: str = "corrupted") -> None:
         self.rerun = Rerun(seen)
-        calls = {"clean": model_call("clean", clean, seen), "corrupted": model_call("corrupted", corrupted, seen)}
+        calls = {
+            "clean": model_call("clean", clean, seen),
+            "corrupted": model_call("corrupted", corrupted, seen),
+        }
         shapes = {name: call.shapes() for name, call in calls.items()}
         if shapes["clean"] != shapes["corrupted"]:
             raise BadValue(
@@ -133,7 +141,9 @@ class Pair:
             self.recorded[name] = recording
         missing = [name for name in self.rerun.sites if name not in self.recorded["clean"].values]
         if len(missing) == len(self.rerun.sites):
-            raise Unsupported(f"at: no head of this model can be changed on its own ({missing[0]}). Use at='layers'.")
+            raise Unsupported(
+                f"at: no head of this model can be changed on its own ({missing[0]}). Use at='layers'."
+            )
         self.into = into
         self.call: ModelCall = calls[into]
         self.donor = self.recorded["clean" if into == "corrupted" else "corrupted"]
@@ -207,7 +217,11 @@ def layer_patches(source: dict[str, Tensor]) -> Any:
             parts = rows.clone().unflatten(0, (copies, -1))  # (copies,b,n,…)
             for copy, change in enumerate(changes):
                 if change.place == name:
-                    where = slice(None) if change.position is None else slice(change.position, change.position + 1)
+                    where = (
+                        slice(None)
+                        if change.position is None
+                        else slice(change.position, change.position + 1)
+                    )
                     parts[copy, :, where] = source[name][:, where]
             return parts.flatten(0, 1)
 

@@ -1,11 +1,12 @@
 """Path patching: the effect of one head on the answer, or on other heads, along direct paths only.
 
-As in activation patching a head's output is put from one run into another, but every other head keeps the output it had:
-the change reaches the end only through residual connections, normalisation and feed-forward layers. With `receivers` it
-reaches these heads, and they alone pass it on:
+As in activation patching a head's output is put from one run into another, but every other head keeps the output that it
+had: the change reaches the end only through residual connections, normalisation and feed-forward layers. With
+`receivers` it reaches these heads, and they alone pass it on:
 
-    1. the run is repeated with the sender patched and all heads but the receivers frozen: what would the receivers give?
-    2. the run is repeated with the receivers' outputs from step 1, and nothing frozen.
+    1. The run is repeated with the sender patched and all heads but the receivers frozen; what the receivers give is
+       kept.
+    2. The run is repeated with the receivers' outputs from step 1, and nothing frozen.
 
 Paper: Wang et al. 2023, interpretability in the wild (section 3); Goldowsky-Dill et al. 2023.
 """
@@ -92,7 +93,7 @@ def patch_paths(
 
 
 class Frozen(SiteEdit):
-    """All heads keep their outputs, but the sender of each copy, which is patched, and the receivers, which are kept."""
+    """All heads keep their outputs but the sender of each copy, which is patched; what receivers give is recorded."""
 
     sites = None
 
@@ -104,7 +105,12 @@ class Frozen(SiteEdit):
         copies: int,
         ends: Mapping[str, Sequence[int]],
     ) -> None:
-        self.patches, self.held, self.copies, self.ends = CopiedHeads(donor, changes, copies), held, copies, ends
+        self.patches, self.held, self.copies, self.ends = (
+            CopiedHeads(donor, changes, copies),
+            held,
+            copies,
+            ends,
+        )
         self.found: dict[str, Tensor] = {}  # the receivers' outputs
 
     def mixed(self, name: str, values: Tensor, start: int) -> Tensor:
@@ -165,7 +171,9 @@ class _RowsRecording(RowsEdit):
 
     def rows(self, name: str, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if name in self.found:
-            raise BadValue(f"through: {name} attends step by step, so its queries cannot be kept apart. Leave it out.")
+            raise BadValue(
+                f"through: {name} attends step by step, so its queries cannot be kept apart. Leave it out."
+            )
         self.found[name] = (query.detach().clone(), key.detach().clone(), value.detach().clone())
         return query, key, value
 

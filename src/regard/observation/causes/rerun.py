@@ -149,7 +149,9 @@ class _Changing(Observer):
             try:
                 return adapter.edited(function, args, kwargs, bound)
             except NotImplementedError as why:
-                if isinstance(self.edit, Recording):  # a site that is not recorded is not offered for patching
+                if isinstance(
+                    self.edit, Recording
+                ):  # a site that is not recorded is not offered for patching
                     return function(*args, **kwargs)
                 raise Unsupported(f"{name}: {why} Choose other sites, or layers.") from why
 
@@ -183,24 +185,33 @@ class _BoundRows(_Bound):
 
 
 def layers_of(seen: Seen) -> list[Layer]:
-    """The blocks that hold the sites, in the order of their first call: items of a list of modules.
+    """The blocks that hold the sites, in the order of their first call.
 
-    A module that attends outside any list is its own layer; the model itself is none.
+    A block is an item of a list of modules of one class; an item of a list of different modules (attention, then
+    feed-forward) is only a part of one. A module that attends outside any list is its own layer; the model itself is
+    none.
     """
     assert seen.model is not None
     paths = {path: module for module, path in parts_of(seen.model).items()}
     found: dict[str, Layer] = {}
     for name in seen.names():
-        parts = name.partition("#")[0].split(".")
-        ends = [
-            end for end in range(len(parts), 0, -1)
-            if ".".join(parts[:end]) in paths and isinstance(paths.get(".".join(parts[: end - 1])), _LISTS)
-        ]  # fmt: skip
-        path = ".".join(parts[: ends[0]]) if ends else name.partition("#")[0]
+        path = _block_path(name.partition("#")[0], paths)
         module = paths.get(path, seen[name].module)
         if module is not None and module is not seen.model:
             found.setdefault(path, Layer(path, module)).sites.append(name)
     return list(found.values())
+
+
+def _block_path(path: str, paths: Mapping[str, nn.Module]) -> str:
+    parts = path.split(".")
+    items = []
+    for end in range(len(parts), 0, -1):
+        holder = paths.get(".".join(parts[: end - 1]))
+        if isinstance(holder, _LISTS) and ".".join(parts[:end]) in paths:
+            items.append(".".join(parts[:end]))
+            if len({type(item) for item in holder.children()}) == 1:
+                return items[-1]
+    return items[0] if items else path
 
 
 @contextlib.contextmanager

@@ -41,7 +41,9 @@ class PatchResult:
     @property
     def recovered(self) -> Tensor:
         """How much of the difference between the two runs a patch makes up for: 0 nothing, 1 all of it."""
-        start, end = (self.corrupted, self.clean) if self.into == "corrupted" else (self.clean, self.corrupted)
+        start, end = (
+            (self.corrupted, self.clean) if self.into == "corrupted" else (self.clean, self.corrupted)
+        )
         span = end - start
         return (self.values - start) / span if span else torch.full_like(self.values, torch.nan)
 
@@ -87,5 +89,7 @@ class PatchResult:
             head = f" head {one['head']}" if "head" in one else ""
             token = f" {one['token']!r}" if "token" in one else ""
             where = f" position {one['position']}{token}" if "position" in one else ""
-            lines.append(f"  {one['site']}{head}{where}: {one['value']:.4f}, recovered {one['recovered']:+.1%}")
+            lines.append(
+                f"  {one['site']}{head}{where}: {one['value']:.4f}, recovered {one['recovered']:+.1%}"
+            )
         return "\n".join(lines)

@@ -68,14 +68,24 @@ class Sweep:
             for handle in handles:
                 handle.remove()
         once = len(set(ran)) == len(ran) and all(
-            len(tensor) == self.batch for module in ran for tensor in tensors_in(self.outputs[module]) if tensor.dim()
+            len(tensor) == self.batch
+            for module in ran
+            for tensor in tensors_in(self.outputs[module])
+            if tensor.dim()
         )
         self.order = ran if once else []
         return output
 
     def _room(self) -> int:
         """How many copies fit into one batch."""
-        rows = max((t.shape[1] if t.dim() > 2 else 1 for o in self.outputs.values() if (t := first_tensor(o)) is not None), default=64)
+        rows = max(
+            (
+                t.shape[1] if t.dim() > 2 else 1
+                for o in self.outputs.values()
+                if (t := first_tensor(o)) is not None
+            ),
+            default=64,
+        )
         numbers = sum(tensor.numel() for tensor in tensors_in(self.plain)) or 1
         return max(2, min(256, ROWS // max(1, rows * self.batch), LARGEST // numbers))
 
@@ -112,7 +122,9 @@ class Sweep:
             values = self.measure.each(output, copies, self.batch)
         except RegardError:
             raise
-        except Exception:  # a model that cannot take copies: it runs one by one, and an error there is the caller's
+        except (
+            Exception
+        ):  # a model that cannot take copies: it runs one by one, and an error there is the caller's
             return None
         close = CLOSE.get(_dtype(self.plain), COARSE) * max(1.0, abs(self.value))
         return values[1:] if abs(float(values[0]) - self.value) <= close else None
