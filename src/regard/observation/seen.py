@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from regard.observation.analysis.difference import AttentionDifference
     from regard.observation.analysis.patterns import HeadFacts
+    from regard.observation.causes.attributions import InputAttributions
     from regard.observation.causes.contributions import Contributions
+    from regard.observation.causes.faithfulness import Faithfulness
     from regard.observation.causes.lens import LogitLens
     from regard.observation.causes.result import PatchResult
 
@@ -233,6 +235,18 @@ class Seen:
 
         label_partial(self, "contributions")
         return contributions(self, inputs, **options)
+
+    def attributions(self, inputs: Any = None, **options: Any) -> InputAttributions:
+        """Which inputs an answer comes from, by gradients and by attention (`causes.attributions`)."""
+        from regard.observation.causes.attributions import attributions
+
+        return attributions(self, inputs, **options)
+
+    def faithfulness(self, inputs: Any = None, **options: Any) -> Faithfulness:
+        """Whether the answer needs what a map marks, against random maps (`causes.faithfulness`)."""
+        from regard.observation.causes.faithfulness import faithfulness
+
+        return faithfulness(self, inputs, **options)
 
     def gradient(self, number: Tensor) -> None:
         """Take the gradient of a number, which `Site.times_gradient` needs (`gradients`)."""

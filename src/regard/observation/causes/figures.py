@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from regard.core.arguments import finite_number
 from regard.observation import panels
 from regard.observation.causes.contributions import Contributions
-from regard.observation.causes.lens import LogitLens
+from regard.observation.causes.lens import BEFORE, LogitLens
 from regard.observation.causes.result import PatchResult
 from regard.observation.colours import diverging, ramp
 from regard.observation.figure_text import lines_of, readable
@@ -69,8 +69,9 @@ def plot_lens(
     texts = [[found.words(one) for one in row] for row in ids.flip(0).tolist()]
     labels = found.tokens or [str(at) for at in range(count)]
     columns = [labels[at] if at < len(labels) else str(at) for at in shown]
+    before = int(found.names[0] == BEFORE)
     return heat_map(
-        shares.flip(0).numpy(), shortest(found.names)[::-1], columns, "probability",
+        shares.flip(0).numpy(), [*found.names[:before], *shortest(found.names[before:])][::-1], columns, "probability",
         title or "what each layer would say", width=width or (TWO_COLUMNS if len(shown) > 3 else ONE_COLUMN),
         largest=1.0, below="position", texts=texts, least=0.0,
     )  # fmt: skip
@@ -98,7 +99,7 @@ def plot_contributions(
     columns = [*(str(head) for head in range(table.shape[1])), "rest"]
     return heat_map(
         np.concatenate([table, rest], 1), rows, columns, "written into the logit", told, width=width,
-        below=f"head\n{outside}",
+        below=f"head\n{outside}", largest=float(np.nanmax(np.abs(table), initial=0.0)) or None,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from regard.observation.causes.copies import parts_of_output
 
 KINDS = ("logit", "loss", "probability")
 Answer = int | Sequence[int] | Tensor | None
+Words = Callable[[int], str]  # the text of a class or token
 Measured = str | Callable[[Any], Any]
 
 
@@ -78,7 +79,14 @@ def at_position(logits: Tensor, position: int) -> Tensor:
 
 
 def measure_of(
-    measure: Measured, answer: Answer, other: Answer, position: int, clean: Any, corrupted: Any, batch: int
+    measure: Measured,
+    answer: Answer,
+    other: Answer,
+    position: int,
+    clean: Any,
+    corrupted: Any = None,
+    batch: int = 1,
+    words: Words | None = None,
 ) -> Measure:
     """The measure of an intervention.
 
@@ -100,9 +108,9 @@ def measure_of(
     if other is None and answer is None and corrupted is not None and measure == "logit":
         said = at_position(logits_of(corrupted), position).argmax(-1).cpu()
         wrong = said if not bool((said == right).any()) else None
-    told = f"{measure} of {_told(right)}"
+    told = f"{measure} of {_told(right, words)}"
     if wrong is not None and measure == "logit":
-        told += f" − {measure} of {_told(wrong)}"
+        told += f" − {measure} of {_told(wrong, words)}"
     where = f" at position {position}" if logits_of(clean).dim() == 3 else ""
     return Measure(told + where, None, measure, right, wrong if measure == "logit" else None, position)
 
@@ -116,9 +124,11 @@ def _logits(output: Any) -> Tensor:
         ) from None
 
 
-def _told(ids: Tensor) -> str:
+def _told(ids: Tensor, words: Words | None) -> str:
     found = ids.tolist()
-    return str(found[0]) if len(set(found)) == 1 else "each example's answer"
+    if len(set(found)) > 1:
+        return "each example's answer"
+    return str(found[0]) if words is None else repr(words(found[0]))
 
 
 def _ids(argument: str, given: Answer, batch: int, classes: int) -> Tensor:

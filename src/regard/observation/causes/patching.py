@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, Unsupported, unknown_name
 from regard.observation.causes.copies import ModelCall, model_call
-from regard.observation.causes.measures import Answer, Measured, measure_of
+from regard.observation.causes.measures import Answer, Measured, Words, measure_of
 from regard.observation.causes.rerun import LayerEdit, Recording, Rerun, SiteEdit
 from regard.observation.causes.result import PatchResult
 from regard.observation.causes.sweep import Change, Edits, Sweep
@@ -46,6 +46,7 @@ def patch(
     into: str = "corrupted",
     sites: Sequence[str] | None = None,
     tokens: Sequence[str] | None = None,
+    words: Words | None = None,
     together: int | None = None,
 ) -> PatchResult:
     """Patch every head, all heads of a site, or the rows of every layer, and measure the answer each time.
@@ -67,6 +68,7 @@ def patch(
         into: the run that is patched: "corrupted" (what restores the answer?) or "clean" (what destroys it?).
         sites: names of sites or layers; all by default.
         tokens: labels of the positions, for figures.
+        words: turns the number of a class or token into text, such as `tokenizer.decode`.
         together: the number of copies in one batch; 1: one forward pass for each patch.
     """
     if at not in PLACES:
@@ -76,7 +78,14 @@ def patch(
     together = None if together is None else whole_number("together", together, 1)
     pair = Pair(seen, clean, corrupted, into)
     judged = measure_of(
-        measure, answer, other, position, pair.outputs["clean"], pair.outputs["corrupted"], pair.call.batch
+        measure,
+        answer,
+        other,
+        position,
+        pair.outputs["clean"],
+        pair.outputs["corrupted"],
+        pair.call.batch,
+        words,
     )
     sweep = Sweep(pair.rerun, pair.call, judged, together)
     source = pair.donor.layers if at == "layers" else pair.donor.values

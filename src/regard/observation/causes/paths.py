@@ -1,7 +1,7 @@
 """Path patching: the effect of one head on the answer, or on other heads, along direct paths only.
 
-As in activation patching a head's output is put from one run into another, but every other head keeps the output that it
-had: the change reaches the end only through residual connections, normalisation and feed-forward layers. With
+As in activation patching a head's output is put from one run into another, but every other head keeps the output it
+had. The change reaches the end only through residual connections, normalisation and feed-forward layers. With
 `receivers` it reaches these heads, and they alone pass it on:
 
     1. The run is repeated with the sender patched and all heads but the receivers frozen; what the receivers give is
@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.ablation import checked_heads
-from regard.observation.causes.measures import Answer, Measured, measure_of
+from regard.observation.causes.measures import Answer, Measured, Words, measure_of
 from regard.observation.causes.patching import CopiedHeads, Pair, Positions, patch_grid
 from regard.observation.causes.rerun import RowsEdit, SiteEdit
 from regard.observation.causes.result import PatchResult
@@ -47,6 +47,7 @@ def patch_paths(
     position: int = -1,
     into: str = "corrupted",
     tokens: Sequence[str] | None = None,
+    words: Words | None = None,
     together: int | None = None,
 ) -> PatchResult:
     """Patch the paths from every head to the answer, or to some heads. Other options: see `patch`.
@@ -57,7 +58,7 @@ def patch_paths(
         corrupted: the same, with equal shapes.
         receivers: {site: [head, …]} or [(site, head), …]: where the paths end; None: at the answer itself.
         through: by which of "query", "key", "value" the receivers are reached; all by default.
-        positions, measure, answer, other, position, into, tokens, together: as in `patch`.
+        positions, measure, answer, other, position, into, tokens, words, together: as in `patch`.
     """
     if into not in ("corrupted", "clean"):
         raise unknown_name("into", into, ("corrupted", "clean"))
@@ -70,7 +71,14 @@ def patch_paths(
         raise BadValue(f"through: expected at least one of {', '.join(THROUGH)}, got none.")
     pair = Pair(seen, clean, corrupted, into)
     judged = measure_of(
-        measure, answer, other, position, pair.outputs["clean"], pair.outputs["corrupted"], pair.call.batch
+        measure,
+        answer,
+        other,
+        position,
+        pair.outputs["clean"],
+        pair.outputs["corrupted"],
+        pair.call.batch,
+        words,
     )
     ends = {} if receivers is None else checked_heads(seen, receivers, "receivers")
     held = pair.receiver.values
@@ -85,11 +93,11 @@ def patch_paths(
         return Replaced(made.found, ends), None
 
     sweep = Sweep(pair.rerun, pair.call, judged, together)
-    words = "the answer"
+    told = "the answer"
     if ends:
-        words = ", ".join(f"{site} head {head}" for site, many in ends.items() for head in many)
-        words += "" if len(set(ways)) == len(THROUGH) else f" by its {' and '.join(ways)}"
-    return patch_grid(pair, sweep, edits, "heads", positions, None, tokens, words)
+        told = ", ".join(f"{site} head {head}" for site, many in ends.items() for head in many)
+        told += "" if len(set(ways)) == len(THROUGH) else f" by its {' and '.join(ways)}"
+    return patch_grid(pair, sweep, edits, "heads", positions, None, tokens, told)
 
 
 class Frozen(SiteEdit):
