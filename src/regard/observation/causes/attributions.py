@@ -12,6 +12,7 @@ Papers: Sundararajan et al. 2017 (integrated gradients); Jain and Wallace 2019, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -249,8 +250,6 @@ def _by_attention(found: Seen, length: int, position: int | None) -> dict[str, T
     if last is None:
         raise BadValue(f"no site attends over {length} positions.")
     scores[ATTENTION] = row_weights(found[last].weights()[0].mean(0), length, position)
-    try:
+    with contextlib.suppress(RegardError):  # layers that are not one stack have no rollout
         scores[ROLLOUT] = row_weights(found.rollout(), length, position)
-    except RegardError:  # layers that are not one stack have no rollout
-        pass
     return scores

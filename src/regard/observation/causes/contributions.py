@@ -29,7 +29,7 @@ from regard.observation.causes.copies import model_call
 from regard.observation.causes.measures import at_position
 from regard.observation.causes.rerun import Rerun
 from regard.observation.causes.result import plain_numbers
-from regard.observation.causes.writes import Part, Writes
+from regard.observation.causes.writes import ModelWrites, WritingPart
 from regard.observation.seen import Seen
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def contributions(
     """
     rerun = Rerun(seen)
     call = model_call("inputs", inputs, seen).example(example)
-    writes = Writes(rerun)
+    writes = ModelWrites(rerun)
     logits = at_position(logits_of(writes.record(call)), position)[0].double().cpu()
     if not writes.values:
         raise Unsupported(
@@ -145,8 +145,8 @@ def contributions(
 
 
 def _arranged(
-    writes: Writes,
-    parts: Sequence[Part],
+    writes: ModelWrites,
+    parts: Sequence[WritingPart],
     alone: Tensor,
     silent: Tensor,
     logits: Tensor,

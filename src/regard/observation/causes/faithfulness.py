@@ -4,9 +4,9 @@
     sufficiency       = y(x) − y(the marked inputs alone)          small: the answer needs no more
 
 y is the probability of the answer. The marked inputs are those with the largest weights, a tenth, a fifth and a half of
-all by default, and the mean over these shares is reported. The same is done with inputs drawn at random: a map that does
-no better than random says nothing about the answer. Removed inputs get a row without information in the place of their
-embedding, so that positions stay.
+all by default, and the mean over these shares is reported. The same is done with inputs drawn at random: a map that
+does no better than random says nothing about the answer. Removed inputs get a row without information in the place of
+their embedding, so that positions stay.
 
 Paper: DeYoung et al. 2020, ERASER.
 """

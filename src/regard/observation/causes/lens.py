@@ -20,7 +20,7 @@ from regard.core.arguments import described
 from regard.errors import BadValue, Unsupported
 from regard.observation.ablation import logits_of
 from regard.observation.causes.copies import first_tensor, model_call
-from regard.observation.causes.rerun import Recording, Rerun
+from regard.observation.causes.rerun import LayerEdit, Rerun, RunRecording
 from regard.observation.causes.result import plain_numbers
 from regard.observation.seen import Seen
 
@@ -103,7 +103,7 @@ def logit_lens(
     rerun = Rerun(seen)
     call = model_call("inputs", inputs, seen).example(example)
     entered: list[Tensor] = []
-    recording = Recording()
+    recording = RunRecording()
     last = rerun.layers[-1].module if rerun.layers else None
     if last is None:
         raise Unsupported("layers: this model has no list of layers to look between.")
@@ -122,15 +122,12 @@ def logit_lens(
     copies = torch.cat([steps[name] for name in names])
     logits = _logits(whole)
     try:
-        output = rerun.run(
-            call.times(len(names)), at_layers=lambda name, rows: copies if name == final else rows
-        )
+        output = rerun.run(call.times(len(names)), at_layers=_replacing(final, copies))
         parts = list(_logits(output))
     except (RuntimeError, ValueError, IndexError):  # a model that cannot take copies
-        parts = [
-            _logits(rerun.run(call, at_layers=lambda name, rows, put=steps[one]: put if name == final else rows))[0]
-            for one in names
-        ]  # fmt: skip
+        parts = []
+    if len(parts) != len(names):
+        parts = [_logits(rerun.run(call, at_layers=_replacing(final, steps[one])))[0] for one in names]
     found = torch.stack([part if part.dim() == 2 else part[None] for part in parts]).float().cpu()
     expected = logits[0] if logits.dim() == 3 else logits
     apart = float((found[-1] - expected.float().cpu()).abs().max())
@@ -141,6 +138,10 @@ def logit_lens(
         )
     labels = None if tokens is None else [str(token) for token in tokens]
     return LogitLens(names, found, words or str, labels)
+
+
+def _replacing(layer: str, given: Tensor) -> LayerEdit:
+    return lambda name, rows: given if name == layer else rows
 
 
 def _keep_rows(entered: list[Tensor]) -> Callable[..., None]:

@@ -50,18 +50,18 @@ class Measure:
             raise BadValue(
                 f"measure: expected logits of {count * batch} examples, got {tuple(logits.shape)}."
             )
-        rows = rows.unflatten(0, (count, batch))
-        answer = self.answer.to(rows.device).expand(count, batch)[..., None]
-        if self.kind == "logit":
-            found = rows.gather(-1, answer)[..., 0]
-            if self.other is not None:
-                found = (
-                    found
-                    - rows.gather(-1, self.other.to(rows.device).expand(count, batch)[..., None])[..., 0]
-                )
-            return found.mean(1)
-        shares = rows.log_softmax(-1).gather(-1, answer)[..., 0]
-        return -shares.mean(1) if self.kind == "loss" else shares.exp().mean(1)
+        rows = rows if self.kind == "logit" else rows.log_softmax(-1)
+
+        def of(ids: Tensor) -> Tensor:
+            every = ids.to(rows.device).repeat(count)[:, None]
+            return rows.gather(-1, every).view(count, batch)
+
+        found = of(self.answer)
+        if self.other is not None:
+            found = found - of(self.other)
+        if self.kind == "probability":
+            found = found.exp()
+        return -found.mean(1) if self.kind == "loss" else found.mean(1)
 
 
 def at_position(logits: Tensor, position: int) -> Tensor:

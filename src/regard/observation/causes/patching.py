@@ -23,9 +23,9 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue, Unsupported, unknown_name
 from regard.observation.causes.copies import ModelCall, model_call
 from regard.observation.causes.measures import Answer, Measured, Words, measure_of
-from regard.observation.causes.rerun import LayerEdit, Recording, Rerun, SiteEdit
+from regard.observation.causes.rerun import LayerEdit, Rerun, RunRecording, SiteEdit
 from regard.observation.causes.result import PatchResult
-from regard.observation.causes.sweep import Change, Edits, Sweep
+from regard.observation.causes.sweep import Edits, SiteChange, Sweep
 from regard.observation.seen import Seen
 
 PLACES = ("heads", "attention", "layers")
@@ -76,7 +76,7 @@ def patch(
     if into not in ("corrupted", "clean"):
         raise unknown_name("into", into, ("corrupted", "clean"))
     together = None if together is None else whole_number("together", together, 1)
-    pair = Pair(seen, clean, corrupted, into)
+    pair = RunPair(seen, clean, corrupted, into)
     judged = measure_of(
         measure,
         answer,
@@ -94,7 +94,7 @@ def patch(
 
 
 def patch_grid(
-    pair: Pair, sweep: Sweep, edits: Edits, at: str, positions: Positions, sites: Sequence[str] | None,
+    pair: RunPair, sweep: Sweep, edits: Edits, at: str, positions: Positions, sites: Sequence[str] | None,
     tokens: Sequence[str] | None, paths: str = "",
 ) -> PatchResult:  # fmt: skip
     """Go over sites, heads and positions, and arrange what was measured."""
@@ -112,7 +112,7 @@ def patch_grid(
         for head in range(source[name].shape[1]) if heads else (None,):
             for column, one in enumerate([None] if where is None else where):
                 if one is None or one < lengths[name]:
-                    changes.append(Change(name, head, one))
+                    changes.append(SiteChange(name, head, one))
                     cells.append(
                         (row, *(() if head is None else (head,)), *(() if where is None else (column,)))
                     )
@@ -122,12 +122,12 @@ def patch_grid(
         float(sweep.measure.each(pair.outputs[run], 1, pair.call.batch)) for run in ("clean", "corrupted")
     ]
     return PatchResult(
-        values, at, names, where, sweep.measure.words, *ends, pair.into,
+        values, at, names, where, sweep.measure.words, clean, corrupted, pair.into,
         None if tokens is None else [str(token) for token in tokens], sweep.forwards, sweep.ways[0], paths,
     )  # fmt: skip
 
 
-class Pair:
+class RunPair:
     """A clean and a corrupted run, recorded; one gives activations, the other receives them."""
 
     def __init__(self, seen: Seen, clean: Any, corrupted: Any, into: str = "corrupted") -> None:
@@ -142,10 +142,10 @@ class Pair:
                 f"corrupted: expected tensors of the shapes of clean, {shapes['clean']}, got {shapes['corrupted']}. "
                 "Choose texts of as many tokens, so that positions correspond."
             )
-        self.recorded: dict[str, Recording] = {}
+        self.recorded: dict[str, RunRecording] = {}
         self.outputs: dict[str, Any] = {}
         for name, call in calls.items():
-            recording = Recording()
+            recording = RunRecording()
             self.outputs[name] = self.rerun.run(call, recording, recording.layer)
             self.recorded[name] = recording
         missing = [name for name in self.rerun.sites if name not in self.recorded["clean"].values]
@@ -185,9 +185,9 @@ def _positions(given: Positions, default: str, length: int) -> list[int] | None:
 class CopiedHeads(SiteEdit):
     """Puts mixed values of another run into some copies of a batch."""
 
-    def __init__(self, source: dict[str, Tensor], changes: Sequence[Change], copies: int) -> None:
+    def __init__(self, source: dict[str, Tensor], changes: Sequence[SiteChange], copies: int) -> None:
         self.source, self.copies = source, copies
-        self.changes: dict[str, list[tuple[int, Change]]] = {}
+        self.changes: dict[str, list[tuple[int, SiteChange]]] = {}
         for copy, change in enumerate(changes):
             if change.place:
                 self.changes.setdefault(change.place, []).append((copy, change))
@@ -202,13 +202,14 @@ class CopiedHeads(SiteEdit):
             low, high = max(low, start), min(high, stop)
             if low < high:
                 parts[copy, :, heads, low - start : high - start] = self.source[name][:, heads, low:high]
-        return parts.flatten(0, 1)
+        patched: Tensor = parts.flatten(0, 1)
+        return patched
 
 
 def site_patches(source: dict[str, Tensor]) -> Any:
     """How a sweep patches heads."""
 
-    def edits(changes: Sequence[Change], copies: int) -> tuple[SiteEdit, None]:
+    def edits(changes: Sequence[SiteChange], copies: int) -> tuple[SiteEdit, None]:
         return CopiedHeads(source, changes, copies), None
 
     return edits
@@ -217,7 +218,7 @@ def site_patches(source: dict[str, Tensor]) -> Any:
 def layer_patches(source: dict[str, Tensor]) -> Any:
     """How a sweep patches the rows that leave layers."""
 
-    def edits(changes: Sequence[Change], copies: int) -> tuple[None, LayerEdit]:
+    def edits(changes: Sequence[SiteChange], copies: int) -> tuple[None, LayerEdit]:
         places = {change.place for change in changes}
 
         def edit(name: str, rows: Tensor) -> Tensor:
@@ -232,7 +233,9 @@ def layer_patches(source: dict[str, Tensor]) -> Any:
                         else slice(change.position, change.position + 1)
                     )
                     parts[copy, :, where] = source[name][:, where]
-            return parts.flatten(0, 1)
+            patched: Tensor = parts.flatten(0, 1)
+
+        return patched
 
         return None, edit
 

@@ -23,10 +23,10 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.ablation import checked_heads
 from regard.observation.causes.measures import Answer, Measured, Words, measure_of
-from regard.observation.causes.patching import CopiedHeads, Pair, Positions, patch_grid
+from regard.observation.causes.patching import CopiedHeads, Positions, RunPair, patch_grid
 from regard.observation.causes.rerun import RowsEdit, SiteEdit
 from regard.observation.causes.result import PatchResult
-from regard.observation.causes.sweep import Change, Sweep
+from regard.observation.causes.sweep import SiteChange, Sweep
 from regard.observation.seen import Seen
 
 THROUGH = ("query", "key", "value")
@@ -69,7 +69,7 @@ def patch_paths(
             raise unknown_name("through", way, THROUGH)
     if not ways:
         raise BadValue(f"through: expected at least one of {', '.join(THROUGH)}, got none.")
-    pair = Pair(seen, clean, corrupted, into)
+    pair = RunPair(seen, clean, corrupted, into)
     judged = measure_of(
         measure,
         answer,
@@ -84,8 +84,8 @@ def patch_paths(
     held = pair.receiver.values
     rows = _rows_of(pair, ends) if ends and len(set(ways)) < len(THROUGH) else {}
 
-    def edits(changes: Sequence[Change], copies: int) -> tuple[SiteEdit, None]:
-        made = Frozen(pair.donor.values, held, changes, copies, ends)
+    def edits(changes: Sequence[SiteChange], copies: int) -> tuple[SiteEdit, None]:
+        made = FrozenHeads(pair.donor.values, held, changes, copies, ends)
         if not ends:
             return made, None
         first: SiteEdit = FrozenRows(made, rows, ways, copies) if rows else made
@@ -100,7 +100,7 @@ def patch_paths(
     return patch_grid(pair, sweep, edits, "heads", positions, None, tokens, told)
 
 
-class Frozen(SiteEdit):
+class FrozenHeads(SiteEdit):
     """All heads keep their outputs but the sender of each copy, which is patched; what receivers give is recorded."""
 
     sites = None
@@ -109,7 +109,7 @@ class Frozen(SiteEdit):
         self,
         donor: dict[str, Tensor],
         held: dict[str, Tensor],
-        changes: Sequence[Change],
+        changes: Sequence[SiteChange],
         copies: int,
         ends: Mapping[str, Sequence[int]],
     ) -> None:
@@ -138,7 +138,7 @@ class FrozenRows(RowsEdit):
     sites = None
 
     def __init__(
-        self, frozen: Frozen, rows: Mapping[str, Sequence[Tensor]], ways: Sequence[str], copies: int
+        self, frozen: FrozenHeads, rows: Mapping[str, Sequence[Tensor]], ways: Sequence[str], copies: int
     ) -> None:
         self.frozen, self.kept, self.ways, self.copies = frozen, rows, ways, copies
 
@@ -186,7 +186,7 @@ class _RowsRecording(RowsEdit):
         return query, key, value
 
 
-def _rows_of(pair: Pair, ends: Mapping[str, Sequence[int]]) -> dict[str, Sequence[Tensor]]:
+def _rows_of(pair: RunPair, ends: Mapping[str, Sequence[int]]) -> dict[str, Sequence[Tensor]]:
     kept = _RowsRecording(list(ends))
     pair.rerun.run(pair.call, kept)
     return kept.found

@@ -109,7 +109,7 @@ class Rerun:
                 handle.remove()
 
 
-class Recording(SiteEdit):
+class RunRecording(SiteEdit):
     """Keeps the mixed values of every site, and the outputs of every layer."""
 
     sites = None
@@ -150,14 +150,14 @@ class _Changing(Observer):
                 return adapter.edited(function, args, kwargs, bound)
             except NotImplementedError as why:
                 if isinstance(
-                    self.edit, Recording
+                    self.edit, RunRecording
                 ):  # a site that is not recorded is not offered for patching
                     return function(*args, **kwargs)
                 raise Unsupported(f"{name}: {why} Choose other sites, or layers.") from why
 
         return run
 
-    def note(self, adapter: Adapter, original: Function, module: nn.Module | None, *rest: Any) -> None:  # type: ignore[override]
+    def note(self, adapter: Adapter, original: Function, module: nn.Module | None, *rest: Any) -> None:
         path, name = self.path(adapter, module), self.next_name(adapter, module)
         _, _, number = name.partition("#")
         self.met[path] = int(number or 1)

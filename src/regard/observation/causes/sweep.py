@@ -28,7 +28,7 @@ COARSE = 5e-2  # the same in half precision
 
 
 @dataclass(frozen=True)
-class Change:
+class SiteChange:
     """One intervention: where, and from which source of rows it is taken."""
 
     place: str  # the name of a site or layer
@@ -36,7 +36,7 @@ class Change:
     position: int | None = None  # None: all positions
 
 
-Edits = Callable[[Sequence[Change], int], tuple[SiteEdit | None, LayerEdit | None]]
+Edits = Callable[[Sequence[SiteChange], int], tuple[SiteEdit | None, LayerEdit | None]]
 
 
 class Sweep:
@@ -89,7 +89,7 @@ class Sweep:
         numbers = sum(tensor.numel() for tensor in tensors_in(self.plain)) or 1
         return max(2, min(256, ROWS // max(1, rows * self.batch), LARGEST // numbers))
 
-    def run(self, changes: Sequence[Change], edits: Edits) -> Tensor:
+    def run(self, changes: Sequence[SiteChange], edits: Edits) -> Tensor:
         """The measure under each change."""
         found = torch.full((len(changes),), torch.nan, dtype=torch.float64)
         depths = self._depths()
@@ -106,14 +106,14 @@ class Sweep:
             order = order[len(part) :]
         return found
 
-    def _try(self, changes: list[Change], edits: Edits, first: int, way: str) -> Tensor | None:
+    def _try(self, changes: list[SiteChange], edits: Edits, first: int, way: str) -> Tensor | None:
         """The measures of one batch; None where this way fails."""
         if way == "single":
             self.forwards += 1
             at_sites, at_layers = edits(changes, 1)
             return self.measure.each(self.rerun.run(self.call, at_sites, at_layers), 1, self.batch)
         copies = len(changes) + 1
-        unchanged = Change("")
+        unchanged = SiteChange("")
         try:
             at_sites, at_layers = edits([unchanged, *changes], copies)
             skip = self._known(first, copies) if way == "skipping" else {}

@@ -1,6 +1,6 @@
 """What the parts of a model write into its rows, and runs on some of these writes alone, with all scales held.
 
-Writes are the outputs of modules with weights (linear maps, convolutions, embeddings) inside or before the layers, and
+ModelWrites are the outputs of modules with weights (linear maps, convolutions, embeddings) inside or before the layers, and
 the mixed values of each head, which pass on through their output projection. In a run on parts alone every such output
 is the one of the plain run or zero, so nothing that a part causes in later layers is in it. Norms multiply by the
 scale of the plain run. After the last layer nothing is replaced: the head of the model runs, with the gates of its
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.observation.ablation import logits_of
 from regard.observation.causes.copies import ModelCall, first_tensor, with_first_tensor
-from regard.observation.causes.rerun import Recording, Rerun, SiteEdit
+from regard.observation.causes.rerun import Rerun, RunRecording, SiteEdit
 from regard.observation.observer import numbered, parts_of
 
 EMBEDDING = "embedding"  # the place of writes outside the layers
@@ -31,7 +31,7 @@ _ACTIVATIONS = tuple(
 
 
 @dataclass(frozen=True)
-class Part:
+class WritingPart:
     """A part of a model that writes: one head of a site, or a layer beside its heads. An empty place: no part."""
 
     place: str
@@ -49,7 +49,7 @@ class _Kept:
     bias: Tensor | None = None
 
 
-class Writes:
+class ModelWrites:
     """The writes of one plain run on a single example."""
 
     def __init__(self, rerun: Rerun) -> None:
@@ -61,18 +61,20 @@ class Writes:
         self.logit_count = 0
         self.weighted, self.norms, self.activations = _sorted_parts(rerun.model)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[WritingPart]:
         """No part, then every part that writes: each head, the embedding, what each layer writes beside its heads."""
-        heads = [Part(site, head) for site, values in self.values.items() for head in range(values.shape[1])]
+        heads = [
+            WritingPart(site, head) for site, values in self.values.items() for head in range(values.shape[1])
+        ]
         places = dict.fromkeys(kept.place for kept in self.calls.values() if kept.output is not None)
-        return [Part(""), *heads, *(Part(place) for place in places)]
+        return [WritingPart(""), *heads, *(WritingPart(place) for place in places)]
 
     def record(self, call: ModelCall) -> Any:
         """The plain run, with everything kept that runs on parts need."""
-        layers = Recording()
+        layers = RunRecording()
         self.rerun.run(call, at_layers=layers.layer)
         state = _Place(len(layers.layers))
-        recording = Recording()
+        recording = RunRecording()
         with self._hooked(state, recording):
             output = self.rerun.run(call, recording, state.left)
         self.values = recording.values
@@ -80,7 +82,7 @@ class Writes:
         return output
 
     @contextlib.contextmanager
-    def _hooked(self, state: _Place, recording: Recording) -> Iterator[None]:
+    def _hooked(self, state: _Place, recording: RunRecording) -> Iterator[None]:
         counts: dict[str, int] = {}
 
         def keep(path: str, kind: str) -> Callable[..., None]:
@@ -122,7 +124,7 @@ class Writes:
             for handle in handles:
                 handle.remove()
 
-    def _projects(self, recording: Recording, given: Tensor) -> bool:
+    def _projects(self, recording: RunRecording, given: Tensor) -> bool:
         """Whether a module reads the joined heads of the newest site: then it is their output projection."""
         if not recording.values:
             return False
@@ -153,7 +155,7 @@ class Writes:
         self.unfrozen[name] = None
         return _Kept()
 
-    def alone(self, call: ModelCall, parts: Sequence[Part]) -> Any:
+    def alone(self, call: ModelCall, parts: Sequence[WritingPart]) -> Any:
         """The output of the model with, in each copy of the examples, one part's writes and no others."""
         copies = len(parts)
         counts: dict[str, int] = {}
@@ -190,7 +192,7 @@ class Writes:
                 else:
                     vars(module)["forward"] = own
 
-    def _masked(self, kept: _Kept, parts: Sequence[Part]) -> Any:
+    def _masked(self, kept: _Kept, parts: Sequence[WritingPart]) -> Any:
         rows = first_tensor(kept.output)
         assert rows is not None
         shares = [1.0 if part.head is None and part.place == kept.place else 0.0 for part in parts]
@@ -220,7 +222,7 @@ class _Place:
 class _HeadsAlone(SiteEdit):
     """In each copy the mixed values of at most one head, as in the plain run."""
 
-    def __init__(self, values: dict[str, Tensor], parts: Sequence[Part]) -> None:
+    def __init__(self, values: dict[str, Tensor], parts: Sequence[WritingPart]) -> None:
         self.values, self.parts = values, parts
         self.sites = values
 
@@ -230,7 +232,8 @@ class _HeadsAlone(SiteEdit):
         for copy, part in enumerate(self.parts):
             if part.head is not None and part.place == name:
                 found[copy, :, part.head] = kept[:, part.head]
-        return found.flatten(0, 1)
+        joined: Tensor = found.flatten(0, 1)
+        return joined
 
 
 def _times(tensor: Tensor, copies: int) -> Tensor:
