@@ -146,8 +146,8 @@ def test_random_maps_are_as_good_as_the_mean_over_all_choices_and_the_right_map_
     seen = observed(model, ids)
     terms = model.embedding(ids[0]) @ model.head.weight[1]
     found = seen.faithfulness(
-        scores={"right": terms.clamp(min=0), "wrong": (-terms).clamp(min=0)}, measure="logit", answer=1, baseline="zero",
-        shares=[2 / 7], draws=400,
+        scores={"right": terms.clamp(min=0), "wrong": (-terms).clamp(min=0)}, measure="logit", answer=1,
+        baseline="zero", shares=[2 / 7], draws=400,
     )  # fmt: skip
     right, wrong = (next(one for one in found.maps if one.name == name) for name in ("right", "wrong"))
     every = torch.tensor(

@@ -118,9 +118,9 @@ def patch_grid(
                     )
     for cell, value in zip(cells, sweep.run(changes, edits).tolist(), strict=True):
         values[cell] = value
-    ends = [
+    clean, corrupted = (
         float(sweep.measure.each(pair.outputs[run], 1, pair.call.batch)) for run in ("clean", "corrupted")
-    ]
+    )
     return PatchResult(
         values, at, names, where, sweep.measure.words, clean, corrupted, pair.into,
         None if tokens is None else [str(token) for token in tokens], sweep.forwards, sweep.ways[0], paths,
@@ -234,8 +234,7 @@ def layer_patches(source: dict[str, Tensor]) -> Any:
                     )
                     parts[copy, :, where] = source[name][:, where]
             patched: Tensor = parts.flatten(0, 1)
-
-        return patched
+            return patched
 
         return None, edit
 

@@ -149,9 +149,7 @@ class _Changing(Observer):
             try:
                 return adapter.edited(function, args, kwargs, bound)
             except NotImplementedError as why:
-                if isinstance(
-                    self.edit, RunRecording
-                ):  # a site that is not recorded is not offered for patching
+                if isinstance(self.edit, RunRecording):  # what is not recorded is not offered for patching
                     return function(*args, **kwargs)
                 raise Unsupported(f"{name}: {why} Choose other sites, or layers.") from why
 

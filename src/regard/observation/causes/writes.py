@@ -1,6 +1,6 @@
 """What the parts of a model write into its rows, and runs on some of these writes alone, with all scales held.
 
-ModelWrites are the outputs of modules with weights (linear maps, convolutions, embeddings) inside or before the layers, and
+Writes are the outputs of modules with weights (linear maps, convolutions, embeddings) inside or before the layers, and
 the mixed values of each head, which pass on through their output projection. In a run on parts alone every such output
 is the one of the plain run or zero, so nothing that a part causes in later layers is in it. Norms multiply by the
 scale of the plain run. After the last layer nothing is replaced: the head of the model runs, with the gates of its
