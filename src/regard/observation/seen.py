@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from regard.observation.analysis.difference import AttentionDifference
     from regard.observation.analysis.patterns import HeadFacts
     from regard.observation.causes.attributions import InputAttributions
+    from regard.observation.causes.circuits import Circuits
     from regard.observation.causes.contributions import Contributions
     from regard.observation.causes.faithfulness import Faithfulness
     from regard.observation.causes.lens import LogitLens
+    from regard.observation.causes.movers import MoverHead
     from regard.observation.causes.result import PatchResult
 
 
@@ -247,6 +249,20 @@ class Seen:
         from regard.observation.causes.faithfulness import faithfulness
 
         return faithfulness(self, inputs, **options)
+
+    def circuits(self, **options: Any) -> Circuits:
+        """Induction, previous-token and duplicate-token heads, by what they do (`causes.circuits`)."""
+        from regard.observation.causes.circuits import find_circuits
+
+        label_partial(self, "circuits")
+        return find_circuits(self, **options)
+
+    def name_movers(self, clean: Any, corrupted: Any, **options: Any) -> list[MoverHead]:
+        """Heads that look at the answer earlier in the text and write it (`causes.movers`)."""
+        from regard.observation.causes.movers import name_movers
+
+        label_partial(self, "name_movers")
+        return name_movers(self, clean, corrupted, **options)
 
     def gradient(self, number: Tensor) -> None:
         """Take the gradient of a number, which `Site.times_gradient` needs (`gradients`)."""

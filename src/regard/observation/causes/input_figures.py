@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from regard.observation import panels
 from regard.observation.causes.attributions import InputAttributions
 from regard.observation.causes.faithfulness import Faithfulness
 from regard.observation.causes.figures import heat_map, heat_maps
 from regard.observation.figure_text import lines_of, readable
+from regard.observation.panels import Floats
 from regard.observation.plotting import ONE_COLUMN, TWO_COLUMNS, shortest
 
 MARK, BAND = "#2a5fb4", "#c9ccd1"
@@ -21,7 +22,7 @@ def plot_attributions(
 ) -> Figure:
     """Each method's scores in a row, relative to its largest; pictures as maps of patches."""
     names = list(found.scores)
-    table = np.stack([_relative(found.scores[name].numpy()) for name in names])
+    table = np.stack([_relative(found.scores[name]) for name in names])
     agree = [value for value in found.agreement().values() if np.isfinite(value)]
     told = title or (
         f"{found.measured} = {found.value:.3g}; completeness gap {found.relative_gap:.1%}; "
@@ -74,8 +75,6 @@ def plot_faithfulness(
         return panels.trimmed(figure)
 
 
-def _relative(
-    scores: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    largest = np.abs(scores).max(initial=0.0)
-    return scores / largest if largest else torch.zeros(len(scores)).double().numpy()
+def _relative(scores: Tensor) -> Floats:
+    """Scores relative to the largest; zeros where all are."""
+    return (scores / scores.abs().max().clamp(min=1e-300)).float().numpy()

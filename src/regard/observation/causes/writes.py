@@ -10,7 +10,7 @@ activations held (f(x) = x · f(x)/x).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,9 @@ class ModelWrites:
         self.projections: set[str] = set()  # calls that project heads, which are never replaced
         self.unfrozen: dict[str, None] = {}
         self.logit_count = 0
-        self.weighted, self.norms, self.activations = _sorted_parts(rerun.model)
+        self.weighted, self.norms, self.activations = _sorted_parts(
+            rerun.model, {site.partition("#")[0] for site in rerun.sites}
+        )
 
     def parts(self) -> list[WritingPart]:
         """No part, then every part that writes: each head, the embedding, what each layer writes beside its heads."""
@@ -241,14 +243,17 @@ def _times(tensor: Tensor, copies: int) -> Tensor:
 
 
 def _sorted_parts(
-    model: nn.Module,
+    model: nn.Module, sites: Collection[str]
 ) -> tuple[dict[nn.Module, str], dict[nn.Module, str], dict[nn.Module, str]]:
-    """Modules without submodules: those with weights, norms, and activations, each with its path."""
+    """Modules without submodules: those with weights, norms, and activations, each with its path.
+
+    A module that attends itself is none of them: what its heads write is told apart.
+    """
     weighted: dict[nn.Module, str] = {}
     norms: dict[nn.Module, str] = {}
     activations: dict[nn.Module, str] = {}
     for module, path in parts_of(model).items():
-        if any(True for _ in module.children()):
+        if path in sites or any(True for _ in module.children()):
             continue
         kind = type(module).__name__
         if "norm" in kind.lower() and not isinstance(module, nn.modules.batchnorm._BatchNorm):
