@@ -21,7 +21,6 @@ class TranslatedMasks:
 
     mask: Mask | None
     bias: Bias | None
-    keep: Tensor | None  # (b,k): keys that are no padding
 
 
 def translate(
@@ -31,34 +30,44 @@ def translate(
     sizes: tuple[int, int],
     extra: int,
     dtype: torch.dtype,
+    is_finite: bool,
 ) -> TranslatedMasks:
     """The masks of a call with `sizes` (b,h). The first `extra` keys are visible to every query.
 
     key_padding_mask (b,k); attn_mask (q,k) or (b·h,q,k), unless it is `causal`; each bool (True = hidden) or floating point (added to the
     scores; in a key_padding_mask −inf hides the key, so that it is never read).
+    `is_finite`: no key or value is NaN, infinite or near overflow, so that a bias of −inf hides as well as a mask does.
     """
     found: list[Mask | None] = []
     added: list[Bias] = []
-    keep = None
     if key_padding_mask is not None:
-        hidden = key_padding_mask
+        keep = real_keys(key_padding_mask)
         if key_padding_mask.dtype != torch.bool:
-            hidden = key_padding_mask == -torch.inf
-            finite = key_padding_mask.masked_fill(hidden, 0)
+            finite = key_padding_mask.masked_fill(~keep, 0)
             if finite.requires_grad or not readable(finite) or bool(finite.any()):
                 added.append(_dense_bias(finite[:, None, None, :], extra, dtype))
-        keep = ~hidden
         found.append(PaddingMask(_with_columns(keep, extra, True)))
     if causal:
         found.append(masks.causal(align="top-left") if extra == 0 else masks.causal(offset=extra))
     elif attn_mask is not None:
         by_head = attn_mask[None, None] if attn_mask.dim() == 2 else attn_mask.unflatten(0, sizes)
-        if attn_mask.dtype == torch.bool:
+        if attn_mask.dtype == torch.bool and is_finite and key_padding_mask is None:
+            # torch's kernels take a bias, but no mask of pairs.
+            numbers = torch.zeros_like(by_head, dtype=dtype).masked_fill_(by_head, -torch.inf)
+            added.append(_dense_bias(numbers, extra, dtype))
+        elif attn_mask.dtype == torch.bool:
             found.append(DenseMask(_with_columns(~by_head, extra, True)))
         else:
             added.append(_dense_bias(by_head, extra, dtype))
     bias = None if not added else added[0] if len(added) == 1 else added[0] + added[1]
-    return TranslatedMasks(joined(*found), bias, keep)
+    return TranslatedMasks(joined(*found), bias)
+
+
+def real_keys(key_padding_mask: Tensor) -> Tensor:
+    """Which keys are no padding, (b,k): in a mask of numbers, those that are not −inf."""
+    if key_padding_mask.dtype == torch.bool:
+        return ~key_padding_mask
+    return key_padding_mask != -torch.inf
 
 
 def is_causal_mask(attn_mask: Tensor) -> bool:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 import regard.core.attention as core
 from regard.interop.torch import checks, scripted
-from regard.interop.torch.masks import is_causal_mask, translate
+from regard.implementations.sdpa import is_bounded
+from regard.interop.torch.masks import is_causal_mask, real_keys, translate
 from regard.interop.torch.nested import check_nested, forward_nested
 from regard.interop.torch.projections import join_heads, order_columns, project, split_heads, with_extra_rows
 from regard.interop.torch.short import run_short, runs_short
@@ -133,16 +134,18 @@ class MultiheadAttention(nn.MultiheadAttention):
         batch_first = self.batch_first or not is_batched
         batch = query.shape[0 if batch_first else 1]
         extra = (self.bias_k is not None) + bool(self.add_zero_attn)
+        keep = None if key_padding_mask is None else real_keys(key_padding_mask)
+        hides = causal or keep is not None or (by_pair is not None and by_pair.dtype == torch.bool)
+        heads = self._heads(query, key, value, batch_first, keep, hides)
+        is_finite = (hides or need_weights) and all(is_bounded(part) for part in heads)
         found = translate(
-            key_padding_mask, by_pair, causal, (batch, self.num_heads), extra, self._score_dtype(query)
+            key_padding_mask, by_pair, causal, (batch, self.num_heads), extra, heads[0].dtype, is_finite
         )
-        guarded = found.mask is not None
-        heads = self._heads(query, key, value, batch_first, found.keep, guarded)
         options: dict[str, Any] = {"mask": found.mask, "bias": found.bias}
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
-            mixed, weights = attend_with_weights(*heads, dropout, **options)
+            mixed, weights = attend_with_weights(*heads, dropout, is_finite, **options)
             weights = order_columns(weights, extra)
             weights = weights.mean(1) if average_attn_weights else weights
         else:
@@ -160,13 +163,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         value: Tensor,
         batch_first: bool,
         keep: Tensor | None,
-        guarded: bool,
+        hides: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (b,h,length,d), with keys and values that the layer adds in front.
 
-        `guarded`: something may be hidden, so non-finite rows are kept out of the gradients of the projections.
+        `hides`: something may be hidden, so non-finite rows are kept out of the gradients of the projections.
         """
-        clean = {id(given): zero_nonfinite(given, guarded) for given in (query, key, value)}
+        clean = {id(given): zero_nonfinite(given, hides) for given in (query, key, value)}
         inputs = [clean[id(given)][0] for given in (query, key, value)]  # what was the same tensor still is
         projected = project(
             inputs[0], inputs[1], inputs[2], self.in_proj_weight,
@@ -185,12 +188,6 @@ class MultiheadAttention(nn.MultiheadAttention):
             with_extra_rows(heads[1], self.bias_k, self.add_zero_attn),
             with_extra_rows(heads[2], self.bias_v, self.add_zero_attn),
         )
-
-    @torch.jit.unused
-    def _score_dtype(self, query: Tensor) -> torch.dtype:
-        """The dtype of the projected queries, less autocast, which `attend` applies to biases itself."""
-        weight = self.in_proj_weight if self.in_proj_weight is not None else self.q_proj_weight
-        return query.dtype if weight is None else weight.dtype
 
     def _scripted(
         self,
