@@ -12,7 +12,14 @@ from regard.interop.torch import checks, scripted
 from regard.implementations.sdpa import is_bounded
 from regard.interop.torch.masks import is_causal_mask, real_keys, translate
 from regard.interop.torch.nested import check_nested, forward_nested
-from regard.interop.torch.projections import join_heads, order_columns, project, split_heads, with_extra_rows
+from regard.interop.torch.projections import (
+    each_once,
+    join_heads,
+    order_columns,
+    project,
+    split_heads,
+    with_extra_rows,
+)
 from regard.interop.torch.short import run_short, runs_short
 from regard.interop.torch.with_weights import attend_with_weights
 from regard.nn.nonfinite import restore_nonfinite, zero_nonfinite
@@ -128,8 +135,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not causal and runs_short(self, query, key, value, key_padding_mask, attn_mask, need_weights):
             return run_short(self, query, key_padding_mask, attn_mask, need_weights, average_attn_weights)
         if not is_batched:
-            rows = {id(given): given[None] for given in (query, key, value)}
-            query, key, value = rows[id(query)], rows[id(key)], rows[id(value)]
+            query, key, value = each_once(lambda rows: rows[None], query, key, value)
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         batch_first = self.batch_first or not is_batched
         batch = query.shape[0 if batch_first else 1]
@@ -169,17 +175,15 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         `hides`: something may be hidden, so non-finite rows are kept out of the gradients of the projections.
         """
-        clean = {id(given): zero_nonfinite(given, hides) for given in (query, key, value)}
-        inputs = [clean[id(given)][0] for given in (query, key, value)]  # what was the same tensor still is
+        clean = each_once(lambda rows: zero_nonfinite(rows, hides), query, key, value)
         projected = project(
-            inputs[0], inputs[1], inputs[2], self.in_proj_weight,
+            clean[0][0], clean[1][0], clean[2][0], self.in_proj_weight,
             (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight), self.in_proj_bias,
         )  # fmt: skip
         # In self-attention a padded key is also a padded query, whose contents are not read.
         real = (keep if query is key else None, None, None)
         heads = []
-        for given, rows, kept in zip((query, key, value), projected, real, strict=True):
-            nonfinite = clean[id(given)][1]
+        for (_, nonfinite), rows, kept in zip(clean, projected, real, strict=True):
             if nonfinite is not None and not batch_first:
                 nonfinite = nonfinite.mT
             heads.append(restore_nonfinite(split_heads(rows, self.num_heads, batch_first), nonfinite, kept))

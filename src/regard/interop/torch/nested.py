@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.interop.torch.checks import TorchMisuse
+from regard.interop.torch.projections import each_once
 
 if TYPE_CHECKING:
     from regard.interop.torch.multihead_attention import MultiheadAttention
@@ -24,10 +25,9 @@ def forward_nested(
     """The output as a nested tensor like the query; weights as a padded batch (b,q,k) or (b,h,q,k), 0 in padding."""
     query_keep = _real_rows(query)
     key_keep = query_keep if key is query else _real_rows(key)
-    padded = {id(rows): torch.nested.to_padded_tensor(rows, 0.0) for rows in (query, key, value)}
-    inputs = (padded[id(query)], padded[id(key)], padded[id(value)])  # what was the same tensor still is
+    padded = each_once(lambda rows: torch.nested.to_padded_tensor(rows, 0.0), query, key, value)
     output, weights = layer(
-        *inputs,
+        *padded,
         key_padding_mask=~key_keep,
         need_weights=need_weights,
         average_attn_weights=average_attn_weights,

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+
+Result = TypeVar("Result")
+
+
+def each_once(
+    function: Callable[[Tensor], Result], query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Result, Result, Result]:
+    """`function` of the three inputs, called once for inputs that are the same tensor: their results are the same, too.
+
+    By `is` and not in a dict by `id`, which would make `torch.compile` compile again for every new tensor.
+    """
+    of_query = function(query)
+    of_key = of_query if key is query else function(key)
+    of_value = of_key if value is key else of_query if value is query else function(value)
+    return of_query, of_key, of_value
 
 
 def project(
