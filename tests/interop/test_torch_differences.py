@@ -63,8 +63,16 @@ def test_a_head_that_sees_nothing_adds_nothing_while_the_others_attend(by_head):
             output, weights = ours.train(training)(
                 given, given, given, attn_mask=pairs, average_attn_weights=False
             )
-            heads = torch.stack([weights[0, h] @ (given[0] @ ours.in_proj_weight[8 + 2 * h : 10 + 2 * h].T
-                                                  + ours.in_proj_bias[8 + 2 * h : 10 + 2 * h]) for h in (0, 1)])
+            heads = torch.stack(
+                [
+                    weights[0, h]
+                    @ (
+                        given[0] @ ours.in_proj_weight[8 + 2 * h : 10 + 2 * h].T
+                        + ours.in_proj_bias[8 + 2 * h : 10 + 2 * h]
+                    )
+                    for h in (0, 1)
+                ]
+            )
             expected = ours.out_proj(torch.cat([heads[0], heads[1]], -1))
         assert not weights[0, 0, 1].any() and bool(weights[0, 1, 1].any()) == by_head
         torch.testing.assert_close(output[0], expected)
@@ -111,7 +119,9 @@ def test_a_padded_row_that_is_nan_changes_neither_outputs_nor_gradients():
                 found.append([output[~padding], *torch.autograd.grad(loss, list(ours.parameters()))])
             with torch.no_grad():
                 ours.eval()
-                found.append([ours(given, given, given, key_padding_mask=padding)[0][~padding], *found[-1][1:]])
+                found.append(
+                    [ours(given, given, given, key_padding_mask=padding)[0][~padding], *found[-1][1:]]
+                )
                 ours.train()
         for other in found[1:]:
             torch.testing.assert_close(other, found[0], rtol=1e-5, atol=1e-5)
@@ -137,7 +147,9 @@ def test_a_wrong_hint_is_causal_does_not_replace_the_mask():
     theirs, ours = uniform_layers(batch_first=True)
     only_last = torch.tensor([[True, True, False]] * 3)
     for need_weights in (True, False):
-        output, _ = ours(VALUES, VALUES, VALUES, attn_mask=only_last, is_causal=True, need_weights=need_weights)
+        output, _ = ours(
+            VALUES, VALUES, VALUES, attn_mask=only_last, is_causal=True, need_weights=need_weights
+        )
         torch.testing.assert_close(output[0], torch.tensor([[10.0, 21.0]] * 3))
     dropped, _ = theirs(VALUES, VALUES, VALUES, attn_mask=only_last, is_causal=True, need_weights=False)
     torch.testing.assert_close(dropped[0, 0], torch.tensor([12.0, 20.0]))  # query 0 sees itself alone
@@ -150,9 +162,7 @@ def test_an_added_key_is_visible_to_every_query_of_a_causal_mask(need_weights):
         for layer in (theirs, ours):
             layer.bias_v.copy_(torch.tensor([[[6.0, 3.0]]]))
     later = torch.ones(3, 3, dtype=torch.bool).triu(1)
-    output, weights = ours(
-        VALUES, VALUES, VALUES, attn_mask=later, is_causal=True, need_weights=need_weights
-    )
+    output, weights = ours(VALUES, VALUES, VALUES, attn_mask=later, is_causal=True, need_weights=need_weights)
     # Query i takes the mean of values 0 … i, of the learned value and of zeros: i + 3 in all.
     expected = torch.tensor([[8 / 3, 3 / 3], [12 / 4, 11 / 4], [12 / 5, 12 / 5]]) + torch.tensor(BIAS)
     torch.testing.assert_close(output[0], expected)

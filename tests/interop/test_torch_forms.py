@@ -61,7 +61,11 @@ def test_a_scripted_layer_gives_what_the_layer_gives(options, batch_first):
     for extra in CALLS.values():
         for average in (True, False):
             mine, other = (
-                [part for part in layer(query, key, value, average_attn_weights=average, **extra) if part is not None]
+                [
+                    part
+                    for part in layer(query, key, value, average_attn_weights=average, **extra)
+                    if part is not None
+                ]
                 for layer in (ours, scripted)
             )
             assert_same(mine, other, 2e-6)
@@ -136,7 +140,9 @@ def test_a_compiled_layer_gives_what_the_layer_gives():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", CALLS.values(), ids=list(CALLS))
-@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True, "add_zero_attn": True}], ids=["plain", "added-keys"])
+@pytest.mark.parametrize(
+    "options", [{}, {"add_bias_kv": True, "add_zero_attn": True}], ids=["plain", "added-keys"]
+)
 def test_every_call_compiles_in_one_graph(options, extra):
     torch.compiler.reset()
     _, ours = pair(batch_first=True, **options)
@@ -177,6 +183,7 @@ def test_gradients_of_torch_func_are_those_of_torch(extra):
     theirs, ours = pair(batch_first=True)
     given, found = rows(2, LENGTH, 15), []
     for layer in (ours, theirs):
+
         def loss(parameters, layer=layer):
             return functional_call(layer, parameters, (given, given, given), extra)[0].square().sum()
 
@@ -199,7 +206,9 @@ def test_second_derivatives_work_where_torch_has_them_and_are_named_elsewhere():
 
     def second(layer, **extra):
         given = rows(2, LENGTH, 15).requires_grad_()
-        first = torch.autograd.grad(layer(given, given, given, **extra)[0].square().sum(), given, create_graph=True)
+        first = torch.autograd.grad(
+            layer(given, given, given, **extra)[0].square().sum(), given, create_graph=True
+        )
         return torch.autograd.grad(first[0].square().sum(), layer.in_proj_weight)
 
     found = [second(layer) for layer in (ours, theirs)]

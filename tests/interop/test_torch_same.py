@@ -71,11 +71,16 @@ def test_cross_attention_equals_torch_under_every_mask(options, batch_first):
         for name, found in masks(queries, keys).items():
             for need_weights in (True, False):
                 # torch hides the added key from most queries here: see test_torch_differences.py
-                if name == "causal" and not need_weights and ("add_bias_kv" in options or "add_zero_attn" in options):
+                if (
+                    name == "causal"
+                    and not need_weights
+                    and ("add_bias_kv" in options or "add_zero_attn" in options)
+                ):
                     continue
                 extra = {**found, "need_weights": need_weights, "average_attn_weights": batch_first}
                 assert_same(
-                    call_and_differentiate(ours, given, **extra), call_and_differentiate(theirs, given, **extra)
+                    call_and_differentiate(ours, given, **extra),
+                    call_and_differentiate(theirs, given, **extra),
                 )
 
 
@@ -107,7 +112,9 @@ def test_a_single_sequence_without_a_batch_axis_equals_torch(options, average):
         padding, pairs = hidden(keys, seed=1), hidden(HEADS, queries, keys, seed=3)
         for extra in ({}, {"key_padding_mask": padding}, {"attn_mask": pairs}, {"attn_mask": pairs[0]}):
             extra = {**extra, "average_attn_weights": average}
-            assert_same(call_and_differentiate(ours, given, **extra), call_and_differentiate(theirs, given, **extra))
+            assert_same(
+                call_and_differentiate(ours, given, **extra), call_and_differentiate(theirs, given, **extra)
+            )
 
 
 def test_encoder_decoder_attention_with_one_source_equals_torch():
@@ -136,7 +143,9 @@ def test_constructor_parameters_and_state_are_those_of_torch(options):
     assert list(ours.state_dict()) == list(theirs.state_dict())
     assert_same(list(ours.state_dict().values()), list(theirs.state_dict().values()), 0)
     assert repr(ours) == repr(theirs)
-    assert {n for n in vars(theirs) if not n.startswith("__")} == {n for n in vars(ours) if not n.startswith("__")}
+    assert {n for n in vars(theirs) if not n.startswith("__")} == {
+        n for n in vars(ours) if not n.startswith("__")
+    }
     assert isinstance(ours, nn.MultiheadAttention)
     ours.load_state_dict(theirs.state_dict())
 
@@ -157,7 +166,8 @@ def test_results_have_the_dtype_of_the_inputs_in_every_precision(dtype):
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5}[dtype]
     for extra in ({}, {"need_weights": False}, {"key_padding_mask": hidden(2, 19, seed=1)}):
         mine, other = (
-            [part for part in layer(given, given, given, **extra) if part is not None] for layer in (ours, theirs)
+            [part for part in layer(given, given, given, **extra) if part is not None]
+            for layer in (ours, theirs)
         )
         assert_same(mine, other, tolerance)
 
@@ -173,7 +183,7 @@ def test_autocast_gives_the_dtype_and_the_numbers_of_torch():
 
 
 def test_empty_batches_and_empty_sequences_give_empty_results():
-    theirs, ours = pair(14, 2, batch_first=True)
+    _, ours = pair(14, 2, batch_first=True)
     for shape in ((0, 5, 14), (2, 0, 14), (0, 17, 14)):
         for training in (True, False):
             given = torch.zeros(shape)

@@ -5,21 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.core.arguments import readable
-
 
 def zero_nonfinite(rows: Tensor, guarded: bool) -> tuple[Tensor, Tensor | None]:
     """Rows (b,length,dim) with zeros in place of non-finite rows, and which rows those were, (b,length).
 
     A mask keeps a hidden row out of the output, but 0 · NaN would still reach the gradient of the weights that project
-    it. Without a mask (`guarded` is False) nothing is hidden. Then, and where all rows can be seen to be finite, the rows
-    come back as they are, with None.
+    it. Without a mask (`guarded` is False) nothing is hidden, and the rows come back as they are, with None.
     """
     if not guarded:
         return rows, None
     nonfinite = ~rows.detach().isfinite().all(-1)
-    if readable(nonfinite) and not bool(nonfinite.any()):
-        return rows, None
     return rows.masked_fill(nonfinite[..., None], 0), nonfinite
 
 

@@ -1,10 +1,10 @@
 """`MultiheadAttention` takes the place of torch's layer of that name; `replace` swaps it into an existing model.
 
-    >>> import torch
-    >>> from regard.interop.torch import replace
-    >>> network = replace(torch.nn.TransformerEncoderLayer(d_model=16, nhead=4, batch_first=True))
-    >>> network(torch.randn(2, 7, 16)).shape
-    torch.Size([2, 7, 16])
+>>> import torch
+>>> from regard.interop.torch import replace
+>>> network = replace(torch.nn.TransformerEncoderLayer(d_model=16, nhead=4, batch_first=True))
+>>> network(torch.randn(2, 7, 16)).shape
+torch.Size([2, 7, 16])
 """
 
 from regard.interop.torch.checks import TorchMisuse

@@ -34,8 +34,8 @@ def translate(
 ) -> TranslatedMasks:
     """The masks of a call with `sizes` (b,h). The first `extra` keys are visible to every query.
 
-    key_padding_mask (b,k); attn_mask (q,k) or (b·h,q,k), unless it is `causal`; each bool (True = hidden) or floating point (added to the
-    scores; in a key_padding_mask −inf hides the key, so that it is never read).
+    key_padding_mask (b,k); attn_mask (q,k) or (b·h,q,k), unless it is `causal`. Each is bool (True = hidden) or numbers
+    to add to the scores. In a key_padding_mask −inf hides the key, so that it is never read.
     `is_finite`: no key or value is NaN, infinite or near overflow, so that a bias of −inf hides as well as a mask does.
     """
     found: list[Mask | None] = []
@@ -80,7 +80,9 @@ def is_causal_mask(attn_mask: Tensor) -> bool:
     later = torch.ones(attn_mask.shape[-2:], dtype=torch.bool, device=attn_mask.device).triu(1)
     if attn_mask.dtype == torch.bool:
         return bool((attn_mask == later).all())
-    return bool((attn_mask == torch.zeros_like(later, dtype=attn_mask.dtype).masked_fill_(later, -torch.inf)).all())
+    return bool(
+        (attn_mask == torch.zeros_like(later, dtype=attn_mask.dtype).masked_fill_(later, -torch.inf)).all()
+    )
 
 
 def _dense_bias(numbers: Tensor, extra: int, dtype: torch.dtype) -> Bias:

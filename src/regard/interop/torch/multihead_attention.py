@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import regard.core.attention as core
-from regard.interop.torch import checks, scripted
+from regard.core.arguments import readable
 from regard.implementations.sdpa import is_bounded
+from regard.interop.torch import checks, scripted
 from regard.interop.torch.masks import is_causal_mask, real_keys, translate
 from regard.interop.torch.nested import check_nested, forward_nested
 from regard.interop.torch.projections import (
@@ -74,7 +75,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     (tensor([0., 0., 0., 0., 0.], grad_fn=<SelectBackward0>), tensor(False))
     """
 
-    __constants__: ClassVar[list[str]] = ["batch_first", "_specs"]
+    __constants__ = ["batch_first", "_specs"]  # noqa: RUF012 (torch declares it so)
     _specs: ClassVar[tuple[str, str]] = (scripted.PLAIN, scripted.MASKED)
     impl = "auto"  # the implementation of calls with need_weights=False, as `regard.attend` takes it
 
@@ -101,7 +102,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             average_attn_weights: whether weights are the mean over the heads, (b,q,k), or of each head, (b,h,q,k).
             is_causal: says that attn_mask is the causal mask, which then is not read pair by pair.
         """
-        if torch.jit.is_scripting():
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
             return self._scripted(
                 query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             )
@@ -175,7 +176,9 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         `hides`: something may be hidden, so non-finite rows are kept out of the gradients of the projections.
         """
-        clean = each_once(lambda rows: zero_nonfinite(rows, hides), query, key, value)
+        clean = each_once(
+            lambda rows: zero_nonfinite(rows, hides and not _is_seen_to_be_finite(rows)), query, key, value
+        )
         projected = project(
             clean[0][0], clean[1][0], clean[2][0], self.in_proj_weight,
             (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight), self.in_proj_bias,
@@ -226,3 +229,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not is_batched:
             return output[0], None if weights is None else weights[0]
         return output, weights
+
+
+def _is_seen_to_be_finite(rows: Tensor) -> bool:
+    """Whether rows can be read without waiting for a device, and are finite."""
+    return readable(rows) and bool(rows.isfinite().all())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -49,8 +49,8 @@ def check_nested(
     """Raise for nested tensors that torch's layer does not take either, in the words of torch."""
     if not (query.is_nested and key.is_nested and value.is_nested):
         raise TorchMisuse(
-            "MultiheadAttention does not support NestedTensor beside other tensors: expected query, key and value to be "
-            "nested all three."
+            "MultiheadAttention does not support NestedTensor beside other tensors: expected query, key and value to "
+            "be nested all three."
         )
     why = None
     if key_padding_mask is not None or attn_mask is not None:
@@ -85,8 +85,9 @@ def _like(nested: Tensor, padded: Tensor, keep: Tensor) -> Tensor:
         return torch.nested.as_nested_tensor(
             [rows[:length] for rows, length in zip(padded, lengths, strict=True)]
         )
-    if nested.lengths() is None:  # type: ignore[operator]
-        offsets = nested.offsets()  # the same object: torch then knows that the lengths are the same
+    structure: Any = nested  # torch's class of such tensors has these methods
+    if structure.lengths() is None:
+        offsets = structure.offsets()  # the same object: torch then knows that the lengths are the same
     else:
         offsets = torch.nn.functional.pad(keep.sum(1).cumsum(0), (1, 0))
     return torch.nested.nested_tensor_from_jagged(padded[keep], offsets)

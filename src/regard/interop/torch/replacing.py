@@ -17,7 +17,8 @@ from regard.interop.torch.multihead_attention import MultiheadAttention
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_TORCH = MultiheadAttention.__base__  # torch's own class, also where torch.nn.MultiheadAttention was set to ours
+# torch's own class, also where torch.nn.MultiheadAttention was set to ours.
+_TORCH: type[nn.MultiheadAttention] = MultiheadAttention.__bases__[0]
 _KEPT = "_regard_kept"  # where a module keeps the attributes that `replace` changed
 # What sends torch's modules around their layers, to code that reads the weights of self_attn without calling it:
 # the fast path of an encoder layer, and the removal of padding from the inputs of an encoder.
@@ -30,10 +31,10 @@ _SHORTCUTS: dict[type[nn.Module], tuple[str, Any]] = {
 def replace(model: Model) -> Model:
     """Swap every `torch.nn.MultiheadAttention` in `model` for ours, in place, and return `model`.
 
-    Also inside `nn.TransformerEncoderLayer`, `nn.TransformerDecoderLayer`, `nn.Transformer` and what contains them; their
-    fast paths, which would compute attention without calling the layer, are switched off. Subclasses of torch's layer,
-    and layers whose own `forward` was replaced, may compute something else. They stay as they are, and a warning names
-    them. Compile or script a model after this call, not before.
+    Also inside `nn.TransformerEncoder`, `nn.TransformerDecoder` and `nn.Transformer`, whose fast paths, which would
+    compute attention without calling the layer, are switched off. Subclasses of torch's layer, and layers whose own
+    `forward` was replaced, may compute something else. They stay as they are, and a warning names them. Compile or
+    script a model after this call, not before.
     """
     _check(model)
     swapped, left = 0, []
@@ -52,8 +53,8 @@ def replace(model: Model) -> Model:
                 setattr(module, attribute, off)
     if left:
         warnings.warn(
-            f"replace: left {', '.join(left)} as it is: a subclass of torch.nn.MultiheadAttention, or one with a forward "
-            f"of its own, may compute something else.",
+            f"replace: left {', '.join(left)} as it is: a subclass of torch.nn.MultiheadAttention, or one with a "
+            f"forward of its own, may compute something else.",
             stacklevel=2,
         )
     elif not swapped:
@@ -69,7 +70,7 @@ def restore(model: Model) -> Model:
     _check(model)
     for module in model.modules():
         if type(module) is MultiheadAttention:
-            module.__class__ = _TORCH
+            module.__class__ = _TORCH  # type: ignore[assignment]
         for kind, (attribute, _) in _SHORTCUTS.items():
             if isinstance(module, kind) and _KEPT in vars(module):
                 setattr(module, attribute, vars(module).pop(_KEPT))

@@ -51,9 +51,7 @@ def forward_scripted(
         seed = torch.randint(0, 4611686018427387904, [1], device=query.device, dtype=torch.int64)
     scale = 1.0 / math.sqrt(query.shape[3])
     spec = specs[0] if added is None else specs[1]
-    output, _ = torch.ops.regard.tiled(
-        query, key, value, None, seed, tensors, spec, scale, dropout, False
-    )
+    output, _ = torch.ops.regard.tiled(query, key, value, None, seed, tensors, spec, scale, dropout, False)
     weights: Tensor | None = None
     if need_weights:
         scores = torch.matmul(query * scale, key.transpose(-2, -1))

@@ -67,7 +67,7 @@ def runs_short(
         and query.device.type in ("cpu", "cuda")
         and not is_fake_or_meta(query)
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and not torch._C._is_tracing()
         and not torch.is_autocast_enabled(query.device.type)
         and not torch.overrides.has_torch_function(tensors)
         and not needs_plain_torch()
