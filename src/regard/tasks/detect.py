@@ -153,10 +153,10 @@ class Detect(LocatedPictures):
         return "\n".join(lines)
 
     def draw(self, predicted: Any, example: Located, looked: Looked | None) -> Figure:
-        """The picture with its boxes, and what the queries that found them attended to as shades."""
+        """The picture with its boxes, and what each box's query attended to as shades of its colour."""
         found = self.found(predicted)
         names = [f"{self.classes[one['label']]} {one['score']:.2f}" for one in found]
-        weights = np.zeros(0)
-        if looked is not None and found and len(looked.weights) == len(predicted):
-            weights = np.mean([looked.weights[one["query"]] for one in found], 0)
-        return box_figure(example.picture, [one["box"] for one in found], names, weights.tolist())
+        weights: list[list[float]] = []
+        if looked is not None and len(looked.weights) == len(predicted):
+            weights = [list(looked.weights[one["query"]]) for one in found]
+        return box_figure(example.picture, [one["box"] for one in found], names, weights)

@@ -122,5 +122,7 @@ class Segment(LocatedPictures):
         )
 
     def draw(self, predicted: Any, example: Located, looked: Looked | None) -> Figure:
-        """The picture and its mask side by side."""
-        return mask_figure(example.picture, np.asarray(predicted), self.classes)
+        """The picture, its mask, and what each class that was found attended to."""
+        known = looked is not None and len(looked.weights) == len(self.classes)
+        weights = [list(row) for row in looked.weights] if known and looked is not None else []
+        return mask_figure(example.picture, np.asarray(predicted), self.classes, weights)

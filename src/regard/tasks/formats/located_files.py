@@ -63,7 +63,7 @@ class HeldPictures(Sequence[Located]):
         picture = np.rint(made.picture * 255).astype(np.uint8)
         pixels = made.pixels
         if pixels is not None:
-            pixels = pixels.astype(np.min_scalar_type(int(pixels.max(initial=0))))  # type: ignore[assignment]
+            pixels = pixels.astype(np.min_scalar_type(int(pixels.max(initial=0))))
         self._held.append((replace(made, picture=NOTHING, pixels=None), picture, pixels))
         return picture.nbytes + (0 if pixels is None else pixels.nbytes)
 
