@@ -23,7 +23,7 @@ PREDICTED = {
     "tag": ["--text", "yesterday mr. Velko Brant of Tarnix Labs flew to Ordenburg"],
     "align": ["--text", "young bird finds tree and dog"],
     "match": ["--text", "seven | two seven nine one four"],
-    "images": ["--example", "2"],
+    "images": ["--example", "5"],
     "detect": ["--example", "11"],
     "segment": ["--example", "20"],
     "glimpse": ["--example", "25"],

@@ -250,11 +250,3 @@ def test_a_few_steps_of_the_scenes_lower_the_loss_for_hard_attention_too(tmp_pat
         ]
         losses = [row["loss"] for row in rows if "loss" in row]
         assert losses[-1] < losses[0]
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_the_recipe_reaches_its_stated_score_on_the_scenes(tmp_path):
-    """BLEU-4 of scenes of digits that were never seen, in under three minutes on two cores."""
-    train({"task": "caption", "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
-    assert regard.evaluate(tmp_path / "run", "test")["bleu_4"] >= 75

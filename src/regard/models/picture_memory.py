@@ -36,7 +36,7 @@ class PictureMemory(Memory):
         if dim % heads:
             raise BadValue(f"num_heads: expected a divisor of dim={dim}, got {heads}.")
         width = WIDTH if options.width is None else options.width
-        self.features = PictureFeatures(spec, dim, width=width, blocks=1, dropout=options.dropout)
+        self.features = PictureFeatures(spec, dim, width=width, dropout=options.dropout)
         positions = "sinusoidal" if options.ordered else "none"
         self.words = StreamEmbedding(asked, dim, positions=positions, dropout=options.dropout)
         shared: dict[str, Any] = {"num_heads": heads, "dropout": options.dropout, "hidden": 2 * dim}

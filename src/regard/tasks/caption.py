@@ -44,7 +44,7 @@ SCENE, SCENE_PATCH = 32, 4  # pixels of a generated scene's side, and of a patch
 DIGITS = (11, 15)  # the least and the greatest height of a digit in a scene, in pixels
 SIZES = {"train": 20_000, "validation": 300, "test": 500}  # generated scenes
 STRIDE = 8  # training captions of files are padded to a multiple of so many words
-ALONE = 15  # per cent of the scenes that hold one digit
+ALONE = 40  # per cent of the scenes that hold one digit
 
 
 class Captioned(NamedTuple):
@@ -86,7 +86,7 @@ class Caption(Task):
     recipe = Recipe(
         model="captioner", steps=1500, batch_size=32, lr=2e-3, warmup=100,
         models={
-            "captioner": "captioner(dim=64, width=16, dropout=0.0)",
+            "captioner": "captioner(dim=64, width=16, blocks=0, dropout=0.0)",
             "transformer": "transformer(dim=64, layers=2, decoder_layers=1)",
         },
         compared=("captioner", "captioner(attention=hard)"),

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.tasks.figures.colours import ON_PICTURES
+from regard.tasks.figures.overlay import DEEPEST, rgb
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +18,6 @@ INCHES = 4.0  # of a picture's side
 SIDE = 256  # pixels of a picture on a page, about
 SMALL_INCHES = 2.2  # of a picture among several
 MOST_ATTENDED = 4  # classes whose attention is drawn
-DEEPEST = 0.6  # how opaque the largest weight is
 OPAQUE = 0.55  # of the colour of a class over the picture
 
 
@@ -118,8 +118,7 @@ def _enlarged(picture: NDArray[np.float32], side: int) -> NDArray[np.float32]:
 
 
 def _colour(number: int) -> NDArray[np.float32]:
-    code = ON_PICTURES[number % len(ON_PICTURES)]
-    return np.array([int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)], np.float32)
+    return rgb(ON_PICTURES[number % len(ON_PICTURES)])
 
 
 def _show(frame: Any, picture: NDArray[np.float32]) -> None:
@@ -131,12 +130,10 @@ def _show(frame: Any, picture: NDArray[np.float32]) -> None:
 
 def _shade(frame: Any, weights: Sequence[float], side: int, colour: str) -> None:
     """Weights of patches, row by row on a square grid, as shades of a colour over a picture."""
-    from matplotlib.colors import to_rgb
-
     each = round(len(weights) ** 0.5)
     if not len(weights) or each * each != len(weights) or max(weights) <= 0:
         return
     shade = np.ones((each, each, 4))
-    shade[..., :3] = to_rgb(colour)
+    shade[..., :3] = rgb(colour)
     shade[..., 3] = np.asarray(weights).reshape(each, each) / max(weights) * DEEPEST
     frame.imshow(shade, extent=(0, side, side, 0), interpolation="nearest")
