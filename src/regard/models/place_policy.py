@@ -19,8 +19,8 @@ class PlacePolicy(Hard):
 
     def choose_place(
         self, query: Tensor, places: Tensor, index: Tensor | None = None
-    ) -> tuple[Tensor, Choice]:
-        """Rows (b,dim) that each choose one of the places (n,dim): the chosen rows (b,dim), and the choices (b,1,1).
+    ) -> tuple[Choice, Tensor]:
+        """Rows (b,dim) that each choose one of the places (n,dim): the choices (b,1,1), and their values (1,1,b,dim).
 
         A sample in training, the likeliest place in evaluation; `index` (b,) repeats given choices.
         """
@@ -33,5 +33,6 @@ class PlacePolicy(Hard):
             index = (logs.detach() + noise).argmax(-1)
         log_prob = logs.gather(1, index[:, None])
         entropy = -(logs.exp() * logs).sum(-1, keepdim=True)
-        rows = self.output(values[index][None, None])[0]
-        return rows, Choice(index[:, None, None], log_prob[..., None], entropy[..., None])
+        return Choice(index[:, None, None], log_prob[..., None], entropy[..., None]), values[index][
+            None, None
+        ]
