@@ -23,6 +23,11 @@ PREDICTED = {
     "tag": ["--text", "yesterday mr. Velko Brant of Tarnix Labs flew to Ordenburg"],
     "align": ["--text", "young bird finds tree and dog"],
     "match": ["--text", "seven | two seven nine one four"],
+    "images": ["--example", "5"],
+    "detect": ["--example", "11"],
+    "segment": ["--example", "20"],
+    "glimpse": ["--example", "25"],
+    "agent": ["--example", "3"],
 }
 
 

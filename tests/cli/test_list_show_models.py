@@ -46,7 +46,7 @@ def test_every_model_and_task_has_a_complete_page(place):
             out.print(page.page(content, width))
         text = captured.get()
         assert "\x1b" not in text and all(cell_len(line) <= width for line in text.splitlines())
-        assert content["example"] in " ".join(text.split())
+        assert " ".join(content["example"].split()) in " ".join(text.split())
 
 
 @pytest.mark.parametrize("name", MODEL_NAMES)
@@ -126,3 +126,16 @@ def test_show_as_json_holds_what_the_page_says(capsys):
     flowing = " ".join(shown.split())
     assert content["summary"] in flowing and "model seq2seq" in flowing
     assert all(option["meaning"] in flowing for option in content["options"])
+
+
+def test_the_page_of_a_task_tells_how_to_train_predict_view_and_compare():
+    assert facts_of("tasks.ask")["example"].splitlines() == [
+        "regard train ask --out runs/ask",
+        'regard predict runs/ask --image FILE --text "…"',
+        'regard view runs/ask --image FILE --text "…"',
+        "regard compare ask",
+    ]
+    assert facts_of("tasks.agent")["example"].splitlines()[1:3] == [
+        "regard predict runs/agent --example 0",
+        "regard view runs/agent",
+    ]

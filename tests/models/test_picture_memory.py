@@ -80,8 +80,8 @@ def test_both_directions_and_the_hops_are_observed():
 
 def test_options_of_pictures_are_refused_for_stories_and_wrong_ones_are_named():
     story = Problem({"story": TokenRows(WORDS, 5, 0, 11), "question": Tokens(WORDS, 0, 5)}, OneOf(CLASSES))
-    for name in ("layers", "num_heads"):
-        with pytest.raises(regard.RegardError, match=f"{name}: a memory of sentences has no layers"):
+    for name in ("layers", "num_heads", "width"):
+        with pytest.raises(regard.RegardError, match=f"{name}: a memory of sentences has none"):
             models.build("answerer", story, **{name: 2})
     with pytest.raises(regard.RegardError, match="num_heads: expected a divisor of dim=12, got 5"):
         built(num_heads=5)

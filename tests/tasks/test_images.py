@@ -16,7 +16,7 @@ from regard import tasks
 from regard.cli.main import main
 from regard.errors import BadValue
 from regard.observation.inspection import inspect_run
-from regard.tasks.images import PicturesRead
+from regard.tasks.formats.bad_files import PicturesRead
 from regard.tasks.pictures.patches import fold, names
 from regard.tasks.shown import Looked
 from regard.training import train
@@ -146,13 +146,32 @@ def test_a_broken_file_is_named_and_the_others_go_on_where_that_is_asked_for(tmp
     whole = encoded(shade("dog", 3))
     files = [*members(6), ("dog/broken.png", whole[:40]), ("cat/words.jpg", b"no picture")]
     written(tmp_path, files)
-    with pytest.raises(BadValue, match=r"cat/words\.jpg.*bad_files=skip"):
+    with pytest.raises(BadValue, match=r"cat/words\.jpg.*--bad-files skip"):
         tasks.build("images", data=str(tmp_path))
     with pytest.warns(PicturesRead, match=r"(?s)2 files were skipped: .*cat/words\.jpg.*dog/broken\.png"):
         task = tasks.build("images(bad_files=skip)", data=str(tmp_path))
     assert sum(len(task.examples(split)) for split in ("train", "validation", "test")) == 12
     with pytest.raises(BadValue, match="bad_files: there is no 'ignore'"):
         tasks.build("images(bad_files=ignore)")
+
+
+def test_the_flag_of_the_command_line_is_the_tasks_option(tmp_path, capsys):
+    written(tmp_path / "set", [*members(8), ("cat/words.jpg", b"no picture")])
+    out, options = tmp_path / "run", ["--device", "cpu"]
+    small = ["--model", "vit(dim=8, layers=1, num_heads=2)", "--steps", "1", "--batch-size", "4", *options]
+    train = ["train", "images", "--data", str(tmp_path / "set"), "--out", str(out), *small]
+    assert main(train) == 2 and "--bad-files skip" in capsys.readouterr().err
+    with pytest.warns(PicturesRead, match=r"words\.jpg"):
+        assert main([*train, "--bad-files", "skip"]) == 0
+    assert "task: images(bad_files=skip)" in (out / "config.yaml").read_text()
+    with pytest.warns(PicturesRead, match=r"words\.jpg"):
+        assert main(["evaluate", str(out), *options]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(out), "--bad-files", "stop", *options]) == 2
+    assert "words.jpg" in capsys.readouterr().err
+    for given in (["dates"], ["--resume", str(out)]):
+        assert main(["train", *given, "--bad-files", "skip"]) == 2
+        assert "--bad-files: " in capsys.readouterr().err
 
 
 def test_an_animated_file_is_read_and_that_is_said(tmp_path):

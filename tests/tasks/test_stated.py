@@ -12,7 +12,7 @@ from regard.training import train
 STATED = [name for name in tasks.names() if TASKS[name].recipe.reaches]
 
 
-def test_every_field_of_language_sound_time_items_and_graphs_states_a_score():
+def test_every_field_of_language_sound_time_items_graphs_pictures_and_actions_states_a_score():
     fields = {
         "tag",
         "answer",
@@ -25,6 +25,11 @@ def test_every_field_of_language_sound_time_items_and_graphs_states_a_score():
         "recommend",
         "graph",
         "align",
+        "images",
+        "detect",
+        "segment",
+        "glimpse",
+        "agent",
     }
     assert fields <= set(STATED)
 

@@ -45,6 +45,8 @@ def add_arguments(parser: Parser) -> None:
     penalty = "with --beam: divide the log-probability of a text by its length to the power A (default: the task's, 1)"
     parser.add_argument("--length-penalty", type=float, metavar="A", help=penalty)
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
+    bad = "at a picture that cannot be read: stop, or skip it and say so (default: as in training)"
+    parser.add_argument("--bad-files", choices=["stop", "skip"], help=bad)
     parser.add_argument("--json", action="store_true", help="metrics and signature as JSON on stdout")
 
 
@@ -58,7 +60,7 @@ def run(options: Namespace) -> int:
             found = evaluate_run(
                 options.run, options.split, checkpoint=options.checkpoint, data=options.data, device=options.device,
                 batch_size=options.batch_size, beam=options.beam, length_penalty=options.length_penalty,
-                limit=options.limit, on_progress=on_progress,
+                limit=options.limit, bad_files=options.bad_files, on_progress=on_progress,
             )  # fmt: skip
         except Damaged as trouble:
             tell(f"regard evaluate: damaged checkpoint: {trouble}")

@@ -77,12 +77,14 @@ def evaluate_run(
     beam: int | None = None,
     length_penalty: float | None = None,
     limit: int | None = None,
+    bad_files: str | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
     """Measure a run on a split.
 
     `data`: other files than the run's own. `batch_size`: as in training by default. `limit`: only the first examples.
-    `length_penalty`: of beam search, by default the task's own.
+    `length_penalty`: of beam search, by default the task's own. `bad_files`: stop or skip at a picture that cannot be
+    read, by default as in training.
     `on_progress` is called with the number of examples done and their total.
     """
     if split not in SPLITS:
@@ -90,7 +92,7 @@ def evaluate_run(
     for name, value in (("batch_size", batch_size), ("beam", beam), ("limit", limit)):
         if value is not None and value < 1:
             raise BadValue(f"{name}: expected at least 1, got {value}.")
-    loaded = load(str(run), checkpoint, device, data)
+    loaded = load(str(run), checkpoint, device, data, bad_files)
     batch_size = batch_size or loaded.config.batch_size or BATCH_SIZE
     task, decoding = loaded.task, decoding_of(loaded.task, beam, length_penalty)
     model = DecodingModel(loaded.model, decoding)

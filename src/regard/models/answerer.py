@@ -76,6 +76,7 @@ class Answerer(Model):
         dropout: of memories and question.
         layers: of a picture, how often it and the question attend to each other; 2 by default.
         num_heads: of a picture, heads of these attentions; 4 by default.
+        width: of a picture, channels of the first convolution; 16 by default. Each stage has twice as many.
     """
 
     attention_default: ClassVar[str] = "hops over the memory"  # no mechanism that `--attention` could replace
@@ -95,13 +96,14 @@ class Answerer(Model):
         dropout: float = 0.0,
         layers: int | None = None,
         num_heads: int | None = None,
+        width: int | None = None,
     ) -> None:
         super().__init__(problem)
         self.memory_name, self.question_name = list(problem.streams)[:2]
         told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
         assert isinstance(asked, Tokens)
         whole_number("dim", dim, 1)
-        options = MemoryOptions(tying, ordered, dropout, layers, num_heads)
+        options = MemoryOptions(tying, ordered, dropout, layers, num_heads, width)
         self.memory = memory_of(told, asked, dim, whole_number("hops", hops, 1), options)
         self.hops = nn.ModuleList(Hop() for _ in range(hops))
         self.question = None if self.memory.reads_question else WeightedSum(asked, dim, ordered=ordered)

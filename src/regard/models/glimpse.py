@@ -146,7 +146,7 @@ class Glimpse(Model):
 
     def relabel(self, shown: Shown) -> Shown:
         """Name the glimpses."""
-        names = [f"glimpse {number}" for number in range(self.glimpses)]
+        names = [f"glimpse {number + 1}" for number in range(self.glimpses)]
         return Shown(
             shown.words, shown.pieces, shown.called, shown.target, shown.picture, shown.grid,
             {**shown.streams, "glimpses": names},

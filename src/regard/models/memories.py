@@ -31,6 +31,7 @@ class MemoryOptions:
     dropout: float = 0.0
     layers: int | None = None
     num_heads: int | None = None
+    width: int | None = None
 
     def __post_init__(self) -> None:
         if self.tying not in TYINGS:
@@ -96,10 +97,10 @@ class SentenceMemory(Memory):
 
     def __init__(self, spec: TokenRows, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> None:
         super().__init__()
-        for name in ("layers", "num_heads"):
+        for name in ("layers", "num_heads", "width"):
             if getattr(options, name) is not None:
                 raise BadValue(
-                    f"{name}: a memory of sentences has no layers, got {getattr(options, name)}. Leave it out."
+                    f"{name}: a memory of sentences has none, got {getattr(options, name)}. Leave it out."
                 )
         self.dim, self.hops, self.options = dim, hops, options
         self.reads_question = options.adjacent

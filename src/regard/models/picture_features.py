@@ -117,5 +117,12 @@ class PictureFeatures(nn.Module):
 
 
 def _block(width: int) -> ResidualBlock:
-    """A residual block without attention of its own."""
-    return ResidualBlock(width, width, 1, channel=False, spatial=False, reduction=1, dropout=0.0)
+    """A residual block without attention of its own, which begins by changing nothing.
+
+    From the usual start, two blocks on the way made digits in scenes several times as slow to learn.
+    """
+    made = ResidualBlock(width, width, 1, channel=False, spatial=False, reduction=1, dropout=0.0)
+    last = made.norms[-1]
+    assert isinstance(last, nn.GroupNorm)
+    nn.init.zeros_(last.weight)
+    return made

@@ -17,8 +17,7 @@ from regard.nn.blocks import EncoderLayer
 from regard.tasks.batch import Stream
 from regard.tasks.streams import Patches, Tokens
 
-LAYERS, HEADS = 2, 4  # by default
-WIDTH = 32  # channels of the first convolution
+LAYERS, HEADS, WIDTH = 2, 4, 16  # by default
 
 
 @remembers(Patches)
@@ -36,7 +35,8 @@ class PictureMemory(Memory):
         heads = whole_number("num_heads", HEADS if options.num_heads is None else options.num_heads, 1)
         if dim % heads:
             raise BadValue(f"num_heads: expected a divisor of dim={dim}, got {heads}.")
-        self.features = PictureFeatures(spec, dim, width=WIDTH, blocks=1, dropout=options.dropout)
+        width = WIDTH if options.width is None else options.width
+        self.features = PictureFeatures(spec, dim, width=width, dropout=options.dropout)
         positions = "sinusoidal" if options.ordered else "none"
         self.words = StreamEmbedding(asked, dim, positions=positions, dropout=options.dropout)
         shared: dict[str, Any] = {"num_heads": heads, "dropout": options.dropout, "hidden": 2 * dim}

@@ -14,6 +14,7 @@ from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.digits import SIDE, images, numbers_of
+from regard.tasks.formats.bad_files import BadFiles
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.picture_files import PictureFiles
 from regard.tasks.formats.question_files import ImageQuestion, question_files, read_questions
@@ -77,6 +78,7 @@ class PictureQuestions(Task):
         scenes: how many are generated for training, with ten questions each
         size: pixels of a picture's side; images are brought to it
         patch: pixels of a patch's side; attention is over patches
+        bad_files: at an image that cannot be read: stop, or skip the questions about it and say so
         encoding: how the files are encoded
         seed: which images are kept for validation and test where no file says; which scenes are generated
         whole: measure on all questions, keep none for training; for a model trained on other data
@@ -98,11 +100,12 @@ class PictureQuestions(Task):
         scenes: int = 10_000,
         size: int = 48,
         patch: int = 8,
+        bad_files: str = "stop",
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
     ) -> None:
-        self.data, self.whole = data, whole
+        self.data, self.whole, self.bad = data, whole, BadFiles(bad_files)
         if figures not in FIGURES:
             raise unknown_name("figures", figures, FIGURES)
         self.figures = figures
@@ -201,13 +204,15 @@ class PictureQuestions(Task):
         """The questions of a split, in the order of the files."""
         self._known()
         rows = self._split(split)
-        if self.data is not None and split not in self._read_pictures:
-            wanted = (row.image for row in rows)
-            self._read_pictures[split] = PictureFiles(self._files[1]).read(wanted, self.size)
-        return Generated(len(rows), partial(self._example, split))
+        if self.data is not None:
+            if split not in self._read_pictures:
+                wanted = (row.image for row in rows)
+                self._read_pictures[split] = PictureFiles(self._files[1]).read(wanted, self.size, self.bad)
+            rows = [row for row in rows if row.image in self._read_pictures[split]]
+        return Generated(len(rows), partial(self._example, split, rows))
 
-    def _example(self, split: str, index: int) -> AskedPicture:
-        row = self._split(split)[index]
+    def _example(self, split: str, rows: Sequence[ImageQuestion], index: int) -> AskedPicture:
+        row = rows[index]
         if self.data is None:
             pixels = self.scene(split, int(row.image))[0]
         else:

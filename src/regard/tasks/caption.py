@@ -16,6 +16,7 @@ from regard.tasks.answers import Writes
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.digits import BRIGHT, SIDE, images, numbers_of
 from regard.tasks.formats import caption_files
+from regard.tasks.formats.bad_files import BadFiles
 from regard.tasks.formats.caption_files import Described, read_described
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.picture_files import PictureFiles
@@ -43,7 +44,7 @@ SCENE, SCENE_PATCH = 32, 4  # pixels of a generated scene's side, and of a patch
 DIGITS = (11, 15)  # the least and the greatest height of a digit in a scene, in pixels
 SIZES = {"train": 20_000, "validation": 300, "test": 500}  # generated scenes
 STRIDE = 8  # training captions of files are padded to a multiple of so many words
-ALONE = 15  # per cent of the scenes that hold one digit
+ALONE = 40  # per cent of the scenes that hold one digit
 
 
 class Captioned(NamedTuple):
@@ -59,8 +60,9 @@ class Captioned(NamedTuple):
 class Caption(Task):
     """Writes a sentence about a picture; without files, scenes of digits: "a three left of a seven".
 
-    Files: a folder or zip of images, and lines of image[#n] TAB caption; lists such as Flickr_8k.trainImages.txt say
-    which images are for training, validation and test. Captions are read in lower case, without punctuation.
+    Files: a folder, zip or tar archive of images, and lines of image[#n] TAB caption; lists such as
+    Flickr_8k.trainImages.txt say which images are for training, validation and test. Captions are read in lower case,
+    without punctuation.
 
     Args:
         data: a folder with all of that, or the files and folders one by one
@@ -70,6 +72,7 @@ class Caption(Task):
         min_count: how often a word must occur in training to be known
         max_length: longest caption in words; longer ones are cut
         bleu_examples: for how many validation images the model is made to write
+        bad_files: at an image that cannot be read: stop, or skip it and say so
         length_penalty: with --beam, log-probabilities are divided by lengths to this power; above 1 prefers long texts
         encoding: how the files of text are encoded
         seed: which images are kept for validation and test where no list says; which scenes are generated
@@ -81,9 +84,9 @@ class Caption(Task):
         "bleu_4", over="images", total="texts"
     )  # `metrics` says how it is measured
     recipe = Recipe(
-        model="captioner", steps=1500, batch_size=64, lr=2e-3, warmup=100,
+        model="captioner", steps=1500, batch_size=32, lr=2e-3, warmup=100,
         models={
-            "captioner": "captioner(dim=64, dropout=0.0)",
+            "captioner": "captioner(dim=64, width=16, blocks=0, dropout=0.0)",
             "transformer": "transformer(dim=64, layers=2, decoder_layers=1)",
         },
         compared=("captioner", "captioner(attention=hard)"),
@@ -98,12 +101,13 @@ class Caption(Task):
         min_count: int = 1,
         max_length: int = 30,
         bleu_examples: int = 300,
+        bad_files: str = "stop",
         length_penalty: float = 1.0,
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
     ) -> None:
-        self.data, self.augment, self.whole = data, augment, whole
+        self.data, self.augment, self.whole, self.bad = data, augment, whole, BadFiles(bad_files)
         self.size = whole_number("size", size or (SCENE if data is None else 128), 8)
         self.patch = whole_number("patch", patch or (SCENE_PATCH if data is None else 16), 1)
         if data is None and self.size != SCENE:
@@ -207,8 +211,9 @@ class Caption(Task):
             return Generated(SIZES[split], partial(self._generated, split))
         if split not in self.described:
             raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.described)}.")
-        part = self.described[split]
-        pictures = PictureFiles(self._files.pictures).read((one.image for one in part), self.size)
+        wanted = (one.image for one in self.described[split])
+        pictures = PictureFiles(self._files.pictures).read(wanted, self.size, self.bad)
+        part = [one for one in self.described[split] if one.image in pictures]
         every = 1 if split == "test" else max(1, len(part) // self.bleu_examples)
         found = []
         for number, one in enumerate(part):

@@ -16,12 +16,14 @@ from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
 from regard.tasks import digits
 from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.formats.bad_files import BadFiles
 from regard.tasks.formats.figure_files import Figures, load_figures
 from regard.tasks.formats.image_files import read_image
+from regard.tasks.formats.located_files import HeldPictures, LocatedFiles
 from regard.tasks.formats.reading import Data, paths_of
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Generated
-from regard.tasks.pictures.located import Canvas, FigureScenes, Located, OneAfterAnother, named
+from regard.tasks.pictures.located import Canvas, FigureScenes, Located, named
 from regard.tasks.pictures.patches import cut, names
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Patches
@@ -46,10 +48,11 @@ class LocatedPictures(Task):
         overlap: float,
         clutter: int,
         scenes: int,
+        bad_files: str,
         seed: int,
         whole: bool,
     ) -> None:
-        self.data, self.whole = data, whole
+        self.data, self.whole, self.bad = data, whole, BadFiles(bad_files)
         self.side = whole_number("side", side, 1)
         self.patch = whole_number("patch", patch, 1)
         self.most = whole_number("most", most, 1)
@@ -58,15 +61,17 @@ class LocatedPictures(Task):
             raise BadValue(f"overlap: expected a share from 0 to 1, got {overlap!r}.")
         self.clutter, self.seed = whole_number("clutter", clutter, 0), whole_number("seed", seed)
         self.scenes = whole_number("scenes", scenes, 1)
+        self._decoded: dict[str, HeldPictures] = {}  # the pictures of files, by split
         self.known: dict[str, Any] = {}  # the names of the classes and the number of channels, once read
 
-    def read(self, paths: list[Path]) -> tuple[dict[str, Sequence[Located]], list[str], int]:
+    def read(self, paths: list[Path]) -> tuple[dict[str, LocatedFiles[Any]], list[str], int]:
         """The pictures of each split from files of this task's own form, the names of the classes, and the channels."""
         raise NotImplementedError(f"{type(self).__name__} does not define read")
 
     @cached_property
-    def pictures(self) -> dict[str, Sequence[Located]]:
-        """The pictures of each split."""
+    def pictures(self) -> Mapping[str, Sequence[Located] | LocatedFiles[Any]]:
+        """The pictures of each split; those of files are decoded when `examples` asks for them."""
+        found: Mapping[str, Sequence[Located] | LocatedFiles[Any]]
         if self.data is None:
             found, classes, channels = (
                 self._scenes({split: digits.figures(split) for split in SPLITS}),
@@ -82,7 +87,9 @@ class LocatedPictures(Task):
             self.known = self.known or {"classes": classes, "channels": channels}
             if not self.whole:
                 return found
-            every = Generated(sum(map(len, found.values())), OneAfterAnother(tuple(found.values())))
+            files = list(found.values())
+            entries = [entry for one in files for entry in one.entries]
+            every = replace(files[0], entries=entries)
             return {"validation": every, "test": every}
         if self.background:
             classes = ["background", *classes]
@@ -128,7 +135,12 @@ class LocatedPictures(Task):
         """The pictures of a split."""
         if checked_split(split) not in self.pictures:
             raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.pictures)}.")
-        return self.pictures[split]
+        part = self.pictures[split]
+        if not isinstance(part, LocatedFiles):
+            return part
+        if split not in self._decoded:
+            self._decoded[split] = part.read(self.bad)
+        return self._decoded[split]
 
     def length(self, example: Located) -> int:
         """Patches: the same for all."""

@@ -253,7 +253,12 @@ class Task:
 
 def typed(name: str, options: Mapping[str, Any]) -> str:
     """A name with options as the command line takes it, quoted for a shell: `"classify(encoding=latin-1)"`."""
-    return f'"{name}({", ".join(f"{option}={_typed(value)}" for option, value in options.items())})"'
+    return f'"{spelled(name, options)}"'
+
+
+def spelled(name: str, options: Mapping[str, Any]) -> str:
+    """A name with options as `build` reads it: `classify(encoding=latin-1)`."""
+    return f"{name}({', '.join(f'{option}={_typed(value)}' for option, value in options.items())})"
 
 
 def _typed(value: object) -> str:

@@ -11,6 +11,7 @@ import torch
 
 from regard import models
 from regard.errors import BadValue
+from regard.tasks.formats.bad_files import task_with
 from regard.tasks.task import Task
 from regard.training.build import build_task, load_weights, rebuild_model
 from regard.training.config import Config
@@ -49,6 +50,7 @@ def load(
     checkpoint: str | None = None,
     device: str | torch.device = "auto",
     data: object = None,
+    bad_files: str | None = None,
     tell: Callable[[str], None] = to_stderr,
 ) -> Loaded:
     """Load the run in a folder (or in the folder of one checkpoint), by default with its best weights.
@@ -56,6 +58,7 @@ def load(
     checkpoint: "best", "last", or the name or step of one.
     data: files instead of the run's own, as in the setting `data`; a file that the run was not trained on is evaluated
         as a whole. `tell` gets messages about damaged checkpoints.
+    bad_files: what to do about a picture that cannot be read (stop, skip), instead of the run's own choice.
     """
     if "\0" in str(run):
         raise BadValue("run: a path cannot hold a NUL character.")
@@ -78,6 +81,8 @@ def load(
     own = paths(values.get("data") or [])
     if data is not None:
         values["data"] = list(_files(data))
+    if bad_files is not None:
+        values["task"] = task_with(values["task"], bad_files)
     config = complete(values)
     task = build_task(config, found.state.get("task"), whole=config.data != own)
     with torch.random.fork_rng(devices=[]):

@@ -8,6 +8,7 @@ from PIL import Image
 import regard
 from regard import tasks
 from regard.tasks.formats import coco
+from regard.tasks.formats.bad_files import BadFiles, PicturesRead
 
 WIDTH, HEIGHT = 40, 30
 
@@ -131,7 +132,7 @@ WRONG = {
 def test_what_is_wrong_is_said_with_file_and_entry(message: str, tmp_path: Path) -> None:
     file = written(tmp_path, broken(WRONG[message]))
     with pytest.raises(regard.RegardError) as caught:
-        coco.read(file, [tmp_path])
+        coco.read(file, [tmp_path], BadFiles())
     assert str(caught.value).startswith(f"{file}: {message}")
 
 
@@ -139,31 +140,43 @@ def test_text_that_is_not_json_and_other_json_are_refused(tmp_path: Path) -> Non
     file = tmp_path / "a.json"
     file.write_text('{"images": [],\n "annotations" []}')
     with pytest.raises(regard.RegardError, match=r"a\.json:2: is not JSON: .* column 16"):
-        coco.read(file)
+        coco.read(file, [], BadFiles())
     file.write_text("[1]")
     with pytest.raises(regard.RegardError, match=r"a\.json: expected an object with images, annotations"):
-        coco.read(file)
+        coco.read(file, [], BadFiles())
     with pytest.raises(regard.RegardError, match="holds no annotation file"):
         (tmp_path / "empty").mkdir()
-        coco.load([tmp_path / "empty"], 0)
+        coco.load([tmp_path / "empty"], 0, BadFiles())
 
 
-def test_a_picture_of_another_size_and_a_broken_one_are_named_with_their_entry(tmp_path: Path) -> None:
-    written(tmp_path, content())
-    task = tasks.build("detect", data=str(tmp_path), side=20, patch=5)
-    examples = [one for split in ("train", "validation", "test") for one in [task.examples(split)]]
+def test_a_picture_of_another_size_a_broken_one_and_an_empty_box_stop_or_are_skipped(tmp_path: Path) -> None:
+    whole = content()
+    written(tmp_path, whole)
     Image.new("RGB", (11, 13)).save(tmp_path / "images" / "p4.png")
+    said = {"p4.png": "images[4]: says 40 × 30 pixels, but p4.png has 11 × 13"}
     (tmp_path / "images" / "p5.png").write_bytes(b"no picture")
-    said = []
-    for part in examples:
-        for number in range(len(part)):
-            try:
-                part[number]
-            except regard.RegardError as error:
-                said.append(str(error))
-    (size,) = [one for one in said if "images[4]: says 40 × 30 pixels, but p4.png has 11 × 13" in one]
-    (damage,) = [one for one in said if "images[5]: " in one]
-    assert len(said) == 2 and size.startswith(str(tmp_path)) and "p5.png" in damage
+    said["p5.png"] = "images[5]: "
+    splits = ("train", "validation", "test")
+    stopped = []
+    for split in splits:
+        try:
+            tasks.build("detect", data=str(tmp_path), side=20, patch=5).examples(split)
+        except regard.RegardError as error:
+            stopped.append(str(error))
+    assert stopped and all(
+        any(words in one for words in said.values()) and one.endswith("--bad-files skip.") for one in stopped
+    )
+    task = tasks.build("detect(bad_files=skip)", data=str(tmp_path), side=20, patch=5)
+    with pytest.warns(PicturesRead) as warned:
+        names = [one.name for split in splits for one in task.examples(split)]
+    told = " ".join(str(one.message) for one in warned)
+    assert len(names) == 21 and not {"p4.png", "p5.png"} & set(names)
+    assert all(words in told for words in said.values())
+    whole["annotations"][6].update(bbox=[5, 5, 0, 10])
+    file, bad = written(tmp_path, whole), BadFiles("skip")
+    images, _ = coco.read(file, [tmp_path], bad)
+    assert sum(len(one.boxes) for one in images) == len(whole["annotations"]) - 1
+    assert len(bad.skipped) == 1 and "annotations[6]: bbox: expected a box with an area" in bad.skipped[0]
 
 
 def test_two_files_must_have_the_same_categories(tmp_path: Path) -> None:
@@ -172,7 +185,7 @@ def test_two_files_must_have_the_same_categories(tmp_path: Path) -> None:
         tmp_path, {**content(), "categories": [{"id": 3, "name": "a"}, {"id": 7, "name": "b"}]}, "val.json"
     )
     with pytest.raises(regard.RegardError, match=r"val\.json: has other categories than .*train\.json"):
-        coco.load([one, other, tmp_path], 0)
+        coco.load([one, other, tmp_path], 0, BadFiles())
 
 
 def test_a_run_refuses_categories_it_was_not_trained_on(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from PIL import Image
 import regard
 from regard import tasks
 from regard.tasks.formats import mask_files
+from regard.tasks.formats.bad_files import BadFiles, PicturesRead
+from regard.tasks.pictures.located import Canvas
 
 WIDTH, HEIGHT = 24, 12
 
@@ -74,22 +76,35 @@ def test_what_is_wrong_is_said_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(
         regard.RegardError, match=r"p3\.png: has the mode RGB. Expected one number for each pixel"
     ):
-        mask_files.load([folder], 0)
+        mask_files.load([folder], 0, BadFiles())
     Image.new("L", (5, 7)).save(folder / "masks" / "p3.png")
-    pairs, classes = mask_files.load([folder], 0)
-    pictures = mask_files.MaskedPictures(
-        [pair for part in pairs.values() for pair in part], classes, mask_files.Canvas(24)
-    )
-    place = [mask.name for _, mask in pictures.pairs].index("p3.png")
+    pairs, classes = mask_files.load([folder], 0, BadFiles())
+    every = [pair for part in pairs.values() for pair in part]
+    (odd,) = [pair for pair in every if pair[1].name == "p3.png"]
     with pytest.raises(regard.RegardError, match=r"p3\.png: has 5 × 7 pixels, its picture 24 × 12"):
-        pictures(place)
-    with pytest.raises(regard.RegardError, match=r"holds the class \d, expected numbers below 2, or 255"):
-        [mask_files.MaskedPictures(pictures.pairs, 2, pictures.canvas)(n) for n in range(11) if n != place]
+        mask_files.MaskReader(classes, Canvas(24))(odd, odd[0].read_bytes())
+    (full,) = [pair for pair in every if pair[1].name == "p5.png"]
+    with pytest.raises(
+        regard.RegardError, match=r"p5\.png: holds the class 3, expected numbers below 2, or 255"
+    ):
+        mask_files.MaskReader(2, Canvas(24))(full, full[0].read_bytes())
     (folder / "masks" / "p3.png").write_bytes(b"x")
     with pytest.raises(regard.RegardError, match=r"p3\.png: is no PNG that can be read"):
         mask_files.read_mask(folder / "masks" / "p3.png")
     (folder / "masks" / "p3.png").unlink()
     with pytest.raises(regard.RegardError, match=r"p3\.jpg: has no mask. Expected .*masks.p3\.png"):
-        mask_files.load([folder], 0)
+        mask_files.load([folder], 0, BadFiles())
     with pytest.raises(regard.RegardError, match="holds no pictures with masks"):
-        mask_files.load([tmp_path / "set" / "masks"], 0)
+        mask_files.load([tmp_path / "set" / "masks"], 0, BadFiles())
+
+
+def test_broken_pictures_and_masks_are_skipped_by_name_where_asked(tmp_path: Path) -> None:
+    folder = written(tmp_path / "set")
+    (folder / "masks" / "p3.png").write_bytes(b"x")
+    (folder / "images" / "p7.jpg").write_bytes(b"x")
+    with pytest.raises(regard.RegardError, match=r"p3\.png.*--bad-files skip"):
+        tasks.build("segment", data=str(folder), side=24, patch=4)
+    task = tasks.build("segment(bad_files=skip)", data=str(folder), side=24, patch=4)
+    with pytest.warns(PicturesRead, match=r"p3\.png(?s:.*)p7\.jpg|p7\.jpg"):
+        names = [one.name for split in ("train", "validation", "test") for one in task.examples(split)]
+    assert sorted(names) == sorted(f"p{number}.jpg" for number in range(11) if number not in (3, 7))

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from regard.tasks.figures.overlay import overlays
+from regard.tasks.figures.overlay import overlays, shaded
 from regard.tasks.pictures.crops import LIGHT, varied
 from regard.tasks.pictures.pixels import numbers, packed, shown, square
 
@@ -49,11 +49,19 @@ def test_half_of_the_pictures_are_mirrored_and_the_part_stays_inside():
     assert bool((varied(ramp, torch.Generator().manual_seed(5), mirror=False)[:, 0, 20, 30] > 0.2).all())
 
 
-def test_an_overlay_has_the_picture_and_one_more_for_each_word_lit_where_it_looked():
+def test_an_overlay_has_the_picture_and_one_more_for_each_word_coloured_where_it_looked():
     picture = np.ones((8, 12, 3), np.float32)
     weights = [[0.0, 1.0, 0.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0, 0.0, 0.25]]
     figure = overlays(picture, ["a", "$x$"], weights, (2, 3))
     drawn = [frame.images[0].get_array() for frame in figure.axes if frame.images]
     assert len(drawn) == 3 and [frame.get_title() for frame in figure.axes[:3]] == ["", "a", "$x$"]
-    assert np.allclose(drawn[0], 1) and np.allclose(drawn[1][:4, 4:8], 1) and np.allclose(drawn[1][4:], 0.1)
-    assert np.allclose(drawn[2][:4, :4], 1) and np.allclose(drawn[2][4:, 8:], 0.55)
+    colour = np.array([0xF2, 0xB7, 0x01]) / 255
+    deepest, half = 0.35 * 0.6 + 0.65 * colour, 0.675 * 0.6 + 0.325 * colour
+    assert (
+        np.allclose(drawn[0], 1)
+        and np.allclose(drawn[1][:4, 4:8], deepest)
+        and np.allclose(drawn[1][4:], 0.6)
+    )
+    assert np.allclose(drawn[2][:4, :4], deepest) and np.allclose(drawn[2][4:, 8:], half)
+    dark = shaded(np.zeros((8, 12), np.float32), weights[0], (2, 3))
+    assert np.allclose(dark[:4, 4:8], 0.65 * colour) and not dark[4:].any()

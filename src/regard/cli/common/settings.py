@@ -44,6 +44,8 @@ def add_settings(parser: Parser, less: Collection[str] = ()) -> None:
         else:
             shown = name.rpartition(".")[2].upper()
             parser.add_argument(option, type=str, metavar=shown, help=_help(one))
+    bad = "at a picture that cannot be read: stop (the default), or skip it and say so; an option of the task"
+    parser.add_argument("--bad-files", choices=["stop", "skip"], help=bad)
     parser.add_argument(
         "--config", type=str, metavar="FILE", help="settings from a YAML file; flags win over it"
     )
@@ -58,8 +60,12 @@ def given_settings(options: Namespace, less: Collection[str] = ()) -> dict[str, 
     for name, value in given.items():
         if name.startswith("no_"):
             values |= {name.removeprefix("no_"): False} if value else {}
-        elif name not in less and name != "config":
+        elif name not in less and name not in ("config", "bad_files"):
             values[name] = value
+    if "bad_files" in given:
+        from regard.tasks.formats.bad_files import task_with
+
+        values["task"] = task_with(values.get("task", ""), given["bad_files"])
     return values
 
 

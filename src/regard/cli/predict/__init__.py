@@ -294,6 +294,8 @@ def _answer(found: Prediction) -> list[str]:
     seen = found["attention"]
     if seen is None:
         return lines
+    if seen["grid"] is not None:
+        return [*lines, f"{seen['source']}: --figure FILE draws it, `regard view` shows each head."]
     from regard.cli.common.console import console
     from regard.cli.predict.picture import drawn, legend
 

@@ -84,11 +84,16 @@ def example_of(loaded: Loaded, given: Mapping[str, Any]) -> Any:
     return examples[number]
 
 
+def _batch(loaded: Loaded, example: Any) -> Batch:
+    """A batch of one example; an agent acts with the model."""
+    return loaded.task.batch([example], [0], torch.Generator(), loaded.model).to(loaded.device)
+
+
 def predict(loaded: Loaded, given: Mapping[str, Any], writing: Writing) -> Prediction:
     """The prediction for an input, `{"text": …}`, `{"image": path}`, `{"example": 3}`, and notes on what is unknown."""
     task, answer = loaded.task, loaded.task.problem.answer
     example = example_of(loaded, given)
-    batch = task.collate([example], torch.Generator()).to(loaded.device)
+    batch = _batch(loaded, example)
     typed = "example" not in given
     read = task.understood(given, example) if typed else None
     if read is None:
@@ -239,8 +244,9 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
     if not loaded.model.sides:
         return None
     example = loaded.task.focused(example, predicted)
-    batch = loaded.task.collate([example], torch.Generator()).to(loaded.device)
-    seen = attribution.between(loaded.model, batch, loaded.task.show(example, batch))
+    batch = _batch(loaded, example)
+    shown = loaded.task.show(example, batch)
+    seen = attribution.between(loaded.model, batch, shown)
     if seen is None:
         return None
     weights = [_rounded(row) for row in seen.weights.tolist()]
@@ -249,6 +255,7 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
         "rows": seen.rows,
         "columns": seen.columns,
         "weights": weights,
+        "grid": shown.grid,  # rows and columns of a picture's patches: too many for lines of text
     }
 
 
@@ -262,7 +269,7 @@ def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path
         if looked is None:
             why = found.get("no_alignment") or f"{loaded.config.model} shows no weights of its answer"
             raise BadValue(f"--figure: there is nothing to draw: {why}. `regard view` shows all attention.")
-        shown = loaded.task.show(example, loaded.task.collate([example], torch.Generator()))
+        shown = loaded.task.show(example, _batch(loaded, example).to("cpu"))
         over = shown.picture if shown.grid == (1, len(looked.columns)) else None
         said = found["output"].replace("\n", "; ")
         figure = prediction_figure(f"{_read(given, found)}  →  {said}", looked, over)

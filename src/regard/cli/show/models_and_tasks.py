@@ -99,6 +99,9 @@ def _network(name: str, given: Mapping[str, Any], task_name: str) -> Facts:
     return {"architecture": found.to_dict(), "built_for": task_name, "parameters": count}
 
 
+INPUTS = {"text": '--text "…"', "image": "--image FILE", "sound": "--sound FILE", "table": "--table FILE"}
+
+
 def of_task(name: str, given: Mapping[str, Any]) -> Facts:
     """The facts of a task."""
     cls = TASKS[name]
@@ -119,9 +122,23 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
         "recipe": dataclasses.asdict(cls.recipe),
         "reaches": catalogue.reached(name),
         "options": options.rows(known, docstring.meanings(cls)),
-        "example": f"regard train {_written(name, given)}",
+        "example": _commands(name, given),
         "picture": None,
     }
+
+
+def _commands(name: str, given: Mapping[str, Any]) -> str:
+    """What is usually done with a task: train, predict, look, compare."""
+    cls, run = TASKS[name], f"runs/{name}"
+    takes = cls.takes if cls.together else cls.takes[:1]
+    read = " ".join(INPUTS[kind] for kind in takes)
+    lines = [
+        f"regard train {_written(name, given)} --out {run}",
+        f"regard predict {run} {read or '--example 0'}",
+        f"regard view {run} {read}".rstrip(),
+        f"regard compare {_written(name, given)}",
+    ]
+    return "\n".join(lines)
 
 
 def _usual_task(name: str, able: list[str]) -> str:

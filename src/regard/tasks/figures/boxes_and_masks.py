@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.tasks.figures.colours import ON_PICTURES
+from regard.tasks.figures.overlay import DEEPEST, rgb
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INCHES = 4.0  # of a picture's side
 SIDE = 256  # pixels of a picture on a page, about
-SHADE = ON_PICTURES[2]
+SMALL_INCHES = 2.2  # of a picture among several
+MOST_ATTENDED = 4  # classes whose attention is drawn
 OPAQUE = 0.55  # of the colour of a class over the picture
 
 
@@ -23,25 +25,20 @@ def box_figure(
     picture: NDArray[np.float32],
     boxes: Sequence[Sequence[float]],
     names: Sequence[str],
-    weights: Sequence[float],
+    weights: Sequence[Sequence[float]],
 ) -> Figure:
     """A picture (channels,h,w) with boxes (left, top, right, bottom as shares of its width) and their names.
 
-    weights: of the patches, row by row on a square grid: drawn as shades; empty: none are known.
+    weights: of the patches, row by row on a square grid, for each box: shades in the colour of the box. Empty: unknown.
     """
-    from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(INCHES, INCHES), layout="constrained")
     frame = figure.subplots()
     _show(frame, picture)
     side = picture.shape[-1]
-    each = round(len(weights) ** 0.5)
-    if weights and each * each == len(weights) and max(weights) > 0:
-        shade = np.ones((each, each, 4))
-        shade[..., :3] = to_rgb(SHADE)
-        shade[..., 3] = np.asarray(weights).reshape(each, each) / max(weights) * 0.5
-        frame.imshow(shade, extent=(0, side, side, 0), interpolation="nearest")
+    for number, row in enumerate(weights):
+        _shade(frame, row, side, ON_PICTURES[number % len(ON_PICTURES)])
     for number, (box, name) in enumerate(zip(boxes, names, strict=True)):
         left, top, right, bottom = (value * side for value in box)
         colour = ON_PICTURES[number % len(ON_PICTURES)]
@@ -57,27 +54,35 @@ def box_figure(
     return figure
 
 
-def mask_figure(picture: NDArray[np.float32], classes: NDArray[Any], names: Sequence[str]) -> Figure:
-    """A picture (channels,h,w), and beside it the same with a colour over the pixels of each class but the first."""
-    from matplotlib.colors import to_rgb
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
+def mask_figure(
+    picture: NDArray[np.float32],
+    classes: NDArray[Any],
+    names: Sequence[str],
+    weights: Sequence[Sequence[float]],
+) -> Figure:
+    """A picture (channels,h,w); the same with a colour over the pixels of each class but the first; and for each class
+    that was found what it attended to.
 
-    figure = Figure(figsize=(2 * INCHES + 1.5, INCHES), layout="constrained")
-    plain, coloured = figure.subplots(1, 2)
-    _show(plain, picture)
-    _show(coloured, picture)
-    shade = np.zeros((*classes.shape, 4))
+    weights: of the patches, row by row on a square grid, for each class. Empty: unknown.
+    """
+    from matplotlib.figure import Figure
+
     present = [int(label) for label in np.unique(classes) if label > 0]
-    for label in present:
-        shade[classes == label] = (*to_rgb(ON_PICTURES[(label - 1) % len(ON_PICTURES)]), OPAQUE)
+    attended = present[: MOST_ATTENDED if weights else 0]
     height, width = picture.shape[-2:]
+    figure = Figure(figsize=((2 + len(attended)) * SMALL_INCHES, SMALL_INCHES + 0.3), layout="constrained")
+    plain, coloured, *others = figure.subplots(1, 2 + len(attended))
+    for frame in (plain, coloured, *others):
+        _show(frame, picture)
+    shade = np.zeros((*classes.shape, 4))
+    for label in present:
+        shade[classes == label] = (*_colour(label - 1), OPAQUE)
     coloured.imshow(shade, extent=(0, width, height, 0), interpolation="nearest")
-    if present:
-        patches = [
-            Patch(color=ON_PICTURES[(label - 1) % len(ON_PICTURES)], label=names[label]) for label in present
-        ]
-        coloured.legend(handles=patches, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    plain.set_title("picture", fontsize=9)
+    coloured.set_title(", ".join(names[label] for label in present) or "nothing", fontsize=9)
+    for frame, label in zip(others, attended, strict=True):
+        _shade(frame, weights[label], width, ON_PICTURES[(label - 1) % len(ON_PICTURES)])
+        frame.set_title(f"{names[label]} attends to", fontsize=9)
     return figure
 
 
@@ -113,8 +118,7 @@ def _enlarged(picture: NDArray[np.float32], side: int) -> NDArray[np.float32]:
 
 
 def _colour(number: int) -> NDArray[np.float32]:
-    code = ON_PICTURES[number % len(ON_PICTURES)]
-    return np.array([int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)], np.float32)
+    return rgb(ON_PICTURES[number % len(ON_PICTURES)])
 
 
 def _show(frame: Any, picture: NDArray[np.float32]) -> None:
@@ -122,3 +126,14 @@ def _show(frame: Any, picture: NDArray[np.float32]) -> None:
     pixels = picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
     frame.imshow(pixels, cmap="gray", vmin=0, vmax=1, extent=(0, width, height, 0), interpolation="nearest")
     frame.set_axis_off()
+
+
+def _shade(frame: Any, weights: Sequence[float], side: int, colour: str) -> None:
+    """Weights of patches, row by row on a square grid, as shades of a colour over a picture."""
+    each = round(len(weights) ** 0.5)
+    if not len(weights) or each * each != len(weights) or max(weights) <= 0:
+        return
+    shade = np.ones((each, each, 4))
+    shade[..., :3] = rgb(colour)
+    shade[..., 3] = np.asarray(weights).reshape(each, each) / max(weights) * DEEPEST
+    frame.imshow(shade, extent=(0, side, side, 0), interpolation="nearest")

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.tasks.figures.colours import ON_PICTURES
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACROSS = 6  # pictures in a row
 INCHES = 1.5  # of a picture's side
+DEEPEST = 0.65  # how opaque the colour of the largest weight is
+DIMMED = 0.6  # how bright the picture below the colour is, so that a light one does not hide it
 
 
 def overlays(
@@ -23,7 +27,7 @@ def overlays(
 ) -> Figure:
     """The picture (height,width[,3]) first as it is, then for each word with its weights over the patches of a grid.
 
-    Light is where a word looked; the darkest tenth of the light is left, so that the rest of the picture can be seen.
+    Weights are shades of a colour that is seen on light and on dark pictures, the largest of each word the deepest.
     """
     from matplotlib.figure import Figure
 
@@ -32,19 +36,32 @@ def overlays(
     down = -(-count // across)
     figure = Figure(figsize=(across * INCHES, down * (INCHES + 0.25)), layout="constrained")
     frames = figure.subplots(down, across, squeeze=False).flat
-    height, width = picture.shape[:2]
     for number, frame in enumerate(frames):
         frame.set_axis_off()
         if number >= count:
             continue
-        light = np.ones((height, width), np.float32)
-        if number:
-            row = np.nan_to_num(np.asarray(weights[number - 1], np.float32)).reshape(grid)
-            light = np.kron(row / (row.max() or 1.0), np.ones((height // grid[0], width // grid[1]))).astype(
-                np.float32
-            )
-            light = 0.1 + 0.9 * light
-        lit = picture * (light if picture.ndim == 2 else light[..., None])
-        frame.imshow(lit, cmap="gray", vmin=0, vmax=1, interpolation="none")
+        drawn = picture if not number else shaded(picture, weights[number - 1], grid)
+        frame.imshow(drawn, cmap="gray", vmin=0, vmax=1, interpolation="none")
         frame.set_title(words[number - 1] if number else "", fontsize=8, parse_math=False)
     return figure
+
+
+def shaded(
+    picture: NDArray[np.float32],
+    weights: Sequence[float],
+    grid: tuple[int, int],
+    colour: str = ON_PICTURES[2],
+) -> NDArray[np.float32]:
+    """A picture (height,width[,3]) in colours (height,width,3), with weights of its patches as shades of a colour."""
+    row = np.nan_to_num(np.asarray(weights, np.float32)).reshape(grid)
+    height, width = picture.shape[:2]
+    alpha = np.kron(row / (row.max() or 1.0), np.ones((height // grid[0], width // grid[1]), np.float32))
+    alpha = np.clip(DEEPEST * alpha, 0, 1)[..., None]
+    below = DIMMED * (picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, 2))
+    found: NDArray[np.float32] = ((1 - alpha) * below + alpha * rgb(colour)).astype(np.float32)
+    return found
+
+
+def rgb(code: str) -> NDArray[np.float32]:
+    """A colour as three numbers from 0 to 1: "#ff0000" is red."""
+    return np.array([int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)], np.float32)

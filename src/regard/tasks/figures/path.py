@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def path_figure(
     picture: NDArray[np.float32], places: Sequence[Sequence[int]], said: Sequence[Any], side: int
 ) -> Figure:
-    """A grey picture with a numbered mark at each place (row and column of a patch), joined in order.
+    """A grey picture with a numbered mark at each place (row and column of a patch), joined in order, the first is 1.
 
     said: what was answered after each glimpse, for the caption
     side: pixels of a patch's side
@@ -32,7 +32,7 @@ def path_figure(
     axes.plot(x, y, color=ON_PICTURES[2], linewidth=1.5, marker="o", markersize=13, markerfacecolor="white")
     again: dict[tuple[float, float], list[str]] = {}
     for number, place in enumerate(zip(x, y, strict=True)):
-        again.setdefault(place, []).append(str(number))
+        again.setdefault(place, []).append(str(number + 1))
     for (across, down), numbers in again.items():
         axes.text(across, down, " ".join(numbers), ha="center", va="center", fontsize=8)
     axes.set_axis_off()

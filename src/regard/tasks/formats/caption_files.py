@@ -11,6 +11,7 @@ from regard.errors import BadValue
 from regard.tasks.formats.image_files import ENDINGS
 from regard.tasks.formats.reading import excerpt, read_lines, wrong
 from regard.tasks.formats.splits import complete, listed, named_split
+from regard.tasks.formats.stores import is_store
 
 TEXTS = (".txt", ".tsv")
 
@@ -37,9 +38,9 @@ def sorted_out(paths: Sequence[Path], encoding: str, other: str) -> CaptionFiles
     for path in paths:
         if path.is_dir():
             texts += listed(path, TEXTS)
-            archives = listed(path, (".zip",))
+            archives = [one for one in listed(path) if is_store(one)]
             pictures += archives or [path]
-        elif path.suffix.lower() == ".zip":
+        elif is_store(path):
             pictures.append(path)
         else:
             texts.append(path)

@@ -7,72 +7,55 @@ bytes of one size; so the order of the data does not depend on which thread is d
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.errors import BadValue, unknown_name
+from regard.errors import BadValue
 from regard.tasks.formats import stores
+from regard.tasks.formats.bad_files import BadFiles
 from regard.tasks.formats.idx_pairs import idx_names, read_pairs
 from regard.tasks.formats.image_files import ENDINGS, MOST_BYTES, decoded, quiet
 from regard.tasks.formats.reading import Data, paths_of
 from regard.tasks.formats.splits import NAMES, complete
 from regard.tasks.pictures.examples import LabelledPicture
-from regard.tasks.pictures.pixels import fitted
+from regard.tasks.pictures.pixels import fitted, held_bytes
 
 SPLIT_OF = {name: split for split, known in NAMES.items() for name in known}
 LARGEST_SIDE = 64  # of pictures from files whose size nobody chose
-MOST_HELD = 4 * 2**30  # bytes of all pictures
-CHUNK = 32  # files that are held in memory for the threads
-BAD_FILES = ("stop", "skip")
+
+Splits = dict[str, list[LabelledPicture]]
 
 
-@dataclass
-class PicturesOfFiles:
-    """The pictures of each split, and what is to be said about how they were read."""
-
-    splits: dict[str, list[LabelledPicture]] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)  # why, of each file that was left out
-    notes: list[str] = field(default_factory=list)
-
-
-def load_pictures(
-    data: Data, size: int | None, *, patch: int = 1, bad_files: str = "stop", seed: int = 0
-) -> PicturesOfFiles:
+def load_pictures(data: Data, size: int | None, *, patch: int = 1, bad: BadFiles, seed: int = 0) -> Splits:
     """The pictures of each split; without files for validation or testing, a tenth of the training set each.
 
     Args:
         size: pixels of a side; None: IDX files as they are, others as the first of them, at most 64
         patch: what a side that nobody chose must be a multiple of
-        bad_files: what to do about a file that cannot be read: stop, or skip it and say so
+        bad: what to do about a file that cannot be read
         seed: which pictures are taken for validation and testing
     """
-    if bad_files not in BAD_FILES:
-        raise unknown_name("bad_files", bad_files, BAD_FILES)
-    found = PicturesOfFiles()
+    found: Splits = {}
     for path in paths_of(data):
         with stores.opened(path) as store:
             if idx_names(store):
                 _read_idx_files(store, size, found)
             else:
-                _read_folders(store, size, patch, bad_files, found)
-    if "train" in found.splits:
-        keys = [hashlib.sha256(one.pixels.tobytes()).hexdigest() for one in found.splits["train"]]
-        found.splits = complete(found.splits, keys, seed)
+                _read_folders(store, size, patch, bad, found)
+    if "train" in found:
+        keys = [hashlib.sha256(one.pixels.tobytes()).hexdigest() for one in found["train"]]
+        found = complete(found, keys, seed)
     return found
 
 
-def _read_idx_files(store: stores.FolderFiles, size: int | None, found: PicturesOfFiles) -> None:
+def _read_idx_files(store: stores.FolderFiles, size: int | None, found: Splits) -> None:
     for split, (pixels, labels, shown) in read_pairs(store).items():
         for number, (picture, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
             here = picture[None] if size is None else _resized(picture, size)
-            found.splits.setdefault(split, []).append(LabelledPicture(here, str(label), f"{shown}, {number}"))
+            found.setdefault(split, []).append(LabelledPicture(here, str(label), f"{shown}, {number}"))
 
 
 def _resized(picture: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
@@ -82,29 +65,23 @@ def _resized(picture: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 
 
 def _read_folders(
-    store: stores.FolderFiles, size: int | None, patch: int, bad_files: str, found: PicturesOfFiles
+    store: stores.FolderFiles, size: int | None, patch: int, bad: BadFiles, found: Splits
 ) -> None:
     names = store.names(ENDINGS)
     placed = _placed(store, names)
-    size = size or _side(store, names, patch)
+    side = size or _side(store, names, patch)
+
+    def decode(name: str, content: bytes) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+        picture = decoded(content, store.shown(name))
+        return fitted(picture.image, side, side), picture.notes
+
     held = 0
-    for name, result in _decoded(store, names, size):
-        if isinstance(result, BadValue):
-            if bad_files == "stop":
-                raise BadValue(f"{result} To go on without such files: bad_files=skip.")
-            found.skipped.append(str(result))
-            continue
-        pixels, notes = result
-        found.notes += [f"{store.shown(name)}: {note}" for note in notes]
-        held += pixels.nbytes
-        if held > MOST_HELD:
-            raise BadValue(
-                f"data: the pictures of {store.path} take more than {MOST_HELD / 2**30:.0f} GiB at {size} × {size} "
-                "pixels. Give a smaller size, or take a part of them."
-            )
+    for name, (pixels, notes) in bad.each(names, lambda name: store.read(name, MOST_BYTES), decode):
+        bad.notes += [f"{store.shown(name)}: {note}" for note in notes]
+        held = held_bytes(held + pixels.nbytes, store.path, side)
         split, label = placed[name]
-        found.splits.setdefault(split, []).append(LabelledPicture(pixels, label, store.shown(name)))
-    if not found.splits:
+        found.setdefault(split, []).append(LabelledPicture(pixels, label, store.shown(name)))
+    if not found:
         raise BadValue(f"data: none of the {len(names):,} pictures of {store.path} can be read.")
 
 
@@ -141,27 +118,3 @@ def _side(store: stores.FolderFiles, names: Sequence[str], patch: int) -> int:
         shorter: int = min(LARGEST_SIDE, *image.size)
         return max(patch, shorter - shorter % patch)
     return patch  # none can be read, which is said where they are
-
-
-def _decoded(store: stores.FolderFiles, names: Sequence[str], size: int) -> Iterator[tuple[str, Any]]:
-    """Each file with its pixels and notes, or with the error that it cannot be read; by threads, in order."""
-
-    def attempt(name: str, content: bytes | BadValue) -> Any:
-        if isinstance(content, BadValue):
-            return content
-        try:
-            picture = decoded(content, store.shown(name))
-            return fitted(picture.image, size, size), picture.notes
-        except BadValue as error:
-            return error
-
-    def content(name: str) -> bytes | BadValue:
-        try:
-            return store.read(name, MOST_BYTES)
-        except BadValue as error:
-            return error
-
-    with quiet(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        for start in range(0, len(names), CHUNK):
-            some = names[start : start + CHUNK]
-            yield from zip(some, pool.map(attempt, some, [content(name) for name in some]), strict=True)

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from regard.errors import BadValue
-from regard.tasks.formats.image_files import read_picture
+from regard.tasks.formats.bad_files import BadFiles
+from regard.tasks.formats.image_files import decoded
 from regard.tasks.formats.reading import excerpt, read_text, wrong
 from regard.tasks.formats.splits import complete, folder_split, listed, named_split
 from regard.tasks.pictures.located import Canvas, Located
@@ -44,18 +45,21 @@ class CocoImage:
     entry: str  # where it is described: file and entry
 
 
-@dataclass(frozen=True)
-class CocoPictures:
-    """The pictures of a split on a canvas, read one at a time."""
+def path_of(one: CocoImage) -> Path:
+    """The file of a picture."""
+    return one.path
 
-    images: Sequence[CocoImage]
+
+@dataclass(frozen=True)
+class CocoReader:
+    """Makes the picture of an annotated image on a canvas."""
+
     classes: Mapping[str, int]
     canvas: Canvas
 
-    def __call__(self, number: int) -> Located:
-        one = self.images[number]
+    def __call__(self, one: CocoImage, content: bytes) -> tuple[Located, tuple[str, ...]]:
         try:
-            image = read_picture(one.path, "data").image
+            image, notes = decoded(content, str(one.path))
         except BadValue as error:
             raise BadValue(f"{one.entry}: {str(error).removeprefix('data: ')}") from None
         if (image.width, image.height) != (one.width, one.height):
@@ -68,21 +72,23 @@ class CocoPictures:
         labels = tuple(self.classes[box.category] for box in one.boxes)
         crowd = tuple(box.crowd for box in one.boxes)
         boxes = corners / np.float32(scale)
-        return replace(self.canvas.fit(image), labels=labels, boxes=boxes, crowd=crowd, name=one.path.name)
+        made = replace(self.canvas.fit(image), labels=labels, boxes=boxes, crowd=crowd, name=one.path.name)
+        return made, notes
 
 
-def load(paths: Sequence[Path], seed: int) -> tuple[dict[str, list[CocoImage]], list[str]]:
+def load(paths: Sequence[Path], seed: int, bad: BadFiles) -> tuple[dict[str, list[CocoImage]], list[str]]:
     """The pictures of each split and the names of the categories, in the order of their ids.
 
     paths: annotation files and folders of pictures, or a folder that holds both. A file whose name says no split,
-    and which lies in no folder of that name, is divided by a hash of its pictures' names.
+    and which lies in no folder of that name, is divided by a hash of its pictures' names. `bad` says what happens to
+    a box without an area; real sets have a few.
     """
     folders = [path for path in paths if path.is_dir()]
     files = [path for path in paths if not path.is_dir()] or _annotation_files(folders)
     parts: dict[str, list[CocoImage]] = {}
     categories: list[str] | None = None
     for file in files:
-        images, names = read(file, folders)
+        images, names = read(file, folders, bad)
         if categories is not None and names != categories:
             raise wrong(file, None, f"has other categories than {files[0]}. All files of one set must agree.")
         categories = names
@@ -107,7 +113,7 @@ def _annotation_files(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def read(file: Path, folders: Sequence[Path] = ()) -> tuple[list[CocoImage], list[str]]:
+def read(file: Path, folders: Sequence[Path], bad: BadFiles) -> tuple[list[CocoImage], list[str]]:
     """The pictures of one annotation file, and the names of its categories."""
     whole = _parsed(file)
     names: dict[Any, str] = {}
@@ -133,6 +139,16 @@ def read(file: Path, folders: Sequence[Path] = ()) -> tuple[list[CocoImage], lis
                 raise wrong(file, None, f"{where}: {name} {key!r} is the id of nothing in this file.")
         height, width = _size(file, *reversed(images[image]))
         box = _box(file, where, entry, width, height)
+        if box[2] <= box[0] or box[3] <= box[1]:
+            bad.met(
+                wrong(
+                    file,
+                    None,
+                    f"{where}: bbox: expected a box with an area inside the picture's {width} × {height} pixels, got "
+                    f"{excerpt(repr(entry['bbox']))}. Correct it, or remove the annotation.",
+                )
+            )
+            continue
         boxes[image].append(CocoBox(names[category], box, bool(entry.get("iscrowd", 0))))
     found = []
     for key, (entry, where) in images.items():
@@ -194,7 +210,7 @@ def _size(file: Path, where: str, entry: Mapping[str, Any]) -> tuple[int, int]:
 def _box(
     file: Path, where: str, entry: Mapping[str, Any], width: int, height: int
 ) -> tuple[float, float, float, float]:
-    """Left, top, right, bottom; what stands out of the picture is cut off."""
+    """Left, top, right, bottom; what stands out of the picture is cut off. Without area where nothing is left."""
     given = entry.get("bbox")
     plain = isinstance(given, list) and len(given) == 4 and all(_is_number(one) for one in given)
     if not plain:
@@ -204,13 +220,6 @@ def _box(
     assert isinstance(given, list)
     x, y, wide, high = (float(one) for one in given)
     box = (max(0.0, x), max(0.0, y), min(float(width), x + wide), min(float(height), y + high))
-    if wide <= 0 or high <= 0 or box[2] <= box[0] or box[3] <= box[1]:
-        raise wrong(
-            file,
-            None,
-            f"{where}: bbox: expected a box with an area inside the picture's {width} × {height} pixels, got "
-            f"{excerpt(repr(given))}. Correct it, or remove the annotation.",
-        )
     return box
 
 

@@ -42,7 +42,7 @@ def read_image(path: str) -> Any:
 def read_picture(path: str | Path, argument: str = "--image") -> DecodedPicture:
     """The picture of a user's file."""
     with quiet():
-        return decoded(_content(path, argument), files.shown(path), argument)
+        return decoded(picture_bytes(path, argument), files.shown(path), argument)
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def read_frames(path: str | Path, count: int, argument: str = "--image") -> list
     from PIL import ImageSequence
 
     name = files.shown(path)
-    with quiet(), _opened(_content(path, argument), name, argument) as image:
+    with quiet(), _opened(picture_bytes(path, argument), name, argument) as image:
         try:
             found = [_plain(frame) for frame in itertools.islice(ImageSequence.Iterator(image), count)]
         except Exception as trouble:
@@ -83,7 +83,7 @@ def decoded(content: bytes, name: str, argument: str = "data") -> DecodedPicture
             raise _unreadable(argument, name, trouble) from None
 
 
-def _content(path: str | Path, argument: str) -> bytes:
+def picture_bytes(path: str | Path, argument: str) -> bytes:
     """The bytes of a file of at most MOST_BYTES."""
     file = Path(path)
     try:

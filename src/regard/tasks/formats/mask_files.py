@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 
 from regard.core import files
 from regard.errors import BadValue
-from regard.tasks.formats.image_files import ENDINGS, MOST_BYTES, MOST_PIXELS, read_picture
+from regard.tasks.formats.bad_files import BadFiles
+from regard.tasks.formats.image_files import ENDINGS, MOST_BYTES, MOST_PIXELS, decoded
 from regard.tasks.formats.reading import wrong
 from regard.tasks.formats.splits import complete, folder_split, listed
 from regard.tasks.pictures.located import UNCOUNTED, Canvas, Located
@@ -22,17 +22,21 @@ from regard.tasks.pictures.located import UNCOUNTED, Canvas, Located
 IMAGES, MASKS = "images", "masks"
 
 
-@dataclass(frozen=True)
-class MaskedPictures:
-    """The pictures of a split on a canvas, with the class of each pixel, read one at a time."""
+def path_of(pair: tuple[Path, Path]) -> Path:
+    """The file of the picture."""
+    return pair[0]
 
-    pairs: Sequence[tuple[Path, Path]]
+
+@dataclass(frozen=True)
+class MaskReader:
+    """Makes a picture on a canvas with the class of each pixel, from the files of both."""
+
     classes: int
     canvas: Canvas
 
-    def __call__(self, number: int) -> Located:
-        picture, mask = self.pairs[number]
-        image = read_picture(picture, "data").image
+    def __call__(self, pair: tuple[Path, Path], content: bytes) -> tuple[Located, tuple[str, ...]]:
+        picture, mask = pair
+        image, notes = decoded(content, str(picture))
         classes = read_mask(mask)
         if classes.shape != (image.height, image.width):
             high, wide = classes.shape
@@ -49,16 +53,17 @@ class MaskedPictures:
                 f"holds the class {int(above[0])}, expected numbers below {self.classes}, or {UNCOUNTED} for pixels "
                 "that do not count.",
             )
-        return replace(self.canvas.fit(image), pixels=self.canvas.fit_pixels(classes), name=picture.name)
+        made = replace(self.canvas.fit(image), pixels=self.canvas.fit_pixels(classes), name=picture.name)
+        return made, notes
 
 
 def load(
-    paths: Sequence[Path], seed: int, classes: int | None = None
+    paths: Sequence[Path], seed: int, bad: BadFiles, classes: int | None = None
 ) -> tuple[dict[str, list[tuple[Path, Path]]], int]:
     """The pairs of picture and mask of each split, and the number of classes: one more than the largest number.
 
     paths: a folder with `images` and `masks`, or folders that hold these for each split. `classes`: how many there
-    are, where that is known; no mask is read then.
+    are, where that is known; no mask is read then. `bad` says what happens to masks that cannot be read.
     """
     parts: dict[str, list[tuple[Path, Path]]] = {}
     for folder in _folders(paths):
@@ -67,14 +72,24 @@ def load(
             raise wrong(folder, None, f"is a second folder for {split}. Give one for each split.")
         parts[split] = _pairs(folder)
     if classes is None:
-        classes = 1 + max(_largest(read_mask(mask)) for part in parts.values() for _, mask in part)
+        largest = {split: _largest_of_each(part, bad) for split, part in parts.items()}
+        parts = {split: list(found) for split, found in largest.items() if found}
+        if not parts:
+            raise BadValue("data: none of the masks can be read.")
+        classes = 1 + max(max(found.values()) for found in largest.values() if found)
     if "train" in parts:
         parts = complete(parts, [picture.name for picture, _ in parts["train"]], seed)
     return parts, classes
 
 
-def _largest(classes: NDArray[np.int64]) -> int:
-    return int(classes[classes != UNCOUNTED].max(initial=0))
+def _largest_of_each(part: Sequence[tuple[Path, Path]], bad: BadFiles) -> dict[tuple[Path, Path], int]:
+    """The largest number of each mask that can be read."""
+
+    def largest(pair: tuple[Path, Path], content: bytes) -> int:
+        classes = _decoded_mask(pair[1], content)
+        return int(classes[classes != UNCOUNTED].max(initial=0))
+
+    return dict(bad.each(part, lambda pair: files.read_bytes(pair[1], "data", MOST_BYTES), largest))
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:
@@ -103,25 +118,26 @@ def _pairs(folder: Path) -> list[tuple[Path, Path]]:
 
 def read_mask(path: Path) -> NDArray[np.int64]:
     """The numbers of a PNG, grey or with a palette, (height,width): of a palette the indices count, not the colours."""
+    return _decoded_mask(path, files.read_bytes(path, "data", MOST_BYTES))
+
+
+def _decoded_mask(path: Path, content: bytes) -> NDArray[np.int64]:
     from PIL import Image, UnidentifiedImageError
 
-    raw = files.read_bytes(path, "data", MOST_BYTES)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large images: they are refused below
-            with Image.open(io.BytesIO(raw), formats=("PNG",)) as opened:
-                if opened.width * opened.height > MOST_PIXELS:
-                    raise wrong(
-                        path, None, f"has more than {MOST_PIXELS // 10**6} million pixels. Make it smaller."
-                    )
-                if opened.mode not in ("1", "L", "P", "I", "I;16"):
-                    raise wrong(
-                        path,
-                        None,
-                        f"has the mode {opened.mode}. Expected one number for each pixel: a grey PNG, or one with a "
-                        "palette.",
-                    )
-                found: Any = np.asarray(opened).astype(np.int64)
+        with Image.open(io.BytesIO(content), formats=("PNG",)) as opened:
+            if opened.width * opened.height > MOST_PIXELS:
+                raise wrong(
+                    path, None, f"has more than {MOST_PIXELS // 10**6} million pixels. Make it smaller."
+                )
+            if opened.mode not in ("1", "L", "P", "I", "I;16"):
+                raise wrong(
+                    path,
+                    None,
+                    f"has the mode {opened.mode}. Expected one number for each pixel: a grey PNG, or one with a "
+                    "palette.",
+                )
+            found: Any = np.asarray(opened).astype(np.int64)
     except (UnidentifiedImageError, Image.DecompressionBombError):
         raise wrong(path, None, "is no PNG that can be read.") from None
     except (OSError, SyntaxError, ValueError) as trouble:

@@ -1,4 +1,4 @@
-"""Pictures by name, from folders and zip archives of strangers, all brought to one size."""
+"""Pictures by name, from folders and archives of strangers, all brought to one size."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from regard.errors import BadValue
-from regard.tasks.formats.image_files import ENDINGS, MOST_BYTES, decoded, quiet
+from regard.tasks.formats.bad_files import BadFiles
+from regard.tasks.formats.image_files import ENDINGS, MOST_BYTES, decoded
 from regard.tasks.formats.stores import opened
-from regard.tasks.pictures.pixels import Pixels, square
+from regard.tasks.pictures.pixels import Pixels, held_bytes, square
 
 
 class PictureFiles:
@@ -17,24 +18,41 @@ class PictureFiles:
     def __init__(self, places: Sequence[Path]) -> None:
         self.places = list(places)
 
-    def read(self, wanted: Iterable[str], size: int) -> dict[str, Pixels]:
-        """The pictures of these names, size × size pixels in colours; a name that no place has is refused."""
+    def read(self, wanted: Iterable[str], size: int, bad: BadFiles) -> dict[str, Pixels]:
+        """The pictures of these names, size × size pixels in colours.
+
+        `bad` says what happens to those that cannot be read. A name that no place has is refused: then a folder is
+        missing, not one file.
+        """
         missing = dict.fromkeys(wanted)
         found: dict[str, Pixels] = {}
+        held = 0
         for place in self.places:
-            with opened(place) as store, quiet():
+            with opened(place) as store:
                 inside = store.names(ENDINGS)
                 by_name = {PurePosixPath(name).name: name for name in inside} | {
                     name: name for name in inside
                 }
-                for name in [one for one in missing if one in by_name]:
-                    content = store.read(by_name[name], MOST_BYTES)
-                    found[name] = square(decoded(content, store.shown(by_name[name])).image, size)
+                here = [one for one in missing if one in by_name]
+                for name in here:
                     del missing[name]
+
+                def fetch(name: str) -> bytes:
+                    return store.read(by_name[name], MOST_BYTES)  # noqa: B023 (called inside this turn)
+
+                def decode(name: str, content: bytes) -> tuple[Pixels, tuple[str, ...]]:
+                    picture = decoded(content, store.shown(by_name[name]))  # noqa: B023
+                    return square(picture.image, size), picture.notes
+
+                for name, (pixels, notes) in bad.each(here, fetch, decode):
+                    bad.notes += [f"{store.shown(by_name[name])}: {note}" for note in notes]
+                    held = held_bytes(held + pixels.nbytes, place, size)
+                    found[name] = pixels
         if missing:
             first = next(iter(missing))
             raise BadValue(
                 f"data: no picture {first!r} in {', '.join(str(place) for place in self.places) or 'the data'}, "
-                f"which lack {len(missing):,} of the pictures that are named. Give their folder or zip, too."
+                f"which lack {len(missing):,} of the pictures that are named. Give their folder or archive, too."
             )
+        bad.tell()
         return found

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from regard.errors import BadValue
 from regard.tasks.formats.reading import excerpt, read_lines, wrong
 from regard.tasks.formats.splits import complete, listed, named_split
+from regard.tasks.formats.stores import is_store
 
 ENDINGS = (".jsonl", ".json")
 
@@ -30,8 +31,8 @@ def question_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     for path in paths:
         if path.is_dir():
             questions += listed(path, ENDINGS)
-            pictures += [path, *listed(path, (".zip",))]
-        elif path.suffix.lower() == ".zip":
+            pictures += [path, *[one for one in listed(path) if is_store(one)]]
+        elif is_store(path):
             pictures.append(path)
         else:
             questions.append(path)

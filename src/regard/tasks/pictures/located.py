@@ -112,20 +112,6 @@ class FigureScenes:
         return from_scene(scene)
 
 
-@dataclass(frozen=True)
-class OneAfterAnother:
-    """Item n of several sequences joined."""
-
-    parts: tuple[Sequence[Located], ...]
-
-    def __call__(self, number: int) -> Located:
-        for part in self.parts:
-            if number < len(part):
-                return part[number]
-            number -= len(part)
-        raise IndexError(number)
-
-
 def from_scene(scene: Scene) -> Located:
     """A scene as an example; class 0 of the pixels is the background."""
     side = scene.picture.shape[-1]

@@ -15,8 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.errors import BadValue
+
 Pixels = NDArray[np.uint8]  # (height, width, channels)
 GREY, COLOUR = 1, 3  # channels
+MOST_HELD = 4 * 2**30  # bytes of all pictures that are read from files
 
 
 def fitted(image: Any, height: int, width: int) -> NDArray[np.uint8]:
@@ -49,3 +52,13 @@ def shown(pixels: Pixels) -> NDArray[np.float32]:
     """A picture as `Shown` takes it: (height,width) for a grey one, (height,width,3) for one in colours."""
     found = np.asarray(pixels / 255, np.float32)
     return found[..., 0] if pixels.shape[2] == GREY else found
+
+
+def held_bytes(count: int, where: object, size: int) -> int:
+    """How many bytes of pictures are held; refused where a machine may not have as many."""
+    if count > MOST_HELD:
+        raise BadValue(
+            f"data: the pictures of {where} take more than {MOST_HELD / 2**30:.0f} GiB at {size} × {size} pixels. "
+            "Give a smaller size, or take a part of them."
+        )
+    return count
