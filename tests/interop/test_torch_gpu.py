@@ -62,6 +62,14 @@ def test_hidden_rows_and_empty_queries_on_a_gpu_are_those_of_the_cpu(length):
             assert found[0].isfinite().all()
 
 
+def test_autocast_on_a_gpu_gives_the_dtypes_of_torch():
+    theirs, ours = (layer.cuda() for layer in pair(24, 4, batch_first=True))
+    given = rows(3, 33, 24).cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        mine, other = (list(layer(given, given, given)) for layer in (ours, theirs))
+    assert_same(mine, other, 2e-2)
+
+
 def test_a_step_does_not_wait_for_the_gpu():
     _, ours = pair(24, 4, batch_first=True)
     ours.cuda()
