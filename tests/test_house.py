@@ -23,6 +23,7 @@ FLOORS = [
     ["implementations"],
     ["core.plan", "core.summary"],
     ["core.attention", "core.edge_attention"],
+    ["parallel"],
     ["nn"],
     ["interop", "decoding"],
     ["models", "tasks"],
