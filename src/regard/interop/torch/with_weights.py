@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop_some
 
 from regard.core import formula, request
-from regard.core.autocast import without_autocast
+from regard.core.autocast import autocasts, without_autocast
 from regard.core.call import Call
 from regard.core.dropout import draw_seed, drop
 from regard.core.grid import Grid, full_grid
@@ -25,6 +25,8 @@ def attend_with_weights(
     """
     asked = request.build(Call(query, key, value, dropout=dropout, **options))
     dtype, wide = asked.query.dtype, formula.accumulation_dtype(asked.query.dtype)
+    # Autocast on a GPU, not on a CPU, lets softmax return float32, and so does torch's layer with its weights.
+    weights_dtype = wide if query.is_cuda and autocasts(query.device) else dtype
     with without_autocast(query.device):
         asked = replace(
             asked, query=asked.query.to(wide), key=asked.key.to(wide), value=asked.value.to(wide)
@@ -33,7 +35,7 @@ def attend_with_weights(
         # Nothing is hidden, or nothing that a weight of zero would not hide.
         is_plain = is_finite or (asked.mask is None and asked.bias is None)
         output, weights = _plain(asked, grid) if is_plain else _guarded(asked, grid)
-        return output.to(dtype), weights.to(dtype)
+        return output.to(dtype), weights.to(weights_dtype)
 
 
 def _plain(asked: request.Request, grid: Grid) -> tuple[Tensor, Tensor]:
