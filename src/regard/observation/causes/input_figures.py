@@ -9,8 +9,8 @@ from torch import Tensor
 from regard.observation import panels
 from regard.observation.causes.attributions import InputAttributions
 from regard.observation.causes.faithfulness import Faithfulness
-from regard.observation.causes.figures import heat_map, heat_maps
-from regard.observation.figure_text import lines_of, readable
+from regard.observation.causes.figures import heat_map, heat_maps, wrapped
+from regard.observation.figure_text import readable
 from regard.observation.panels import Floats
 from regard.observation.plotting import ONE_COLUMN, TWO_COLUMNS, shortest
 
@@ -71,7 +71,7 @@ def plot_faithfulness(
             title
             or f"{found.measured} = {found.value:.3g}; filled: better than random in both; grey: random maps"
         )
-        figure.suptitle(lines_of(told, whole - 0.2, 7), fontsize=7)
+        figure.suptitle(wrapped(told, whole - 0.2, 7), fontsize=7)
         return panels.trimmed(figure)
 
 
