@@ -146,7 +146,7 @@ def heat_map(
         panels.side(frame, "x", columns, len(columns), cell * len(columns))
         if texts is not None or cell >= CELL:
             _numbers(frame, table, shades, cell, texts)
-        frame.set_title(wrapped(title, whole - beside, 7))
+        frame.set_title(wrapped(title, whole - 0.3, 7))
         frame.set_xlabel(below)
         _bar(figure, drawn, [frame], words)
         return panels.trimmed(figure)
@@ -231,9 +231,7 @@ def _numbers(
         for column, value in enumerate(values):
             if not np.isfinite(value):
                 continue
-            text = (
-                f"{value:.2f}".replace("0.", ".", 1) if texts is None else readable(texts[row][column], room)
-            )
+            text = _short(float(value)) if texts is None else readable(texts[row][column], room)
             place = float(shades(value))
             dark = place > 0.5 if shades.vmin == 0 else abs(place - 0.5) > 0.33
             frame.text(column, row, text, ha="center", va="center", fontsize=5.2, parse_math=False,
