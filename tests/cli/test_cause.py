@@ -71,5 +71,7 @@ def test_wrong_calls_say_what_to_do(capsys, folder):
 def test_a_run_of_ours_is_explained(capsys, runs):
     found = answered(capsys, "cause", runs["digits"])
     assert found["kind"] == "attributions" and json.dumps(found)
-    found = answered(capsys, "cause", runs["dates"], "--text", "3rd of May, 1979", "--against", "4th of May, 1979")
+    found = answered(
+        capsys, "cause", runs["dates"], "--text", "3rd of May, 1979", "--against", "4th of May, 1979"
+    )
     assert found["kind"] == "patch"

@@ -26,7 +26,13 @@ def model() -> Any:
     import transformers
 
     config = transformers.GPT2Config(
-        vocab_size=WORDS, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=32, bos_token_id=1, eos_token_id=2
+        vocab_size=WORDS,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_positions=32,
+        bos_token_id=1,
+        eos_token_id=2,
     )
     made = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
@@ -34,7 +40,9 @@ def model() -> Any:
             at = torch.arange(parameter.numel(), dtype=torch.float64)
             values = (torch.sin(1.3 * number + 12.9898 * at) * 43758.5453).frac() * 0.55
             values = values * 3 if "wte" in name else values
-            values = 1 + values / 3 if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) else values
+            values = (
+                1 + values / 3 if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) else values
+            )
             parameter.copy_(values.view_as(parameter))
     return made
 

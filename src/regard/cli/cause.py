@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from regard.observation.seen import Seen
     from regard.viewer.opening.options import OpenedModel
 
-SUMMARY = "See what an answer comes from: patch heads and layers, read layers, attribute the answer to inputs."
+SUMMARY = (
+    "See what an answer comes from: patch heads and layers, read layers, attribute the answer to inputs."
+)
 EXAMPLES = (
     'regard cause path/to/hf-model --text "Lily likes cats" --against "Lily likes dogs" --figure heads.png',
     'regard cause path/to/hf-model --text "Once upon a time" --by contributions',
@@ -39,7 +41,9 @@ def add_arguments(parser: Parser) -> None:
     )
     target = "what it writes, for models that read one text and write another (default: its own words)"
     parser.add_argument("--target", type=str, metavar="TEXT", help=target)
-    against = "a text of as many tokens with another answer: parts of the run on --text are put into the run on it"
+    against = (
+        "a text of as many tokens with another answer: parts of the run on --text are put into the run on it"
+    )
     parser.add_argument("--against", type=str, metavar="TEXT", help=against)
     by = (
         "with --against: heads (the default), attention (all heads of a layer), layers, paths (heads, by direct paths); "
@@ -50,12 +54,19 @@ def add_arguments(parser: Parser) -> None:
         "--answer", type=str, metavar="A", help="a class or token, by number or text (default: what it says)"
     )
     parser.add_argument(
-        "--other", type=str, metavar="A", help="the one to subtract, by number or text (default: that of --against)"
+        "--other",
+        type=str,
+        metavar="A",
+        help="the one to subtract, by number or text (default: that of --against)",
     )
-    parser.add_argument("--position", type=int, default=-1, metavar="N", help="of the answer (default: the last)")
+    parser.add_argument(
+        "--position", type=int, default=-1, metavar="N", help="of the answer (default: the last)"
+    )
     positions = "with --against: each position on its own, or all together (default: all for heads and paths)"
     parser.add_argument("--positions", type=str, metavar="each|all", help=positions)
-    parser.add_argument("--measure", type=str, metavar="WHAT", help="logit, loss or probability of the answer")
+    parser.add_argument(
+        "--measure", type=str, metavar="WHAT", help="logit, loss or probability of the answer"
+    )
     parser.add_argument("--figure", type=str, metavar="FILE", help="write the figure: .png, .pdf or .svg")
     checkpoint = "best (the default), last, or the name or step of one"
     parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
@@ -72,7 +83,9 @@ def run(options: Namespace) -> int:
     from regard.viewer.opening.opening import opened_model, plain_target
 
     def opened(text: str | None, target: str | None) -> tuple[OpenedModel, Seen]:
-        wanted = ViewOptions(options.run, text=text, target=target, image=options.image, device=options.device)
+        wanted = ViewOptions(
+            options.run, text=text, target=target, image=options.image, device=options.device
+        )
         one = opened_model(wanted, options.run, options.checkpoint, tell)
         with observe(one.model) as seen:
             in_words(lambda: _unrecorded(one), "the model cannot run on this input")
@@ -106,9 +119,13 @@ def _checked(options: Namespace) -> str:
     known = PAIRS if options.against is not None else SINGLE
     by = options.by or ("heads" if options.against is not None else "inputs")
     if by in PAIRS and options.against is None:
-        raise BadValue(f"--by: {by} compares two texts. Add --against TEXT, or choose one of {', '.join(SINGLE)}.")
+        raise BadValue(
+            f"--by: {by} compares two texts. Add --against TEXT, or choose one of {', '.join(SINGLE)}."
+        )
     if by in SINGLE and options.against is not None:
-        raise BadValue(f"--by: {by} is about one text. Leave --against out, or choose one of {', '.join(PAIRS)}.")
+        raise BadValue(
+            f"--by: {by} is about one text. Leave --against out, or choose one of {', '.join(PAIRS)}."
+        )
     if by not in known:
         raise unknown_name("--by", by, known)
     if options.positions not in (None, "each", "all"):
@@ -116,7 +133,9 @@ def _checked(options: Namespace) -> str:
     if options.figure is not None:
         path = Path(options.figure)
         if "\0" in options.figure or path.suffix.casefold() not in FIGURES:
-            raise BadValue(f"--figure: expected a name that ends in {', '.join(FIGURES)}, got {options.figure!r}.")
+            raise BadValue(
+                f"--figure: expected a name that ends in {', '.join(FIGURES)}, got {options.figure!r}."
+            )
         if not path.parent.is_dir():
             raise BadValue(f"--figure: the folder {str(path.parent)!r} does not exist. Make it first.")
     return by
@@ -152,7 +171,9 @@ def _found(by: str, options: Namespace, one: OpenedModel, seen: Seen, other: See
     if by == "inputs":
         return seen.attributions(tokens=tokens, **asked)
     asked |= {"tokens": tokens, "positions": options.positions}
-    return seen.patch_paths(None, other, **asked) if by == "paths" else seen.patch(None, other, at=by, **asked)
+    return (
+        seen.patch_paths(None, other, **asked) if by == "paths" else seen.patch(None, other, at=by, **asked)
+    )
 
 
 def _similarity(clean: Any) -> Any:
@@ -193,5 +214,7 @@ def _class(argument: str, given: str, classes: int | None, words: Any) -> int:
         return int(given)
     fitting = [number for number in range(classes) if words(number).strip() == given.strip()]
     if not fitting:
-        raise BadValue(f"{argument}: no single class or token reads {given!r}. Give its number, from 0 to {classes - 1}.")
+        raise BadValue(
+            f"{argument}: no single class or token reads {given!r}. Give its number, from 0 to {classes - 1}."
+        )
     return fitting[0]

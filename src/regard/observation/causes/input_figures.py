@@ -43,7 +43,9 @@ def plot_faithfulness(
     shown = found.maps if len(found.maps) <= most else found.best(most)
     dotted = [name for name in dict.fromkeys(one.name for one in shown) if "." in name]  # of sites
     short = dict(zip(dotted, shortest(dotted), strict=True))
-    labels = [short.get(one.name, one.name) + ("" if one.head is None else f" head {one.head}") for one in shown]
+    labels = [
+        short.get(one.name, one.name) + ("" if one.head is None else f" head {one.head}") for one in shown
+    ]
     whole = width or (TWO_COLUMNS if len(shown) > 4 else ONE_COLUMN * 1.4)
     with panels.looks():
         figure, frames = panels.frames(1, 2, whole, 0.17 * len(shown) + 0.9)
