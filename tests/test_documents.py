@@ -108,7 +108,7 @@ def commands() -> list[tuple[Block, str]]:
 
 
 def loaded(kind: str, home: Path):
-    """A model and its tokenizer: fresh ones with and without a head on top, the real MiniLM and the real story teller."""
+    """A model and its tokenizer: fresh ones with and without a head on top, and two real ones."""
     import transformers
 
     if kind == "stories":
@@ -213,6 +213,8 @@ def as_here(word: str, runs: Trained, image: bool) -> str:
         return digits
     if word.removeprefix("runs/") in TASKS and word.startswith("runs/"):
         return str(runs[word.removeprefix("runs/")])
+    if word.startswith("runs/classify-"):
+        return str(runs["classify-encoder"])
     return {"RUN": digits if image else dates, "OTHER": dates, "…": DATE}.get(word, word)
 
 
@@ -293,7 +295,9 @@ def runs_here(words, runs, block, monkeypatch, capsys):
         words.append("--dry-run")
     if verb == "view" and "--export" not in words:
         words += ["--export", "page.html"]
-    if verb in ("cause", "evaluate", "predict", "view"):
+    if verb == "attack":
+        words += ["--limit", "4"]
+    if verb in ("cause", "evaluate", "predict", "view", "attack"):
         words += ["--device", "cpu"]
     monkeypatch.setattr("regard.comparison.compare.compare", composed)
     try:

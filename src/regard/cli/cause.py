@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--against", type=str, metavar="TEXT", help=against)
     by = (
-        "with --against: heads (the default), attention (all heads of a layer), layers, paths (heads, by direct paths); "
+        "with --against: heads (the default), attention (all heads of a layer), layers, paths (direct ones of heads); "
         "without: inputs (the default), contributions, lens, faithfulness"
     )
     parser.add_argument("--by", type=str, metavar="WHAT", help=by)

@@ -16,6 +16,7 @@ from regard import scores
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.core.summary import Summary
+from regard.interop.huggingface.attention import sink_of
 from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.interception import Adapter, CallEvent, Function
@@ -28,13 +29,6 @@ from regard.scores import Score
 CLOSE = (
     1e-3  # between a row of ours and the model's own, relative to its largest weight: half precision included
 )
-
-
-def sink_of(module: nn.Module | None, kwargs: dict[str, Any]) -> Tensor | None:
-    """The logits of attention sinks, one for each head (GPT-OSS and similar models)."""
-    sink = kwargs.get("s_aux")
-    sink = getattr(module, "sinks", None) if sink is None else sink
-    return sink if isinstance(sink, Tensor) else None
 
 
 class EagerFlex(Flex):
