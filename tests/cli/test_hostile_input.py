@@ -23,6 +23,7 @@ COMMANDS = [
     ["evaluate", "PATH"],
     ["predict", "PATH", "--text", "x"],
     ["view", "PATH"],
+    ["cause", "PATH"],
     ["view", "PATH", "--export", "page.html"],
     ["--use", "PATH", "list"],
     ["show", "PATH"],

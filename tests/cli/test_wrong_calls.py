@@ -19,7 +19,9 @@ def called(capsys, *arguments):
     return code, shown.out, shown.err
 
 
-NEEDED = {"evaluate": ["RUN"], "predict": ["RUN"], "view": ["RUN"], "show": ["local"], "train": ["toy"]}
+NEEDED = {
+    "cause": ["RUN"], "evaluate": ["RUN"], "predict": ["RUN"], "view": ["RUN"], "show": ["local"], "train": ["toy"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", sorted(verbs()))
@@ -33,7 +35,7 @@ def test_every_verb_answers_an_unknown_option_with_one_line(capsys, verb):
     ("words", "said"),
     [
         ("--bogus", "regard: --bogus: there is no such option."),
-        ("trian", "regard: VERB: there is no 'trian'. Did you mean 'train'? Known: attack, bench, chat, compare,"),
+        ("trian", "regard: VERB: there is no 'trian'. Did you mean 'train'? Known: attack, bench, cause, chat,"),
         ("train toy --stps 5 --modle x", "--stps: there is no such option. Did you mean '--steps'?"),
         ("train toy --stps 5 --modle x", "--modle: there is no such option. Did you mean '--model'?"),
         ("train toy --optim 5", "--optim: there is no such option. It has parts: --optim.optimizer, --optim.lr,"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ from regard.observation.causes.contributions import Contributions
 from regard.observation.causes.lens import BEFORE, LogitLens
 from regard.observation.causes.result import PatchResult
 from regard.observation.colours import diverging, ramp
-from regard.observation.figure_text import lines_of, readable
+from regard.observation.figure_text import WIDE, readable
 from regard.observation.panels import Floats
 from regard.observation.plotting import ONE_COLUMN, TWO_COLUMNS, shortest
 
@@ -145,7 +146,7 @@ def heat_map(
         panels.side(frame, "x", columns, len(columns), cell * len(columns))
         if texts is not None or cell >= CELL:
             _numbers(frame, table, shades, cell, texts)
-        frame.set_title(lines_of(title, whole - 0.2, 7))
+        frame.set_title(wrapped(title, whole - 0.3, 7))
         frame.set_xlabel(below)
         _bar(figure, drawn, [frame], words)
         return panels.trimmed(figure)
@@ -186,7 +187,7 @@ def heat_maps(
                 frame.set_ylabel("head")
             else:
                 panels.unmarked(frame, "y")
-        figure.suptitle(lines_of(title, whole - 0.2, 7.5), fontsize=7.5)
+        figure.suptitle(wrapped(title, whole - 0.2, 7.5), fontsize=7.5)
         _bar(figure, drawn, frames, words)
         return panels.trimmed(figure)
 
@@ -209,6 +210,18 @@ def _shaded(frame: Axes, table: Floats, shades: Normalize, aspect: float) -> Axe
     )
 
 
+def _short(value: float) -> str:
+    """A number of three or four characters."""
+    text = f"{value:.2f}" if abs(value) < 9.995 else f"{value:.0f}"
+    return "0" if float(text) == 0 else text.replace("0.", ".", 1).replace("-", "−")
+
+
+def wrapped(text: str, inches: float, size: float) -> str:
+    """A title broken between words, at `size` points."""
+    shown = " ".join(readable(word, max(1, len(word))) for word in text.split())
+    return "\n".join(textwrap.wrap(shown, max(12, int(inches * 72 / (WIDE * size)))))
+
+
 def _numbers(
     frame: Axes, table: Floats, shades: Normalize, cell: float, texts: Sequence[Sequence[str]] | None
 ) -> None:
@@ -218,9 +231,7 @@ def _numbers(
         for column, value in enumerate(values):
             if not np.isfinite(value):
                 continue
-            text = (
-                f"{value:.2f}".replace("0.", ".", 1) if texts is None else readable(texts[row][column], room)
-            )
+            text = _short(float(value)) if texts is None else readable(texts[row][column], room)
             place = float(shades(value))
             dark = place > 0.5 if shades.vmin == 0 else abs(place - 0.5) > 0.33
             frame.text(column, row, text, ha="center", va="center", fontsize=5.2, parse_math=False,

@@ -9,8 +9,8 @@ from torch import Tensor
 from regard.observation import panels
 from regard.observation.causes.attributions import InputAttributions
 from regard.observation.causes.faithfulness import Faithfulness
-from regard.observation.causes.figures import heat_map, heat_maps
-from regard.observation.figure_text import lines_of, readable
+from regard.observation.causes.figures import heat_map, heat_maps, wrapped
+from regard.observation.figure_text import readable
 from regard.observation.panels import Floats
 from regard.observation.plotting import ONE_COLUMN, TWO_COLUMNS, shortest
 
@@ -41,14 +41,11 @@ def plot_faithfulness(
 ) -> Figure:
     """Maps as points, random maps as bands that hold 95 % of them: left comprehensiveness, right sufficiency."""
     shown = found.maps if len(found.maps) <= most else found.best(most)
-    places = dict(
-        zip(
-            dict.fromkeys(one.name for one in shown),
-            shortest(list(dict.fromkeys(one.name for one in shown))),
-            strict=True,
-        )
-    )
-    labels = [places[one.name] + ("" if one.head is None else f" head {one.head}") for one in shown]
+    dotted = [name for name in dict.fromkeys(one.name for one in shown) if "." in name]  # of sites
+    short = dict(zip(dotted, shortest(dotted), strict=True))
+    labels = [
+        short.get(one.name, one.name) + ("" if one.head is None else f" head {one.head}") for one in shown
+    ]
     whole = width or (TWO_COLUMNS if len(shown) > 4 else ONE_COLUMN * 1.4)
     with panels.looks():
         figure, frames = panels.frames(1, 2, whole, 0.17 * len(shown) + 0.9)
@@ -71,7 +68,7 @@ def plot_faithfulness(
             title
             or f"{found.measured} = {found.value:.3g}; filled: better than random in both; grey: random maps"
         )
-        figure.suptitle(lines_of(told, whole - 0.2, 7), fontsize=7)
+        figure.suptitle(wrapped(told, whole - 0.2, 7), fontsize=7)
         return panels.trimmed(figure)
 
 

@@ -83,7 +83,7 @@ class PatchResult:
         kind = f"paths to {self.paths}" if self.paths else f"{self.at} patched into {self.into}"
         lines = [
             f"<{kind}: {self.measured}, clean {self.clean:.4f}, corrupted {self.corrupted:.4f}; "
-            f"{self.values.isfinite().sum()} patches in {self.forwards} forward passes>"
+            f"{self.values.isfinite().sum()} patches in {self.forwards} forward passes"
         ]
         for one in self.best(5):
             head = f" head {one['head']}" if "head" in one else ""
@@ -92,4 +92,4 @@ class PatchResult:
             lines.append(
                 f"  {one['site']}{head}{where}: {one['value']:.4f}, recovered {one['recovered']:+.1%}"
             )
-        return "\n".join(lines)
+        return "\n".join(lines) + ">"

@@ -36,10 +36,10 @@ def open_page(options: ViewOptions, tell: Callable[[str], None] = lambda text: N
     """Open and run everything that the options ask for; progress goes to `tell`."""
     if options.checkpoints:
         return _timeline(options, tell)
-    first = _opened(options, options.where, options.checkpoint, tell)
+    first = opened_model(options, options.where, options.checkpoint, tell)
     made = [first]
     if options.against is not None:
-        made.append(_opened(options, options.against, None, tell))
+        made.append(opened_model(options, options.against, None, tell))
         _tell_apart(made, (options.where, options.against))
     for one in made:
         _label(one)
@@ -85,9 +85,10 @@ def _warning(made: list[OpenedModel]) -> str:
     return "; ".join(f"{one.name}: {one.doubt}" for one in doubtful)
 
 
-def _opened(
+def opened_model(
     options: ViewOptions, where: str, checkpoint: str | None, tell: Callable[[str], None]
 ) -> OpenedModel:
+    """The model of a folder, a run or a pretrained one, with the input that the options ask for."""
     if is_run(where):
         return open_run(options, where, checkpoint, tell)
     if is_pretrained(where):
@@ -206,7 +207,7 @@ def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
     last = open_run(options, options.where, str(steps[-1]), tell)
     if last.two_sides and options.target is None:
         # A model's own text changes during training; the last checkpoint's text for all keeps maps comparable.
-        options = dataclasses.replace(options, target=_plain_target(last))
+        options = dataclasses.replace(options, target=plain_target(last))
     variants = []
     for step in steps:
         tell(f"step {step}")
@@ -228,7 +229,7 @@ def evenly(steps: list[int], most: int) -> list[int]:
     return [steps[round(number * (len(steps) - 1) / (most - 1))] for number in range(most)]
 
 
-def _plain_target(one: OpenedModel) -> str | None:
+def plain_target(one: OpenedModel) -> str | None:
     """The text that the model wrote."""
     _, arrow, written = one.input.rpartition(" → “")
     return written.removesuffix("”") if arrow and written else None

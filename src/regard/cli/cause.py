@@ -1,0 +1,220 @@
+"""`regard cause`: which heads, layers and inputs an answer comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.cli.common.terminal import printable, tell
+from regard.errors import BadValue, unknown_name
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
+    from regard.observation.seen import Seen
+    from regard.viewer.opening.options import OpenedModel
+
+SUMMARY = (
+    "See what an answer comes from: patch heads and layers, read layers, attribute the answer to inputs."
+)
+EXAMPLES = (
+    'regard cause path/to/hf-model --text "Lily likes cats" --against "Lily likes dogs" --figure heads.png',
+    'regard cause path/to/hf-model --text "Once upon a time" --by contributions',
+)
+
+PAIRS = ("heads", "attention", "layers", "paths")  # what needs a second text
+SINGLE = ("lens", "contributions", "inputs", "faithfulness")
+FIGURES = (".png", ".pdf", ".svg")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    run = "the folder of a run, of one of its checkpoints, or of a Hugging Face model"
+    parser.add_argument("run", metavar="RUN", type=str, help=run)
+    parser.add_argument(
+        "--text", type=str, metavar="TEXT", help="what it reads (default: an example of its task)"
+    )
+    parser.add_argument(
+        "--image", type=str, metavar="FILE", help="the picture it reads, for models of images"
+    )
+    target = "what it writes, for models that read one text and write another (default: its own words)"
+    parser.add_argument("--target", type=str, metavar="TEXT", help=target)
+    against = (
+        "a text of as many tokens with another answer: parts of the run on --text are put into the run on it"
+    )
+    parser.add_argument("--against", type=str, metavar="TEXT", help=against)
+    by = (
+        "with --against: heads (the default), attention (all heads of a layer), layers, paths (direct ones of heads); "
+        "without: inputs (the default), contributions, lens, faithfulness"
+    )
+    parser.add_argument("--by", type=str, metavar="WHAT", help=by)
+    parser.add_argument(
+        "--answer", type=str, metavar="A", help="a class or token, by number or text (default: what it says)"
+    )
+    parser.add_argument(
+        "--other",
+        type=str,
+        metavar="A",
+        help="the one to subtract, by number or text (default: that of --against)",
+    )
+    parser.add_argument(
+        "--position", type=int, default=-1, metavar="N", help="of the answer (default: the last)"
+    )
+    positions = "with --against: each position on its own, or all together (default: all for heads and paths)"
+    parser.add_argument("--positions", type=str, metavar="each|all", help=positions)
+    parser.add_argument(
+        "--measure", type=str, metavar="WHAT", help="logit, loss or probability of the answer"
+    )
+    parser.add_argument("--figure", type=str, metavar="FILE", help="write the figure: .png, .pdf or .svg")
+    checkpoint = "best (the default), last, or the name or step of one"
+    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
+    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
+
+
+def run(options: Namespace) -> int:
+    """Print what was found, and draw it."""
+    by = _checked(options)
+    from regard.observation.observe import observe
+    from regard.viewer.opening import ViewOptions
+    from regard.viewer.opening.library_errors import in_words
+    from regard.viewer.opening.opening import opened_model, plain_target
+
+    def opened(text: str | None, target: str | None) -> tuple[OpenedModel, Seen]:
+        wanted = ViewOptions(
+            options.run, text=text, target=target, image=options.image, device=options.device
+        )
+        one = opened_model(wanted, options.run, options.checkpoint, tell)
+        with observe(one.model) as seen:
+            in_words(lambda: _unrecorded(one), "the model cannot run on this input")
+        return one, seen
+
+    one, seen = opened(options.text, options.target)
+    other = None
+    if options.against is not None:  # a model that writes reads the same words of its own in both runs
+        target = plain_target(one) if one.two_sides and options.target is None else options.target
+        other = opened(options.against, target)[1]
+    found = _found(by, options, one, seen, other)
+    if options.figure is not None:
+        found.plot().savefig(options.figure, dpi=200)
+        tell(f"{options.figure} written.")
+    if options.json:
+        print(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False))
+    else:
+        print(printable(str(found).removeprefix("<").removesuffix(">")))
+    return 0
+
+
+def _unrecorded(one: OpenedModel) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return one.run()
+
+
+def _checked(options: Namespace) -> str:
+    """What to do; wrong options are refused before anything is loaded."""
+    known = PAIRS if options.against is not None else SINGLE
+    by = options.by or ("heads" if options.against is not None else "inputs")
+    if by in PAIRS and options.against is None:
+        raise BadValue(
+            f"--by: {by} compares two texts. Add --against TEXT, or choose one of {', '.join(SINGLE)}."
+        )
+    if by in SINGLE and options.against is not None:
+        raise BadValue(
+            f"--by: {by} is about one text. Leave --against out, or choose one of {', '.join(PAIRS)}."
+        )
+    if by not in known:
+        raise unknown_name("--by", by, known)
+    if options.positions not in (None, "each", "all"):
+        raise unknown_name("--positions", options.positions, ("each", "all"))
+    if options.figure is not None:
+        path = Path(options.figure)
+        if "\0" in options.figure or path.suffix.casefold() not in FIGURES:
+            raise BadValue(
+                f"--figure: expected a name that ends in {', '.join(FIGURES)}, got {options.figure!r}."
+            )
+        if not path.parent.is_dir():
+            raise BadValue(f"--figure: the folder {str(path.parent)!r} does not exist. Make it first.")
+    return by
+
+
+def _found(by: str, options: Namespace, one: OpenedModel, seen: Seen, other: Seen | None) -> Any:
+    from regard.observation.ablation import logits_of
+
+    output = _unrecorded(one)
+    try:
+        classes = logits_of(output).shape[-1]
+    except BadValue:
+        classes = None
+    words = _words(one)
+    tokens = next(iter(one.labels.values()), None)
+    asked: dict[str, Any] = {"position": options.position, "words": words}
+    if by != "lens":
+        for name in ("answer", "other"):
+            if options[name] is not None:
+                asked[name] = _class(f"--{name}", options[name], classes, words)
+    if by in ("lens", "contributions"):
+        if classes is None:
+            raise BadValue(f"--by: this model has no logits, so it has no {by}. Use inputs or faithfulness.")
+        if by == "lens":
+            return seen.lens(words=words, tokens=tokens)
+        return seen.contributions(**asked)
+    asked["measure"] = options.measure or ("probability" if by == "faithfulness" else "logit")
+    if classes is None:
+        asked = {"measure": _similarity(output)}
+    if by == "faithfulness":
+        asked.pop("other", None)
+        return seen.faithfulness(**asked)
+    if by == "inputs":
+        return seen.attributions(tokens=tokens, **asked)
+    asked |= {"tokens": tokens, "positions": options.positions}
+    return (
+        seen.patch_paths(None, other, **asked) if by == "paths" else seen.patch(None, other, at=by, **asked)
+    )
+
+
+def _similarity(clean: Any) -> Any:
+    """For models without logits: the cosine of the mean row with that of the run on --text."""
+    import torch
+    from torch import Tensor
+
+    def row(output: Any) -> Tensor:
+        found = getattr(output, "last_hidden_state", None)
+        rows: Tensor = found if isinstance(found, Tensor) else output[0]
+        return rows.flatten(1, -2).mean(1) if rows.dim() > 2 else rows
+
+    before = row(clean).detach()
+
+    def similarity(output: Any) -> Tensor:
+        return torch.cosine_similarity(row(output), before).mean()
+
+    return similarity
+
+
+def _words(one: OpenedModel) -> Any:
+    """The text of a class or token; its number where the model has no vocabulary."""
+    writer = one.writer
+    config = getattr(one.model, "config", None)
+    labels = getattr(config, "id2label", None)
+    if writer is not None:
+        return lambda number: writer.pieces([number])[0]
+    if labels and "Classification" in type(one.model).__name__:
+        return lambda number: str(labels.get(number, number))
+    return str
+
+
+def _class(argument: str, given: str, classes: int | None, words: Any) -> int:
+    """A class or token from its number or its text."""
+    if classes is None:
+        raise BadValue(f"{argument}: this model has no classes or tokens to answer with. Leave it out.")
+    if given.strip().isdecimal() and int(given) < classes:
+        return int(given)
+    fitting = [number for number in range(classes) if words(number).strip() == given.strip()]
+    if not fitting:
+        raise BadValue(
+            f"{argument}: no single class or token reads {given!r}. Give its number, from 0 to {classes - 1}."
+        )
+    return fitting[0]
