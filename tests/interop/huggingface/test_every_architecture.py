@@ -6,8 +6,9 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from benchmarks import huggingface_everything
 from benchmarks.observing.worker import examine, library
+
+from benchmarks import huggingface_everything
 from tests.observation import peers  # noqa: F401  keeps transformers offline
 
 
