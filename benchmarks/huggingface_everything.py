@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,10 @@ KINDS = (
     ("equal", "Equal to eager attention"),
     ("differs", "Different from eager attention"),
     ("error", "Fails on regard"),
+    ("unstable", "Different, and as different after a change of rounding size"),
     ("random", "Random even on eager attention"),
+    ("not finite", "NaN on eager attention"),
+    ("failed", "The comparison failed on eager attention"),
     ("does not dispatch", "Attention that does not go through the interface"),
     ("no model of its own", "A part of other architectures"),
     ("could not be built", "Could not be built"),
@@ -48,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     given = parser.parse_args(arguments)
     known = {one["name"]: one["status"] for one in recorded(given.out)}
-    names = library("transformers").names()
+    registry = library("transformers").names()
+    names = registry
     if given.only:
         names = [name for name in given.only.split(",") if name in names]
     if given.left:
@@ -68,7 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
     records = recorded(given.out)
     print(headline(records))
     if given.write:
-        PAGE.write_text(page(records))
+        PAGE.write_text(
+            page(records, [name for name in registry if name not in {one["name"] for one in records}])
+        )
     return 0
 
 
@@ -79,12 +86,12 @@ def headline(records: Records) -> str:
     text = f"{equal} of {len(dispatching)} architectures that dispatch through the interface equal eager attention"
     writing = [found for one in dispatching for found in one.get("generation", {}).values()]
     ran = [found for found in writing if not found.startswith("eager")]
-    same = sum(found == "equal" for found in ran)
+    same = sum(found in ("equal", "as sdpa") for found in ran)
     return f"{text}; {same} of {len(ran)} generations have the same tokens; {len(records)} names in all"
 
 
-def page(records: Records) -> str:
-    """The result as Markdown: counts, the compared architectures, and the others with their reasons."""
+def page(records: Records, left: Sequence[str] = ()) -> str:
+    """The result as Markdown: counts, the compared architectures, the others with their reasons, and what is left."""
     lines = [
         "# Every architecture of transformers on regard",
         "",
@@ -95,13 +102,15 @@ def page(records: Records) -> str:
         "| architecture | class | calls | difference | right-padded | left-padded | without attention | tokens |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    compared = [one for one in records if "difference" in one]
+    compared = [one for one in records if "without_attention" in one]
     lines += [_row(one) for one in compared]
     for status, title in KINDS:
         rest = [one for one in records if one["status"] == status and (status != "equal")]
         if rest:
             lines += ["", f"## {title} ({len(rest)})", ""]
             lines += [f"- {one['name']}: {_one_line(one.get('reason', ''))}" for one in rest]
+    if left:
+        lines += ["", f"## Not examined in this walk ({len(left)})", "", ", ".join(left)]
     return "\n".join(lines) + "\n"
 
 

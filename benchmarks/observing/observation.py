@@ -28,9 +28,10 @@ def _watched(model: Any, given: dict[str, Any], keep_weights: bool = True) -> li
     return oracle.calls
 
 
-def run(model: Any, given: dict[str, Any], **more: Any) -> Any:
-    """A forward pass with its random numbers fixed."""
-    torch.manual_seed(3)
+def run(model: Any, given: dict[str, Any], seed: int | None = 3, **more: Any) -> Any:
+    """A forward pass with its random numbers fixed, unless the seed is None."""
+    if seed is not None:
+        torch.manual_seed(seed)
     positional = given.get("*", ())
     return model(*positional, **{name: value for name, value in given.items() if name != "*"}, **more)
 

@@ -55,11 +55,11 @@ def test_every_mask_is_that_of_the_library(name, extent, padded):
         "allow_is_causal_skip": True, "device": "cpu",
     }  # fmt: skip
     found = mask_function(library)(**given)
-    expected = library.sdpa_mask(**given | {"allow_is_causal_skip": False})
+    expected = library.eager_mask(**given)
     assert isinstance(found, StructuredMask)
     assert found.shape == expected.shape
     assert found.covers(queries, keys)
-    assert torch.equal(found & True, expected)
+    assert torch.equal(found + 0, expected)
     assert ("dense" in found.structure.spec) is (name == "own_overlay")
 
 
@@ -101,42 +101,67 @@ def structured(mask=None, queries=5, keys=7):
     return StructuredMask(mask or masks.causal(), 2, queries, keys, "cpu")
 
 
+def dense_causal():
+    """What eager attention adds to scores."""
+    return torch.where(masks.causal().dense(5, 7), 0.0, torch.finfo(torch.float32).min).repeat(2, 1, 1, 1)
+
+
 def test_a_structured_mask_answers_operations_as_its_dense_tensor_does():
-    mask, dense = structured(), masks.causal().dense(5, 7).expand(2, 1, 5, 7)
-    assert (mask.shape, mask.dtype, mask.ndim) == ((2, 1, 5, 7), torch.bool, 4)
-    assert torch.equal(~mask, ~dense)
-    assert torch.equal(torch.where(mask, 0.0, -1.0), torch.where(dense, 0.0, -1.0))
+    mask, dense, some = structured(), dense_causal(), torch.eye(5, 7).bool()
+    assert (mask.shape, mask.dtype, mask.ndim) == ((2, 1, 5, 7), torch.float32, 4)
+    assert torch.equal(mask == 0, dense == 0)
+    assert torch.equal(torch.ones(2, 3, 5, 7) + mask, torch.ones(2, 3, 5, 7) + dense)
     assert torch.equal(torch.cat([mask, mask], -1), torch.cat([dense, dense], -1))
-    assert mask.float().sum() == dense.sum()
+    assert torch.equal(mask.masked_fill(some, -1.0), dense.masked_fill(some, -1.0))
     assert mask.structure == masks.causal()  # reading changes nothing
     assert mask.contiguous() is mask
     assert mask.detach().structure == masks.causal()
     assert copy.deepcopy(mask).structure == masks.causal()
     assert mask.to("meta").structure == masks.causal()
+    assert torch.equal(mask.to(torch.float64), dense.to(torch.float64))
     assert "masks.causal()" in repr(mask)
     assert torch.equal(mask[:, :, 1:3, :4], dense[:, :, 1:3, :4])  # a view, which may be written to
     assert mask.structure is None
-    assert torch.equal(mask & True, dense)
+    assert torch.equal(mask + 0, dense)
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        lambda mask: mask.masked_fill_(torch.ones(5, 7, dtype=torch.bool), False),
-        lambda mask: mask.__setitem__((0, 0, 2), False),
-        lambda mask: mask[:, :, 1].fill_(False),
-        lambda mask: mask.logical_not_(),
+        lambda mask: mask.masked_fill_(torch.ones(5, 7, dtype=torch.bool), -3.0),
+        lambda mask: mask.__setitem__((0, 0, 2), -3.0),
+        lambda mask: mask[:, :, 1].fill_(-3.0),
+        lambda mask: mask.add_(1.0),
     ],
-    ids=["masked_fill_", "index", "view", "logical_not_"],
+    ids=["masked_fill_", "index", "view", "add_"],
 )
 def test_a_structured_mask_that_is_written_to_holds_what_was_written(write):
-    mask, dense = structured(), masks.causal().dense(5, 7).expand(2, 1, 5, 7).clone()
+    mask, dense = structured(), dense_causal()
     write(mask)
     write(dense)
     assert not mask.covers(5, 7)
     assert mask.structure is None
-    assert torch.equal(mask & True, dense)
-    assert torch.equal(copy.deepcopy(mask) & True, dense)
+    assert torch.equal(mask + 0, dense)
+    assert torch.equal(copy.deepcopy(mask) + 0, dense)
+
+
+def test_a_mask_that_hides_nothing_is_none_where_the_model_takes_that():
+    given = {
+        "batch_size": 2,
+        "kv_length": 7,
+        **queries_at(0, 7),
+        "mask_function": library.bidirectional_mask_function,
+    }
+    make = mask_function(library)
+    assert make(**given, allow_is_bidirectional_skip=True) is None
+    assert (
+        make(**given, allow_is_bidirectional_skip=True, attention_mask=torch.ones(2, 7, dtype=torch.bool))
+        is None
+    )
+    assert make(**given, allow_is_bidirectional_skip=True, attention_mask=REAL[:, :7]) is not None
+    assert make(**given).structure == masks.full()
+    causal = given | {"mask_function": library.causal_mask_function, "allow_is_causal_skip": True}
+    assert make(**causal).structure == masks.causal()
 
 
 def test_a_structured_mask_takes_no_memory_of_its_size():

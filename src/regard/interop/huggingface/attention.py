@@ -89,7 +89,12 @@ def _wants_weights(given: dict[str, Any]) -> bool:
         return True
     capturing = sys.modules.get("transformers.utils.output_capturing")
     collector = getattr(capturing, "_active_collector", None)
-    collected = None if collector is None else collector.get()
+    if (
+        torch.compiler.is_compiling()
+    ):  # a tracer cannot read a context variable; a traced model uses this instead
+        collected = getattr(collector, "global_var", None)
+    else:
+        collected = None if collector is None else collector.get()
     return collected is not None and any(name.endswith("attentions") for name in collected)
 
 
@@ -128,8 +133,13 @@ def mask_and_bias(
 
 def _assumed(module: nn.Module, queries: int, given: dict[str, Any]) -> Mask | None:
     """The mask of a layer that was given none: causal if the layer says so."""
-    said = given.get("is_causal")
-    if queries == 1 or not (getattr(module, "is_causal", True) if said is None else said):
+    causal = given.get("is_causal")
+    if causal is None:
+        # A few layers say that they are causal although they, or their model, are no decoder.
+        config = getattr(module, "config", None)
+        causal = getattr(module, "is_causal", False) and getattr(module, "is_decoder", True)
+        causal = causal and getattr(config, "is_causal", True)
+    if queries == 1 or not causal:
         return None
     window = given.get("sliding_window")
     return masks.causal() if window is None else masks.window(window - 1, 0)

@@ -13,12 +13,13 @@ from torch.nn.functional import pad
 from regard.core.arguments import is_fake_or_meta
 from regard.errors import Unsupported
 from regard.interop.huggingface.mask_functions import Extent, Factories, joined
-from regard.interop.huggingface.structured_mask import StructuredMask
+from regard.interop.huggingface.structured_mask import StructuredMask, added
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
+from regard.masks.positional import FullMask
 
 
-def mask_function(library: ModuleType, positional: bool = False) -> Callable[..., Tensor]:
+def mask_function(library: ModuleType, positional: bool = False) -> Callable[..., Tensor | None]:
     """The function for `AttentionMaskInterface`. `library` is `transformers.masking_utils`.
 
     `positional`: the mechanism depends on where queries stand, which a plain tensor does not tell.
@@ -32,34 +33,39 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
         mask_function: Callable[..., Any],
         kv_offset: int = 0,
         attention_mask: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        allow_is_bidirectional_skip: bool = False,
         **given: Any,
-    ) -> Tensor:
-        """A mask (b,1,q,k). It is never None, so that no attention function has to guess whether it is causal."""
+    ) -> Tensor | None:
+        """A mask (b,1,q,k). It is None only where all keys are visible and the model takes None for that.
 
-        def dense(function: Callable[..., Any], padding: Tensor | None) -> Tensor:
-            # torch's kind of mask, by the library's own code, in the arguments of the installed version
+        So no attention function has to guess whether it is causal.
+        """
+
+        def visible(function: Callable[..., Any], padding: Tensor | None) -> Tensor:
+            # by the library's own code, in the arguments of the installed version
             made: Tensor = library.ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](
                 batch_size=batch_size, kv_length=kv_length, mask_function=function, kv_offset=kv_offset,
-                attention_mask=padding,
-                **given | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False},
+                attention_mask=padding, **given | {"allow_is_causal_skip": False},
             )  # fmt: skip
             return made
 
-        if _traced(attention_mask, given):
-            if positional and not _is_placed(kv_length, given):
-                raise Unsupported(
-                    "attn_implementation: this mechanism depends on the positions of queries, which are not known "
-                    "while a step with a static cache is compiled. Use a dynamic cache, or do not compile."
-                )
-            return dense(mask_function, attention_mask)
-        if _is_compiled_step(given) and not positional:
-            return dense(mask_function, attention_mask)
+        traced = _traced(attention_mask, given)
+        if traced and positional and not _is_placed(kv_length, given):
+            raise Unsupported(
+                "attn_implementation: this mechanism depends on the positions of queries, which are not known while a "
+                "step with a static cache is compiled. Use a dynamic cache, or do not compile."
+            )
+        if traced or (_is_compiled_step(given) and not positional):
+            return added(visible(mask_function, attention_mask), dtype)
         queries, first_query, device = _placed(given)
         extent = Extent(batch_size, queries, kv_length, first_query, int(kv_offset))
-        found = factories.read(mask_function, extent, lambda function: dense(function, None))
+        found = factories.read(mask_function, extent, lambda function: visible(function, None))
         if attention_mask is not None:
             found = _without_padding(found, attention_mask, extent)
-        return StructuredMask(found, batch_size, queries, kv_length, device, extent.anchor)
+        if allow_is_bidirectional_skip and isinstance(found, FullMask):
+            return None
+        return StructuredMask(found, batch_size, queries, kv_length, device, dtype, extent.anchor)
 
     return regard_mask
 

@@ -1,8 +1,9 @@
-"""A mask of regard that transformers can carry as if it were the bool tensor (b,1,q,k) it creates elsewhere.
+"""A mask of regard that transformers carries as the additive tensor (b,1,q,k) that it makes for eager attention.
 
-Models pass masks on, slice them, join them with others or write into them. So the mask has to be a tensor. This one
-has a shape and a dtype but no storage: the attention function takes its `structure`. The dense tensor is only made when
-an operation of torch asks for it. Once it can have been written to, the dense tensor is the mask.
+Models pass masks on, slice them, add to them or write into them. So the mask has to be a tensor, and since every model
+works on eager attention, the tensor of eager attention: 0 where a key is visible, the smallest number elsewhere. It has
+a shape and a dtype but no storage: the attention function takes its `structure`. The dense tensor is only made when an
+operation of torch asks for it. Once it can have been written to, the dense tensor is the mask.
 """
 
 from __future__ import annotations
@@ -15,9 +16,16 @@ from torch.utils._pytree import tree_map_only
 
 from regard.masks import Mask
 
+_MOVES = {
+    "device",
+    "dtype",
+    "layout",
+    "non_blocking",
+}  # arguments of `.to()` that may leave the contents as they are
+
 
 class StructuredMask(Tensor):
-    """A bool tensor (b,1,q,k), True = may attend, whose contents are a mask of the algebra."""
+    """A floating-point tensor (b,1,q,k), to be added to scores, whose contents are a mask of the algebra."""
 
     anchor: dict[str, Any]  # the offset of queries among keys, as positional masks and biases take it
     _mask: Mask
@@ -35,10 +43,11 @@ class StructuredMask(Tensor):
         queries: int,
         keys: int,
         device: torch.device | str,
+        dtype: torch.dtype = torch.float32,
         anchor: dict[str, Any] | None = None,
     ) -> StructuredMask:
         made: StructuredMask = torch.Tensor._make_wrapper_subclass(
-            cls, (batch, 1, queries, keys), dtype=torch.bool, device=torch.device(device)
+            cls, (batch, 1, queries, keys), dtype=dtype, device=torch.device(device)
         )
         made._mask, made._dense, made._shared, made.anchor = mask, None, False, anchor or {}
         return made
@@ -56,19 +65,17 @@ class StructuredMask(Tensor):
         """The dense tensor (b,1,q,k), made at the first call."""
         if self._dense is None:
             batch, _, queries, keys = self.shape
-            found = self._mask.dense(queries, keys, batch, device=self.device)
-            self._dense = found.expand(batch, 1, queries, keys).contiguous()
+            visible = self._mask.dense(queries, keys, batch, device=self.device)
+            self._dense = added(visible.expand(batch, 1, queries, keys), self.dtype)
         return self._dense
 
     def moved(self, device: torch.device | None) -> StructuredMask | None:
         """The same mask on another device; None where only the dense tensor tells what it is."""
+        mask, place = self.structure, self.device if device is None else device
+        if mask is None:
+            return None
         batch, _, queries, keys = self.shape
-        mask, device = self.structure, self.device if device is None else device
-        return (
-            None
-            if mask is None
-            else StructuredMask(mask.to(device), batch, queries, keys, device, self.anchor)
-        )
+        return StructuredMask(mask.to(place), batch, queries, keys, place, self.dtype, self.anchor)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         copied = self.moved(self.device)  # a mask never changes, so that both may share it
@@ -81,15 +88,10 @@ class StructuredMask(Tensor):
         given = kwargs or {}
         if func is torch.ops.aten.detach.default:  # checkpointing of activations detaches every argument
             return args[0]
-        if func is torch.ops.aten._to_copy.default and not set(given) - {
-            "dtype",
-            "device",
-            "non_blocking",
-            "layout",
-        }:
+        if func is torch.ops.aten._to_copy.default and not set(given) - _MOVES:
             # accelerate moves masks to the device of a layer
-            moved = args[0].moved(given.get("device")) if given.get("dtype") in (None, torch.bool) else None
-            if moved is not None:
+            moved = args[0].moved(given.get("device"))
+            if moved is not None and given.get("dtype") in (None, moved.dtype):
                 return moved
         if func._schema.is_mutable or any(one.alias_info is not None for one in func._schema.returns):
             tree_map_only(StructuredMask, _share, (args, given))
@@ -99,6 +101,11 @@ class StructuredMask(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         mask = self.structure
         return f"StructuredMask({self.written_out() if mask is None else mask!r}, shape={tuple(self.shape)})"
+
+
+def added(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """What eager attention adds to scores: 0 where a key is visible, the smallest number of the dtype elsewhere."""
+    return torch.where(visible, torch.zeros((), dtype=dtype, device=visible.device), torch.finfo(dtype).min)
 
 
 def _share(mask: StructuredMask) -> None:
