@@ -73,6 +73,12 @@ class ShardedSequence:
         joined: Tensor = _Unshard.apply(self, axis % part.dim(), part)
         return joined
 
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        """`parallel.attend` over this sequence."""
+        from regard.parallel.attention import attend  # it takes sequences as arguments
+
+        return attend(query, key, value, self, **options)
+
     def _check(self, given: Tensor, axis: int, length: int, argument: str, what: str) -> None:
         if not -given.dim() <= axis < given.dim() or given.shape[axis] != length:
             raise BadValue(
