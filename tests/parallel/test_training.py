@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from regard.training import train
 from regard.training.run_folder import metrics_file
@@ -49,3 +48,28 @@ def same_as_one(ranks, tmp_path, sharing, accumulate, **changes):
 
 def test_two_processes_that_share_each_sequence_train_as_one(two, tmp_path):
     same_as_one(two, tmp_path, sharing=2, accumulate=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_mesh_of_two_by_two_trains_as_one_process(four, tmp_path, strategy):
+    model = MODEL.format(", positions=none, attention=causal(positions=rotary))")[:-1]
+    same_as_one(four, tmp_path, sharing=2, accumulate=1, strategy=strategy, model=model)
+
+
+@pytest.mark.slow
+def test_four_processes_share_a_sequence_of_five_positions(four, tmp_path):
+    """There are eight chunks: some ranks hold one position, and one holds none."""
+    same_as_one(four, tmp_path, sharing=4, accumulate=1, task="language(context=5)")
+
+
+def test_settings_that_cannot_share_a_sequence_are_refused(two, tmp_path):
+    cases = {
+        "context_parallel: expected a divisor of the number of processes, got 3 for 2": {"context_parallel": 3},
+        "context_parallel: encoder": {"context_parallel": 2, "task": "digits", "model": "encoder(dim=8)"},
+        "context_parallel: a compiled model": {"context_parallel": 2, "compile": True},
+        "context_parallel: expected a whole number": {"context_parallel": 0},
+    }
+    for index, (message, changes) in enumerate(cases.items()):
+        found = two.run(trained, {**settings(tmp_path / f"run{index}", 1), **changes})
+        assert all(message in text for text in found), found
