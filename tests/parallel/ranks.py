@@ -56,7 +56,9 @@ def _serve(rank, count, store, pipe):
 
     torch.set_num_threads(1)
     place = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": count}
-    os.environ.update({name: str(number) for name, number in place.items()}, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    os.environ.update(
+        {name: str(number) for name, number in place.items()}, MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
+    )
     dist.init_process_group("gloo", store=dist.FileStore(store, count), rank=rank, world_size=count)
     while True:
         try:

@@ -64,7 +64,13 @@ def test_a_layer_over_a_shared_sequence_equals_the_layer_over_the_whole(two, nam
 def test_layers_whose_rows_meet_elsewhere_refuse_a_shared_sequence():
     sequence = parallel.ShardedSequence(7)
     rows = torch.randn(1, 7, DIM)
-    for name, options in {"linear": {}, "hard": {}, "local-p": {}, "key-value-memory": {}, "additive": {}}.items():
+    for name, options in {
+        "linear": {},
+        "hard": {},
+        "local-p": {},
+        "key-value-memory": {},
+        "additive": {},
+    }.items():
         layer = nn.build(name, dim=DIM, **options)
         with sharing(sequence), pytest.raises(RegardError, match="several ranks share"):
             layer(rows)

@@ -37,7 +37,9 @@ def same_as_one(ranks, tmp_path, sharing, accumulate, **changes):
     train(settings(tmp_path / "one", accumulate * ranks.count // sharing, **changes), quiet=True)
     many = settings(tmp_path / "many", accumulate, context_parallel=sharing, **changes)
     assert ranks.run(trained, many)[0].startswith("["), "the run failed"
-    pairs = list(zip(*(metrics_file.read(tmp_path / name / "metrics.jsonl") for name in ("one", "many")), strict=True))
+    pairs = list(
+        zip(*(metrics_file.read(tmp_path / name / "metrics.jsonl") for name in ("one", "many")), strict=True)
+    )
     assert len(pairs) == 3
     for one, found in pairs:
         assert found["loss"] == pytest.approx(one["loss"], rel=2e-6)
@@ -65,7 +67,9 @@ def test_four_processes_share_a_sequence_of_five_positions(four, tmp_path):
 
 def test_settings_that_cannot_share_a_sequence_are_refused(two, tmp_path):
     cases = {
-        "context_parallel: expected a divisor of the number of processes, got 3 for 2": {"context_parallel": 3},
+        "context_parallel: expected a divisor of the number of processes, got 3 for 2": {
+            "context_parallel": 3
+        },
         "context_parallel: encoder": {"context_parallel": 2, "task": "digits", "model": "encoder(dim=8)"},
         "context_parallel: a compiled model": {"context_parallel": 2, "compile": True},
         "context_parallel: expected a whole number": {"context_parallel": 0},

@@ -1,7 +1,7 @@
 """Context parallelism in training: the processes of a row of the mesh read the same batch and share its positions.
 
-The mesh has two axes: `data`, whose rows read different batches, and `context`, whose processes share each sequence. The
-loss of a process is the sum over its own positions, so a step adds up gradients, sums and counts of all processes as
+The mesh has two axes: `data`, whose rows read different batches, and `context`, whose processes share each sequence.
+The loss of a process is the sum over its own positions, so a step adds up gradients, sums and counts of all processes as
 it always does, and DDP or FSDP need not know of it.
 """
 
@@ -35,9 +35,7 @@ class SharedContext:
                 f"context_parallel: {model.name} for {model.problem.answer.words} cannot share a sequence between "
                 f"processes. Use --model decoder for a task that asks for the next token, such as language."
             )
-        mesh = init_device_mesh(
-            device.type, (processes // ranks, ranks), mesh_dim_names=("data", "context")
-        )
+        mesh = init_device_mesh(device.type, (processes // ranks, ranks), mesh_dim_names=("data", "context"))
         self.group = mesh["context"].get_group()
 
     @contextmanager
@@ -50,6 +48,8 @@ class SharedContext:
         def part(tensor: Tensor) -> Tensor:
             return sequence.shard(tensor, 1)
 
-        local = replace(batch, streams={name: Stream(part(stream.data))}, answers={answer_name: answer.map(part)})
+        local = replace(
+            batch, streams={name: Stream(part(stream.data))}, answers={answer_name: answer.map(part)}
+        )
         with sharing(sequence, mask):
             yield local
