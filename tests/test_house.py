@@ -30,7 +30,7 @@ FLOORS = [
     ["training"],
     ["observation"],
     ["comparison"],
-    ["viewer", "benchmarks"],
+    ["viewer", "benchmarks", "attacks"],
     ["cli"],
     ["workbench"],
     ["__main__"],

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 INPUTS, TARGETS = "inputs", "targets"  # the names of the only stream and the only target
+MADE_FROM = "made_from"  # the note that says which examples a batch was made from, where the model made it
 ASKED = "asked"  # the note of a batch with the positions that are asked for, where an answer is not about all of them
 
 
