@@ -79,7 +79,7 @@ def test_a_checkpoint_of_four_ranks_is_resumed_by_two_and_consolidated_for_one(f
 
 
 def test_a_folder_that_is_no_checkpoint_of_this_model_is_refused(tmp_path):
-    model, optimizer, _ = built(False)
+    model, _, _ = built(False)
     with pytest.raises(RegardError, match="holds no safetensors files"):
         sharded_checkpoint.load(tmp_path, model)
     sharded_checkpoint.save(tmp_path / "one", model)

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from regard.errors import BadValue
 from regard.training import optim
@@ -38,9 +40,7 @@ def save(folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer 
     if optimizer is not None:
         tensors |= {name: _at_least_1d(one) for name, one in optim.optimizer_state(optimizer, model).items()}
     with _quiet():
-        dcp.save(
-            tensors, storage_writer=dcp.HuggingFaceStorageWriter(path=str(folder), save_distributed=True)
-        )
+        dcp_save(tensors, storage_writer=HuggingFaceStorageWriter(path=str(folder), save_distributed=True))
 
 
 def load(folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -58,12 +58,10 @@ def load(folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer 
         parameters = dict(model.named_parameters())
         for name in (name for name in sizes if ":" in name):
             parameter = parameters.get(name.rpartition(":")[0])
-            like = parameter is not None and sizes[name] == tuple(parameter.shape)
-            state[name] = (
-                torch.zeros_like(parameter.detach())
-                if like and parameter is not None
-                else torch.zeros(sizes[name])
-            )
+            if parameter is not None and sizes[name] == tuple(parameter.shape):
+                state[name] = torch.zeros_like(parameter.detach())  # sharded as the parameter is
+            else:
+                state[name] = torch.zeros(sizes[name])
     _read(folder, {**weights, **state})
     if optimizer is not None:
         scalars = {name: one.squeeze(0) if name.endswith(":step") else one for name, one in state.items()}
@@ -113,7 +111,7 @@ def _read(folder: str | Path, tensors: dict[str, Tensor], **options: Any) -> Non
     """Fill these tensors, or the shards of them that this rank holds."""
     try:
         with _quiet():
-            dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(path=str(folder)), **options)
+            dcp_load(tensors, storage_reader=HuggingFaceStorageReader(path=str(folder)), **options)
     except _UNREADABLE as error:
         raise BadValue(f"folder: {folder} cannot be read as a sharded checkpoint: {error}") from error
 
@@ -123,7 +121,7 @@ def _metadata(folder: str | Path) -> dict[str, tuple[tuple[int, ...], torch.dtyp
     if not any(Path(folder).glob("*.safetensors")):
         raise BadValue(f"folder: {folder} holds no safetensors files. Expected one that `save` has written.")
     try:
-        found = dcp.HuggingFaceStorageReader(path=str(folder)).read_metadata().state_dict_metadata
+        found = HuggingFaceStorageReader(path=str(folder)).read_metadata().state_dict_metadata
     except _UNREADABLE as error:
         raise BadValue(f"folder: {folder} cannot be read as a sharded checkpoint: {error}") from error
     tensors = {name: one for name, one in found.items() if isinstance(one, TensorStorageMetadata)}
