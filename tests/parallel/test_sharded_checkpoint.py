@@ -61,6 +61,7 @@ def assert_close(found, right):
         torch.testing.assert_close(torch.from_numpy(found[name]), torch.from_numpy(one), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_four_ranks_is_resumed_by_two_and_consolidated_for_one(four, two, tmp_path):
     saved, later = four.run(written, tmp_path / "shards")[0]
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) == 4
@@ -76,6 +77,19 @@ def test_a_checkpoint_of_four_ranks_is_resumed_by_two_and_consolidated_for_one(f
     loaded, next_weights = resumed(tmp_path / "shards", False)  # one process, without torch.distributed
     assert_close(loaded, saved)
     assert_close(next_weights, later)
+
+
+def test_a_checkpoint_of_one_process_is_read_and_consolidated(tmp_path):
+    model, optimizer, batch = built(False)
+    step(model, optimizer, batch)
+    sharded_checkpoint.save(tmp_path / "shards", model, optimizer)
+    saved = weights_of(model)
+    step(model, optimizer, batch)
+    loaded, later = resumed(tmp_path / "shards", False)
+    assert all((loaded[name] == one).all() for name, one in saved.items())
+    assert_close(later, weights_of(model))
+    weights = load_file(sharded_checkpoint.consolidate(tmp_path / "shards", tmp_path / "whole")[0])
+    assert all((weights[name].numpy() == one).all() for name, one in saved.items())
 
 
 def test_a_folder_that_is_no_checkpoint_of_this_model_is_refused(tmp_path):

@@ -1,8 +1,8 @@
 """Context parallelism in training: the processes of a row of the mesh read the same batch and share its positions.
 
 The mesh has two axes: `data`, whose rows read different batches, and `context`, whose processes share each sequence.
-The loss of a process is the sum over its own positions, so a step adds up gradients, sums and counts of all processes as
-it always does, and DDP or FSDP need not know of it.
+The loss of a process is the sum over its own positions, so a step adds up gradients, sums and counts of all processes
+as it always does, and DDP or FSDP need not know of it.
 """
 
 from __future__ import annotations
