@@ -70,9 +70,9 @@ def test_the_policy_learns_along_the_gradient_of_the_expected_loss():
         steps, chances = iter(sequence), []
 
         def forced(query, places, index, steps=steps, chances=chances):
-            where, choice = choose(query, places, torch.full((len(query),), next(steps)))
+            choice = choose(query, places, torch.full((len(query),), next(steps)))
             chances.append(choice.log_prob[:, 0, 0])
-            return where, choice
+            return choice
 
         model.policy.choose_place = forced
         with loss_terms.collecting() as offered:
@@ -102,13 +102,13 @@ def test_the_dense_choice_is_that_of_hard_attention():
     policy = built().policy
     query, places = torch.randn(5, 13, dtype=torch.float64), torch.randn(6, 13, dtype=torch.float64)
     index = torch.tensor([3, 0, 5, 1, 3])
-    rows, choice = policy.choose_place(query, places, index)
+    choice = policy.choose_place(query, places, index)
     expected, other = policy.choose(query[None], places[None], index=index[None, None])
-    torch.testing.assert_close(rows, expected[0])
+    torch.testing.assert_close(policy.chosen_rows(places, choice), expected[0])
     for name in ("log_prob", "entropy"):
         mine, theirs = getattr(choice, name)[:, 0, 0], getattr(other, name)[0, 0]
         torch.testing.assert_close(mine.double(), theirs.double(), atol=1e-6, rtol=1e-5)
-    best = policy.eval().choose_place(query, places)[1].index[:, 0, 0]
+    best = policy.eval().choose_place(query, places).index[:, 0, 0]
     assert torch.equal(best, policy.weights(query[None], places[None])[0, 0].argmax(-1))
 
 
@@ -116,9 +116,9 @@ def test_places_are_sampled_as_often_as_they_are_likely():
     policy = built().policy.train()
     query, places = torch.randn(1, 13, dtype=torch.float64), 3 * torch.randn(6, 13, dtype=torch.float64)
     torch.manual_seed(4)
-    many = policy.choose_place(query.expand(20_000, -1), places)[1]
+    many = policy.choose_place(query.expand(20_000, -1), places)
     chance = torch.stack(
-        [policy.choose_place(query, places, torch.tensor([n]))[1].log_prob.exp().flatten() for n in range(6)]
+        [policy.choose_place(query, places, torch.tensor([n])).log_prob.exp().flatten() for n in range(6)]
     )
     counted = torch.bincount(many.index.flatten(), minlength=6) / 20_000
     torch.testing.assert_close(counted.double(), chance.detach().flatten().double(), atol=0.015, rtol=0)

@@ -110,13 +110,13 @@ class Glimpse(Model):
         """The row of the chosen place (b,dim), and its number (b,)."""
         query = seen.detach()  # the policy does not shape what the network remembers
         given = None if self.chooses == "learned" else self._given(pictures, number)
-        where, choice = self.policy.choose_place(query, places, given)
-        if given is None and self.training:
+        choice = self.policy.choose_place(query, places, given)
+        if given is None and not self.training:  # a plain call, which `observe` sees
+            return self.policy(query[None], places[None])[0], choice.index[:, 0, 0]
+        if given is None:
             assert self.policy.reinforce is not None
             self.policy.reinforce.offer(choice)
-        elif given is None:  # the same by a plain call, which `observe` sees
-            where = self.policy(query[None], places[None])[0]
-        return where, choice.index[:, 0, 0]
+        return self.policy.chosen_rows(places, choice), choice.index[:, 0, 0]
 
     def _given(self, pictures: Tensor, number: int) -> Tensor:
         """Places that need no policy, (b,). In evaluation, random ones are a function of the picture."""

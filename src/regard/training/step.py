@@ -168,7 +168,7 @@ class Step:
 
     def _losses(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.consistency:
-            batch = batch.twice()
+            batch = batch.times(2)
         terms: list[Tensor] = []
         if not self.observers or self.example_losses is None:
             with self.autocast():
