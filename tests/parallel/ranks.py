@@ -55,7 +55,10 @@ def _serve(rank, count, store, pipe):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(count), LOCAL_RANK=str(rank))
+    place = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": count}
+    os.environ.update(
+        {name: str(number) for name, number in place.items()}, MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
+    )
     dist.init_process_group("gloo", store=dist.FileStore(store, count), rank=rank, world_size=count)
     while True:
         try:

@@ -128,7 +128,8 @@ def rows_of(title):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_simulated_table_of_the_document_is_what_the_schedule_gives():
+@pytest.mark.parametrize("which", ["causal", pytest.param("all", marks=pytest.mark.slow)])
+def test_the_simulated_table_of_the_document_is_what_the_schedule_gives(which):
     shape = costs.Shape(10_000_000, heads=32, groups=8, width=128)
     given = {
         "none": (None, "zigzag"), "causal": (masks.causal(), "zigzag"),
@@ -140,6 +141,8 @@ def test_the_simulated_table_of_the_document_is_what_the_schedule_gives():
         *given
     }
     for name, ranks, received, work, balance in rows:
+        if which not in (name, "all"):
+            continue
         mask, layout = given[name]
         found = costs.ring(shape, mask, int(ranks.replace(",", "")), layout)
         assert received == f"{found.received.max() / 1e9:.2f} GB"

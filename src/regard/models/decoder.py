@@ -26,6 +26,7 @@ class Decoder(Reader):
 
     takes_attention: ClassVar[str] = "each layer's causal attention among the positions"
     attention_default: ClassVar[str] = "causal"
+    shares_sequences: ClassVar[bool] = True
     causal: bool = True
 
     def __init__(self, problem: Problem, *, layers: int = 4, tied: bool = True, **options: Any) -> None:

@@ -75,6 +75,9 @@ class Model(nn.Module):
     # Of those whose rows and columns are not the positions of the first stream: what they are, by the names of
     # `Shown` (its `called`, or one of its `streams`) or by the number of the stream.
     sides: Mapping[str, tuple[str | int, str | int]] = MappingProxyType({})
+    shares_sequences: ClassVar[bool] = (
+        False  # positions meet in attention only: `--context-parallel` may share them
+    )
     presets: ClassVar[Mapping[str, Preset]] = {}  # by the names that the option `preset` takes
 
     head: Head

@@ -20,7 +20,7 @@ from regard.core.grid import position_shift
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.nn import masking
+from regard.nn import masking, sharing
 from regard.nn.cache import Cache
 from regard.nn.heads import join_heads, split_heads
 from regard.nn.masks_in_steps import documents_of, from_query, over_all_keys, refuse_counting_from_the_end
@@ -87,9 +87,15 @@ class Attention(Mechanism):
 
     def mix(self, inputs: AttentionInputs) -> Tensor:
         """Return the attended values, (b,h,q,v)."""
-        mixed: Tensor = core.attend(
-            inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, **self.pieces(inputs)
-        )
+        shared = sharing.current()
+        rows, options = (inputs.query, inputs.key, inputs.value), self.pieces(inputs)
+        mixed: Tensor
+        if shared is None:
+            mixed = core.attend(*rows, dropout=self.weights_dropout, **options)
+        else:
+            mixed = shared.sequence.attend(
+                *rows, exchange=shared.exchange, dropout=self.weights_dropout, **options
+            )
         return mixed
 
     def output(self, mixed: Tensor) -> Tensor:
@@ -153,6 +159,8 @@ class Attention(Mechanism):
     ) -> AttentionInputs:
         """Check and project the inputs, extend the cache and join the masks."""
         cache = self._checked(query, source, state)
+        if (shared := sharing.current()) is not None:
+            return self._shared(query, mask, cache, shared)
         if source is not None or (cache is not None and cache.fixed):
             return self._cross(query, source, mask, cache)
         return self._within(query, mask, cache)
@@ -191,6 +199,20 @@ class Attention(Mechanism):
         joined = masking.joined(own, given, padding)
         after = cache.cut().stepped(new)
         return AttentionInputs(queries, cache.keys, cache.values, joined, rows, step, after)
+
+    def _shared(
+        self, rows: Tensor, mask: Mask | Tensor | None, cache: Cache | None, shared: sharing.Sharing
+    ) -> AttentionInputs:
+        """Prepare self-attention of one rank's rows in a shared sequence; masks are those of the whole sequence."""
+        if cache is not None:
+            raise BadValue("state: a sequence that several ranks share is read at once, without a state.")
+        length = shared.sequence.length
+        sizes = (rows.shape[0], self.num_heads, length, length)
+        given = masking.joined(shared.mask, masking.as_mask(mask, sizes))
+        clean, nonfinite = zero_nonfinite(rows, given is not None)
+        queries = restore_nonfinite(self.project_query(clean, 0), nonfinite)
+        keys, values = (restore_nonfinite(one, nonfinite) for one in self.project_source(clean, 0))
+        return AttentionInputs(queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None)
 
     def _sees_all(self, new: int, cache: Cache) -> bool:
         """Whether a causal step of one query needs no mask, because every key of the cache is visible to it."""

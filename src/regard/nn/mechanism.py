@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from regard import registry
 from regard.core.arguments import described, whole_number
-from regard.errors import BadType, BadValue
+from regard.errors import BadType, BadValue, Unsupported
 from regard.masks import Mask
+from regard.nn import sharing
 from regard.nn.heads import head_width
 from regard.nn.state import AnyState, State
 from regard.registry import Registry, refuse_unknown
@@ -132,6 +133,11 @@ class Mechanism(nn.Module):
         return head_width(self.dim, self.num_heads)
 
     @property
+    def shares_sequences(self) -> bool:
+        """Whether it can run where several ranks share a sequence (`regard.nn.sharing`)."""
+        return False
+
+    @property
     def weights_dropout(self) -> float:
         """The dropout rate of the current mode: 0 in evaluation."""
         return self.dropout if self.training else 0.0
@@ -171,6 +177,11 @@ def check_inputs(layer: Mechanism, query: object, source: object, remembered: bo
             raise BadValue(
                 f"{argument}: expected (b,length,{name}) with {name}={width}, got shape {tuple(given.shape)}."
             )
+    if sharing.current() is not None and (source is not None or remembered or not layer.shares_sequences):
+        raise Unsupported(
+            f"attention: {type(layer).__name__} cannot run over a sequence that several ranks share, because its rows "
+            f"meet elsewhere than in attend. Use a self-attention of multihead, global, causal, local or relative."
+        )
     if isinstance(query, Tensor) and isinstance(source, Tensor) and query.shape[0] != source.shape[0]:
         raise BadValue(
             f"source: the batch must equal the query's, got query {tuple(query.shape)} and source "

@@ -99,6 +99,12 @@ class Multihead(HeadProjections, Attention):
     def places_queries(self) -> bool:
         return super().places_queries or self.positions.positional
 
+    @property
+    def shares_sequences(self) -> bool:
+        """Presets only: a mechanism that overrides a step may look at other rows there."""
+        steps = ("forward", "prepare", "project_query", "project_source", "pieces", "mix", "output")
+        return all(getattr(type(self), step) is getattr(Multihead, step) for step in steps)
+
     def output(self, mixed: Tensor) -> Tensor:
         return self.output_rows(mixed)
 

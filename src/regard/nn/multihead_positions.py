@@ -21,6 +21,7 @@ from regard.core.grid import position_shift
 from regard.errors import BadType, BadValue
 from regard.nn.heads import glorot_linear
 from regard.nn.positions import rotary, sinusoidal
+from regard.nn.sharing import positions_from, whole_length
 from regard.registry import Registry
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class RotaryPositions(MultiheadPositions):
             )
 
     def rotate(self, heads: Tensor, first: int) -> Tensor:
-        return rotary(heads, torch.arange(first, first + heads.shape[2], device=heads.device))
+        return rotary(heads, positions_from(first, heads.shape[2], heads.device))
 
 
 class AlibiPositions(MultiheadPositions):
@@ -156,7 +157,8 @@ class TransformerXLPositions(MultiheadPositions):
     @staticmethod
     def _distance_table(layer: Multihead, inputs: AttentionInputs) -> Tensor:
         """A projected sinusoid for every distance key − query that can occur, (h, 2r+1, d) for −r … r."""
-        like, queries, keys = inputs.query, inputs.query.shape[2], inputs.key.shape[2]
+        like = inputs.query
+        queries, keys = (whole_length(rows.shape[2]) for rows in (inputs.query, inputs.key))
         first = position_shift(
             inputs.anchor.get("align", "bottom-right"), inputs.anchor.get("offset"), queries, keys
         )

@@ -20,6 +20,7 @@ from regard import registry
 from regard.core.arguments import described, finite_number, float_tensor, whole_number
 from regard.core.grid import fits
 from regard.errors import BadType, BadValue
+from regard.nn.sharing import positions_from, whole_length
 from regard.registry import Registry
 
 __all__ = [
@@ -109,11 +110,10 @@ class PositionalEncoding(nn.Module):
 
     def _indices(self, x: Tensor, offset: int | Tensor) -> Tensor:
         """Return the position of each row, (l,) or (b,l)."""
-        steps = torch.arange(x.shape[1], device=x.device)
         if not isinstance(offset, Tensor):
             first = whole_number("offset", offset, 0)
-            self._refuse_beyond(first + x.shape[1])
-            return steps + first
+            self._refuse_beyond(first + whole_length(x.shape[1]))
+            return positions_from(first, x.shape[1], x.device)
         if offset.is_floating_point() or offset.dtype == torch.bool or offset.dim() > 1:
             raise BadType(
                 f"offset: expected an int or a tensor of ints, () or (b,), got {described(offset)}."
@@ -126,7 +126,7 @@ class PositionalEncoding(nn.Module):
         if offset.device.type == "cpu" and offset.numel() and not torch.compiler.is_compiling():
             whole_number("offset", int(offset.min()), 0)
             self._refuse_beyond(int(offset.max()) + x.shape[1])
-        offset = offset.to(x.device)
+        offset, steps = offset.to(x.device), torch.arange(x.shape[1], device=x.device)
         return steps + (offset[:, None] if offset.dim() else offset)
 
     def _refuse_beyond(self, end: int) -> None:

@@ -40,6 +40,7 @@ class ShardedSequence:
     ) -> None:
         self.length = whole_number("length", length, 1)
         self.group = _process_group(group)
+        _connect(self.group)
         self.rank = 0 if self.group is None else dist.get_rank(self.group)
         self.ranks = 1 if self.group is None else dist.get_world_size(self.group)
         self.layout = layout if isinstance(layout, Layout) else choose(layout, self.length, self.ranks, mask)
@@ -72,6 +73,12 @@ class ShardedSequence:
             return self.layout.join([part], axis)
         joined: Tensor = _Unshard.apply(self, axis % part.dim(), part)
         return joined
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        """`parallel.attend` over this sequence."""
+        from regard.parallel.attention import attend  # it takes sequences as arguments
+
+        return attend(query, key, value, self, **options)
 
     def _check(self, given: Tensor, axis: int, length: int, argument: str, what: str) -> None:
         if not -given.dim() <= axis < given.dim() or given.shape[axis] != length:
@@ -111,6 +118,18 @@ class _Unshard(torch.autograd.Function):
         with reporting_loss("adding up the gradients of a sequence", sequence.group):
             dist.all_reduce(total, group=sequence.group)
         return None, None, sequence.layout.take(total, ctx.axis, sequence.rank)
+
+
+_CONNECTED: set[str] = set()  # names of groups
+
+
+def _connect(group: dist.ProcessGroup | None) -> None:
+    """Have NCCL connect all ranks. It does so at the first operation of a group, and in a ring some may have none."""
+    if group is None or dist.get_backend(group) != "nccl" or group.group_name in _CONNECTED:
+        return
+    with reporting_loss("connecting to the other ranks", group):
+        dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
+    _CONNECTED.add(group.group_name)
 
 
 def _process_group(group: object) -> dist.ProcessGroup | None:

@@ -104,9 +104,21 @@ def prepare(config: Config) -> Hardware:
     finally:
         if before is None:
             os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
+    _check_context(config, accelerator.num_processes)
     if config.strategy == "fsdp" and accelerator.num_processes > 1:
         _check_fsdp(config)
     return Hardware(accelerator, _TRUE.get(config.precision, torch.float32))
+
+
+def _check_context(config: Config, processes: int) -> None:
+    if processes % config.context_parallel:
+        raise BadValue(
+            f"context_parallel: expected a divisor of the number of processes, got {config.context_parallel} for "
+            f"{processes}. Start them with torchrun --nproc_per_node=N, with N a multiple of "
+            f"{config.context_parallel}."
+        )
+    if config.context_parallel > 1 and config.compile:
+        raise BadValue("context_parallel: a compiled model cannot exchange keys. Leave out --compile.")
 
 
 def _check_fsdp(config: Config) -> None:

@@ -16,6 +16,7 @@ from regard.training.build import Parts, load_weights, unique_tensors
 from regard.training.config import Config
 from regard.training.cuda_graph.graphed_step import MAX_PENDING, GraphedStep, PendingStep, refusal
 from regard.training.distributed import sharding
+from regard.training.distributed.context import SharedContext
 from regard.training.distributed.processes import Processes
 from regard.training.hardware import Hardware
 from regard.training.run_folder.checkpoints import Checkpoint
@@ -55,6 +56,9 @@ class Learner:
             unique_tensors(model)
         )  # before sharding: shards do not show which names share one tensor
         self.average: AveragedWeights | None = None
+        self.context: SharedContext | None = None
+        if config.context_parallel > 1:
+            self.context = SharedContext(config.context_parallel, processes.count, hardware.device, model)
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
         self._random: RandomState | None = None
@@ -85,7 +89,7 @@ class Learner:
             accelerator, model, prepared, self.model.loss, accumulate=config.accumulate or 1,
             clip=config.optim.clip or 0.0, smoothing=config.optim.smoothing or 0.0,
             example_losses=self.model.example_losses, consistency=config.optim.consistency,
-            probabilities=self.model.problem.answer.probabilities,
+            probabilities=self.model.problem.answer.probabilities, context=self.context,
         )  # fmt: skip
         if config.optim.average > 0:
             self.average = step.average = AveragedWeights(self.model, config.optim.average)

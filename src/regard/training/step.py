@@ -35,6 +35,7 @@ from regard.training.distributed.sharding import full_tensor, local_shard, no_sy
 if TYPE_CHECKING:  # it imports Triton
     from regard.training.averaging import AveragedWeights
     from regard.training.cuda_graph.fused_update import FusedUpdate
+    from regard.training.distributed.context import SharedContext
 
 
 class NonFinite(RegardError, ArithmeticError):
@@ -70,10 +71,12 @@ class Step:
         example_losses: Callable[[Any, Batch, float], tuple[Tensor, Tensor]] | None = None,
         consistency: float = 0.0,
         probabilities: Callable[[Any], Tensor | None] | None = None,
+        context: SharedContext | None = None,
     ) -> None:
         self.accelerator, self.model, self.optimizer, self.loss = accelerator, model, optimizer, loss
         self.accumulate, self.smoothing, self.example_losses = accumulate, smoothing, example_losses
         self.consistency, self.probabilities = consistency, probabilities
+        self.context = context
         self.limit = clip or math.inf
         self.processes = accelerator.num_processes
         # Accelerate's clipping handles loss scaling; without loss scaling, torch's is faster.
@@ -158,6 +161,12 @@ class Step:
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """The sum of the losses, how much counts, and the sum of the loss terms, if there are any."""
+        if self.context is None:
+            return self._losses(batch)
+        with self.context.share(batch) as part:
+            return self._losses(part)
+
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.consistency:
             batch = batch.times(2)
         terms: list[Tensor] = []

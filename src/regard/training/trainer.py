@@ -74,7 +74,7 @@ class Trainer:
         assert config.accumulate is not None
         self.budget, self.processes, self.accumulate = (
             budget_of(config),
-            Processes(hardware),
+            Processes(hardware, config.context_parallel),
             config.accumulate,
         )
         self.keep = Keep.parse(config.keep)
@@ -173,7 +173,7 @@ class Trainer:
             raise
         tenths = self.budget.tenths(position)
         position.step += 1
-        position.batches += self.accumulate * self.processes.count
+        position.batches += self.accumulate * self.processes.readers
         self.launched.append(LaunchedStep(result, snapshot, before))
         passed = time.perf_counter() - started
         self.step_seconds += passed
@@ -219,8 +219,8 @@ class Trainer:
                 self._log(self._with_result(oldest.record))
 
     def _next_batches(self) -> StepBatches:
-        """The batches of the next step; each process takes every n-th."""
-        count, first = self.processes.count, self.position.batches + self.processes.rank
+        """The batches of the next step; each reader takes every n-th."""
+        count, first = self.processes.readers, self.position.batches + self.processes.reader
         indices = range(first, first + self.accumulate * count, count)
         return StepBatches(self.data, indices, self._interrupted)
 

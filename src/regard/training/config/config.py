@@ -129,6 +129,9 @@ class Config:
         one_of(*STRATEGIES),
         "how several processes (torchrun) hold the weights: replicated (ddp) or sharded (fsdp)",
     )
+    context_parallel: int = setting(
+        1, whole(1), "how many processes share the positions of each sequence (decoder, next token); 1: none"
+    )
     compile: bool = setting(False, flag, "run the model through torch.compile")
     graph: bool = setting(True, flag, "on a GPU with static shapes, run a step as one CUDA graph")
     deterministic: bool = setting(False, flag, "use deterministic kernels only")

@@ -20,10 +20,14 @@ T = TypeVar("T")
 class Processes:
     """All processes of a run, as seen by one of them. Every method is a collective: all processes call it, or none."""
 
-    def __init__(self, hardware: Hardware) -> None:
+    def __init__(self, hardware: Hardware, sharing: int = 1) -> None:
+        """`sharing` processes in a row read the same batches (`--context-parallel`)."""
         self.accelerator, self.single = hardware.accelerator, hardware.single_process
         self.count: int = self.accelerator.num_processes
         self.rank: int = self.accelerator.process_index
+        self.readers = self.count // sharing  # how many different batches are read at a time
+        self.reader, place = divmod(self.rank, sharing)  # which of them this process reads
+        self.counts_tokens = place == 0
 
     @property
     def is_main(self) -> bool:
@@ -56,9 +60,10 @@ class Processes:
         return int(all_received.argmax()) if bool(all_received.any()) else 0
 
     def total_used(self, tokens: int, seconds: float) -> tuple[int, float]:
-        """The tokens of all processes, and the seconds of rank 0, so that all count the same time."""
+        """The tokens of all batches, and the seconds of rank 0, so that all count the same time."""
         if self.single:
             return tokens, seconds
+        tokens = tokens if self.counts_tokens else 0
         mine = torch.tensor([tokens, seconds if self.is_main else 0.0], dtype=torch.float64)
         total, clock = self._sum(mine).tolist()
         return int(total), clock
