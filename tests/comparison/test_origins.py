@@ -132,8 +132,10 @@ def test_tables_name_what_a_contestant_begins_with():
     lines = printed(render(rows(made_up(["matcher", "matcher(exchange=true)"]))), 100)
     assert lines[1].startswith("model · begins with")
     assert [line.split("  ")[0] for line in lines[3:7]] == [
-        "matcher · scratch", "matcher · runs/pre", "matcher(exchange=true) · scratch", "matcher(exchange=true) · runs/pre",
-    ]  # fmt: skip
+        f"{model} · {origin}"
+        for model in ("matcher", "matcher(exchange=true)")
+        for origin in ("scratch", "runs/pre")
+    ]
     found = rows(made_up(["matcher"]))
     lines = printed(render(found), 100)
     assert lines[1].startswith("matcher that begins with") and lines[4].startswith("runs/pre")

@@ -65,7 +65,10 @@ def test_batches_hold_a_stream_of_each_kind_and_padding_of_its_own(kinds):
 
 def test_splits_share_neither_pictures_nor_recordings():
     task = tasks.build("match")
-    pictures = {split: {n for some in part.values() for n in some} for split, part in task.pictures.items()}
+    pictures = {
+        split: {row.tobytes() for some in part.values() for row in some}
+        for split, part in task.drawings.items()
+    }
     sounds = {
         split: {one.name for some in part.values() for one in some} for split, part in task.recordings.items()
     }

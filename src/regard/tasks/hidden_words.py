@@ -48,6 +48,7 @@ class HiddenWords(Tag):
     """
 
     metric: ClassVar[Metric] = PERPLEXITY
+    tried = ("--text", "the <mask> of the king")
     recipe = Recipe(model="tagger", steps=4000, batch_size=64, lr=2e-3, warmup=200)
 
     def __init__(

@@ -77,6 +77,7 @@ class Tag(Task):
 
     takes: ClassVar[tuple[str, ...]] = ("text",)
     metric: ClassVar[Metric] = F1
+    tried = ("--text", "yesterday mr. Velko Brant of Tarnix Labs flew to Ordenburg")
     recipe = Recipe(
         model="tagger", steps=600, batch_size=32, lr=2e-3, warmup=50, compared=("tagger", "tagger(crf=false)"),
         reaches={"f1": 0.95},

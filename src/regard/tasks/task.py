@@ -180,6 +180,10 @@ class Task:
         return None
 
     takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
+    tried: ClassVar[tuple[str, ...]] = (
+        "--example",
+        "0",
+    )  # an input for `regard predict`, for the task's page
     together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images
 
     def parse(self, given: Mapping[str, str]) -> Any:

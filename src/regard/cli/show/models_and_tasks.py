@@ -119,9 +119,24 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
         "recipe": dataclasses.asdict(cls.recipe),
         "reaches": catalogue.reached(name),
         "options": options.rows(known, docstring.meanings(cls)),
-        "example": f"regard train {_written(name, given)}",
+        "example": f"regard train {_written(name, given)} --out runs/{name}",
+        "commands": _commands(name, given),
         "picture": None,
     }
+
+
+def _commands(name: str, given: Mapping[str, Any]) -> list[str]:
+    """What can be done with a task, in order: each command uses the run of the first."""
+    cls, written, run = TASKS[name], _written(name, given), f"runs/{name}"
+    tried = " ".join(f'"{word}"' if " " in word else word for word in cls.tried)
+    return [
+        f"regard train {written} --out {run}",
+        f"regard evaluate {run}",
+        f"regard predict {run} {tried} --figure {name}.svg",
+        *([f"regard chat {run}"] if cls.conversation is not tasks.Task.conversation else []),
+        f"regard view {run}",
+        f"regard compare {written}",
+    ]
 
 
 def _usual_task(name: str, able: list[str]) -> str:
