@@ -41,7 +41,7 @@ def idx(numbers, sort=8):
 
 def idx_files(home):
     home.mkdir()
-    for split, count in (("train", 300), ("t10k", 40)):
+    for split, count in (("train", 900), ("t10k", 40)):
         labels = np.arange(count) % 10
         pixels = np.repeat(shade(labels), 28 * 28).reshape(count, 28, 28)
         # No two are equal, since equal ones are in one split. The first rows reach only the first row of 8 × 8.

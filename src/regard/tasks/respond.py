@@ -275,6 +275,10 @@ class Respond(HidesWords):
         """The best reply alone."""
         return example._replace(replies=(example.replies[predicted[0]],), right=())
 
+    def answer_text(self, predicted: Sequence[int], example: ReplyChoice) -> str:
+        """The best of the replies that this example offers."""
+        return self.decode(predicted) if self.hides else example.replies[predicted[0]]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The best of the offered replies; words where they are guessed."""
         known = self.known()
