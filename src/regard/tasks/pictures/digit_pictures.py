@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,9 +17,9 @@ BRIGHT = 0.5  # the mean above which a picture is dark writing on light paper
 Drawings = dict[str, dict[int, list[NDArray[np.float32]]]]  # by split and digit, each (side · side,)
 
 
-def light_on_dark(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+def light_on_dark(pixels: NDArray[Any]) -> NDArray[np.float32]:
     """A picture from 0 to 1 as light writing on a dark ground."""
-    return 1 - pixels if pixels.mean() > BRIGHT else pixels.copy()
+    return np.asarray(1 - pixels if pixels.mean() > BRIGHT else pixels, np.float32).copy()
 
 
 def digit_pictures(data: Data, side: int, seed: int = 0) -> Drawings:
