@@ -294,11 +294,14 @@ def runs_here(words, runs, block, monkeypatch, capsys):
     assert code == 0, f"{block}: {capsys.readouterr().err}"
 
 
+SHOWN = ("graph", "tag")  # in every run; the others nightly
 COMMANDS = [
-    pytest.param(name, verb, id=f"{name} {verb}", marks=pytest.mark.slow)
+    pytest.param(
+        name, verb, id=f"{name} {verb}", marks=[pytest.mark.slow, *([] if name in SHOWN else [pytest.mark.nightly])]
+    )
     for name in tasks.names()
     for verb in ("train", "evaluate", "predict", "view", "compare")
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "verb"), COMMANDS)

@@ -76,7 +76,11 @@ def test_words_numbers_and_punctuation_are_separated():
         ('[{"dialogue": [\n{"transcript": "a", "system_acts": [7]}]}]', 2, "system_acts: expected slots"),
         ('[{"dialogue": [\n{"transcript": "a", "belief_state": [7]}]}]', 2, "belief_state: expected objects"),
         ('[{"dialogue": [\n{"transcript": "a", "belief_state": 7}]}]', 2, "belief_state: expected objects"),
-        ('[{"dialogue": [\n{"transcript": "a", "belief_state": null}]}]', 2, "belief_state: expected objects"),
+        (
+            '[{"dialogue": [\n{"transcript": "a", "belief_state": null}]}]',
+            2,
+            "belief_state: expected objects",
+        ),
         ('[{"dialogue": [7]}]', 1, "turn 1: expected an object"),
         ('[\n{"dialogue": [{"transcript": "a"}]},\n{"dialogue": [{"trans', 3, "not valid JSON.*cut off"),
         ('[\n{"dialogue": [{"transcript": "a"}]}\n', 3, "not valid JSON: expected ',' or ']'"),

@@ -57,7 +57,10 @@ class Reply(ParallelTask):
     metric: ClassVar[Metric] = Counts(
         "bleu", over=Writes.units, total="texts"
     )  # `metrics` says how it is measured
-    tried = ("--text", "i want thai food in the north | what price range are you looking for ? | cheap please")
+    tried = (
+        "--text",
+        "i want thai food in the north | what price range are you looking for ? | cheap please",
+    )
     recipe = Recipe(
         model="transformer", steps=500, batch_size=32, lr=2e-3, warmup=50,
         models={

@@ -61,7 +61,7 @@ class Respond(HidesWords):
     """
 
     metric: ClassVar[Metric] = METRICS[0]
-    tried = ("--text", "i want thai food in the north | what price range are you looking for ? | cheap please")
+    tried = ("--example", "80")
     recipe = Recipe(
         model="matcher", steps=300, batch_size=16, lr=2e-3, warmup=50,
         models={"matcher": "matcher(layers=1, channels=8)"},

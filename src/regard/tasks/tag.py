@@ -328,7 +328,7 @@ class Tag(Task):
             words[entity.end - 1] += f"]({entity.type})"
         return " ".join(words)
 
-    def draw(self, predicted: Sequence[int], example: Sentence, looked: Looked | None) -> Figure:
+    def draw(self, predicted: Sequence[int], example: Sentence, looked: Looked | None) -> Figure | None:
         """The sentence with its entities marked."""
         spans = [(one.first, one.end - 1, one.type) for one in entities(self.output_pieces(predicted))]
         return marked_words_figure(example.words, spans)

@@ -184,6 +184,7 @@ class Task:
         "--example",
         "0",
     )  # an input for `regard predict`, for the task's page
+    pictured: ClassVar[bool] = True  # whether `--figure` can draw what the recipe's model predicts for it
     together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images
 
     def parse(self, given: Mapping[str, str]) -> Any:

@@ -179,6 +179,7 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], writing: 
 def _filled(loaded: Loaded, batch: Batch) -> Prediction:
     """Guesses for the hidden tokens of the input."""
     task, ids = loaded.task, batch.inputs[0].cpu()
+    ids = ids[:, 0] if ids.dim() > 1 else ids  # a word comes with its parts
     blank: int = task.problem.answer.blank  # type: ignore[attr-defined]
     hidden = (ids == blank).nonzero().flatten().tolist()
     if not hidden:

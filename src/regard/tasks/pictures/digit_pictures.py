@@ -37,7 +37,9 @@ def digit_pictures(data: Data, side: int, seed: int = 0) -> Drawings:
     for split in ("train", "validation", "test"):
         missing = [digit for digit in range(len(WORDS)) if digit not in found.get(split, {})]
         if missing:
-            raise BadValue(f"pictures: {split} has no picture of the digit {missing[0]}. Expected some of each.")
+            raise BadValue(
+                f"pictures: {split} has no picture of the digit {missing[0]}. Expected some of each."
+            )
     return found
 
 
