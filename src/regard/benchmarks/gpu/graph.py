@@ -5,17 +5,15 @@ from __future__ import annotations
 from regard.benchmarks import graph
 from regard.benchmarks.case import case
 
-RANK = 2  # after the kernels of attention
-
 case(
     "graph-gpu-train", work=f"graph attention, {graph.WORK}", peer=graph.PEER, unit="× faster", at_least=1,
-    device="cuda", rank=RANK,
+    device="cuda",
 )(graph.graph_train)  # fmt: skip
 case(
     "graph-gpu-v2-train", work=f"graph attention, version 2, {graph.WORK}", peer=graph.PEER, unit="× faster",
-    at_least=1, device="cuda", rank=RANK,
+    at_least=1, device="cuda",
 )(graph.graph_v2_train)  # fmt: skip
 case(
     "graph-gpu-memory", work=f"graph attention, {graph.WORK}", peer=graph.PEER, unit="× the memory", at_most=1,
-    device="cuda", rank=RANK,
+    device="cuda",
 )(graph.graph_memory)  # fmt: skip
