@@ -68,9 +68,9 @@ def test_the_grid_puts_each_origin_into_each_model(pretrained):
     assert slug(Contestant("encoder", None, "a/b")) != slug(Contestant("encoder", None, "a-b"))
 
 
-def test_an_origin_that_is_no_run_is_named():
+def test_an_origin_that_is_no_run_is_a_wrong_call_and_nothing_is_left_out_for_it():
     with pytest.raises(BadValue, match="init_from: there is no run in nowhere"):
-        compose({"task": "digits"}, [SMALL], [], ["nowhere"])
+        compose({"task": "digits"}, [SMALL], [], [SCRATCH, "nowhere"])
 
 
 def test_a_job_and_a_failed_run_keep_their_origin():

@@ -24,7 +24,7 @@ from regard.nn.mechanism import MECHANISMS, entry, names, options_of
 from regard.registry import parse
 from regard.tasks.task import Task
 from regard.training import config
-from regard.training.build import build_model, build_new_model, build_task
+from regard.training.build import build_model, build_new_model, build_task, origin_of
 from regard.training.config.recipe import complete
 from regard.training.data import generator
 from regard.training.evaluation import decoding_of
@@ -62,6 +62,7 @@ def compose(
     clean = {name: value for name, value in clean.items() if value is not None}
     checks: list[Callable[[], object]] = [] if mistakes else [partial(complete, clean)]
     checks += [partial(_model, name) for name in models] + [partial(_attention, name) for name in attentions]
+    checks += [partial(origin_of, name) for name in origins if name != SCRATCH]
     mistakes += [found for check in checks for found in config.mistakes_of(check)]
     mistakes += ["models: expected at least one."] if not models else []
     config.refuse(mistakes)
