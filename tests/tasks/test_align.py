@@ -112,7 +112,7 @@ def test_pairs_with_gold_links_are_read_and_the_gold_only_judges(tmp_path):
             {"gold": GOLD.replace("4-4", "4-5")},
             r"made\.gold:1: links word 4 to word 5, but the pair has 4 and 4 words",
         ),
-        ({"gold": GOLD.replace("3-3\n1", "3:3\n1")}, "line 1"),
+        ({"gold": GOLD.replace("3-3\n1", "3:3\n1")}, r"made\.gold:1: expected links"),
     ],
 )
 def test_what_is_wrong_with_the_files_is_said_with_file_and_line(tmp_path, given, words):

@@ -70,6 +70,7 @@ class Align(ParallelTask):
     """
 
     metric: ClassVar[Metric] = AER
+    translates = True
     tried = ("--text", "young bird finds tree and dog")
     recipe = Recipe(
         # feeding=none: the decoder reads a target in one call, several times as fast as step by step.

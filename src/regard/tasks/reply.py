@@ -267,6 +267,10 @@ class Reply(ParallelTask):
         pieces = self.source_vocabulary.pieces(example.source)
         return [NAMES.get(number, piece) for number, piece in zip(example.source, pieces, strict=True)]
 
+    def unanswered(self, example: Pair) -> Pair:
+        """The turns alone."""
+        return Pair(example.source)
+
     def show(self, example: Pair, batch: Batch) -> Shown:
         """The turns and the reply in words; as one text where the reply continues it."""
         if not self.continues:

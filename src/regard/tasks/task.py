@@ -179,6 +179,14 @@ class Task:
         """What is read and what is written, where the task turns one kind of text into another."""
         return None
 
+    translates: ClassVar[bool] = (
+        False  # whether each written piece comes from pieces that are read, or from none
+    )
+
+    def unanswered(self, example: Any) -> Any | None:
+        """The example without its answer, for a model that continues what it reads; None: only typed ones."""
+        return None
+
     takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
     tried: ClassVar[tuple[str, ...]] = (
         "--example",
