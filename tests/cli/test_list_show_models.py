@@ -49,6 +49,7 @@ def test_every_model_and_task_has_a_complete_page(place):
         assert content["example"] in " ".join(text.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_the_page_of_a_model_names_its_answers_its_options_and_where_an_attention_goes(name):
     content = facts_of(f"models.{name}")

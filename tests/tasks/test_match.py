@@ -155,6 +155,7 @@ def test_what_the_streams_attend_to_is_seen_with_the_names_of_their_positions():
     )
 
 
+@pytest.mark.slow
 def test_wrong_kinds_and_sizes_are_refused(tmp_path):
     with pytest.raises(BadValue, match="kinds: there is no 'video'"):
         tasks.build("match", kinds="sound-video")

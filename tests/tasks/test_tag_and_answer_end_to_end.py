@@ -15,6 +15,8 @@ from regard.training.loading import load
 from regard.viewer.opening.options import ViewOptions
 from regard.viewer.opening.runs import open_run
 
+pytestmark = pytest.mark.slow  # small runs are trained
+
 
 def trained(folder, **settings):
     return train({"out": str(folder), "device": "cpu", **settings}, quiet=True)
