@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.observing.pool import examine_all
+from benchmarks.observing.records import merged, recorded, save, versions
 from benchmarks.observing.table import headline, rewrite
 from benchmarks.observing.worker import library
 
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         if given.only:
             names = [one for one in names if one in given.only.split(",")]
-        known = {one["name"]: one["status"] for one in _recorded(given.out) if one["library"] == name}
+        known = {one["name"]: one["status"] for one in recorded(given.out) if one["library"] == name}
         if given.left:
             names = [one for one in names if one not in known]
         if given.again:
@@ -43,13 +43,13 @@ def main(arguments: list[str] | None = None) -> int:
         ways = ["default", "eager"] if given.eager and name == "transformers" else ["default"]
         for way in ways:
             records += _examined(name, names, way, given)
-    merged = _merged(given.out, records) if given.merge else records
-    _save(given.out, merged)
-    print(headline(merged), file=sys.stderr)
+    together = merged(given.out, records) if given.merge else records
+    save(given.out, together)
+    print(headline(together), file=sys.stderr)
     if given.json:
         print(json.dumps(records, indent=1))
     if given.write:
-        rewrite(ROOT / "docs" / "seeing.md", merged, _versions(merged))
+        rewrite(ROOT / "docs" / "seeing.md", together, versions(together))
     return 0
 
 
@@ -88,7 +88,7 @@ def _examined(name: str, names: list[str], way: str, given: argparse.Namespace) 
         nonlocal done
         done += 1
         if done % 20 == 0:  # a long sweep can be read, and continued with --merge, before it is over
-            _save(given.out, _merged(given.out, [*so_far, record]))
+            save(given.out, merged(given.out, [*so_far, record]))
         so_far.append(record)
         of = f"{record.get('seen', '-')}/{record.get('oracle', '-')}"
         text = f"[{done}/{len(names)}] {record['name']} ({way}): {record['status']} {of}"
@@ -96,31 +96,6 @@ def _examined(name: str, names: list[str], way: str, given: argparse.Namespace) 
         print(f"{text} {record.get('reason', '')[:160]}".rstrip(), file=sys.stderr, flush=True)
 
     return examine_all(name, names, way, given.jobs, given.seconds, given.gigabytes, told)
-
-
-def _versions(records: list[dict[str, Any]]) -> str:
-    """The versions of the libraries, in words."""
-    found = []
-    for name in ("torch", *dict.fromkeys(one["library"] for one in records)):
-        try:
-            found.append(f"{name} {version(name).partition('+')[0]}")
-        except PackageNotFoundError:
-            continue
-    return f" with {', '.join(found)}"
-
-
-def _save(path: Path, records: list[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(records, indent=1))
-
-
-def _recorded(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text()) if path.exists() else []
-
-
-def _merged(path: Path, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    known = {(one["library"], one["name"], one["attend"]): one for one in [*_recorded(path), *records]}
-    return [known[key] for key in sorted(known)]
 
 
 if __name__ == "__main__":

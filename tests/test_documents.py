@@ -204,6 +204,8 @@ def as_here(word: str, runs: Trained, image: bool) -> str:
         return digits
     if word.removeprefix("runs/") in TASKS and word.startswith("runs/"):
         return str(runs[word.removeprefix("runs/")])
+    if word.startswith("runs/classify-"):
+        return str(runs["classify-encoder"])
     return {"RUN": digits if image else dates, "OTHER": dates, "…": DATE}.get(word, word)
 
 
@@ -284,7 +286,9 @@ def runs_here(words, runs, block, monkeypatch, capsys):
         words.append("--dry-run")
     if verb == "view" and "--export" not in words:
         words += ["--export", "page.html"]
-    if verb in ("evaluate", "predict", "view"):
+    if verb == "attack":
+        words += ["--limit", "4"]
+    if verb in ("evaluate", "predict", "view", "attack"):
         words += ["--device", "cpu"]
     monkeypatch.setattr("regard.comparison.compare.compare", composed)
     try:

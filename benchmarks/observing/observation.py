@@ -24,11 +24,12 @@ def count(model: Any, given: dict[str, Any]) -> int:
 
 def _watched(model: Any, given: dict[str, Any], keep_weights: bool = True) -> list[Call]:
     with Oracle(model, keep_weights) as oracle:
-        _run(model, given)
+        run(model, given)
     return oracle.calls
 
 
-def _run(model: Any, given: dict[str, Any], **more: Any) -> Any:
+def run(model: Any, given: dict[str, Any], **more: Any) -> Any:
+    """A forward pass with its random numbers fixed."""
     torch.manual_seed(3)
     positional = given.get("*", ())
     return model(*positional, **{name: value for name, value in given.items() if name != "*"}, **more)
@@ -37,14 +38,14 @@ def _run(model: Any, given: dict[str, Any], **more: Any) -> Any:
 @torch.no_grad()
 def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Run a model plainly, under the oracle and observed; returns a record of plain data."""
-    plain = _leaves(_run(model, given))
-    again = _leaves(_run(model, given))
+    plain = _leaves(run(model, given))
+    again = _leaves(run(model, given))
     calls = _watched(model, given)
     begun = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with regard.observe(model) as seen:
-            observed = _leaves(_run(model, given))
+            observed = _leaves(run(model, given))
     seconds = time.perf_counter() - begun
     readings, unreadable = _readings(seen)
     deterministic = _same(plain, again)
@@ -148,7 +149,7 @@ def _returned(model: Any, given: dict[str, Any]) -> tuple[int, float | None]:
     try:
         with warnings.catch_warnings(), regard.observe(model) as seen:
             warnings.simplefilter("ignore")
-            output = _run(model, given, output_attentions=True)
+            output = run(model, given, output_attentions=True)
     except Exception:  # it has no such option
         return 0, None
     maps = (

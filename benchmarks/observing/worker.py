@@ -47,18 +47,19 @@ def library(name: str) -> Any:
 
 def examine(source: Any, name: str, attend: str | None, seconds: float) -> dict[str, Any]:
     """The record of one architecture."""
-    from benchmarks.observing import observation
+    from benchmarks.observing import observation, on_regard
 
+    study: Any = on_regard if attend == "regard" else observation
     begun = time.perf_counter()
     record: dict[str, Any] = {"name": name, "attend": attend or "default"}
     reasons: list[str] = []
     signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, seconds)  # CPU time, so that a busy machine changes no result
     try:
-        built = source.build(name, attend, observation.count, reasons)
+        built = source.build(name, "eager" if attend == "regard" else attend, study.count, reasons)
         record |= {"class": built.kind, "rules": built.rules, "inputs": sorted(built.inputs)}
         record["parameters"] = sum(one.numel() for one in built.model.parameters())
-        record |= observation.look(built.model, built.inputs)
+        record |= study.look(built.model, built.inputs)
     except NoModel as error:
         record |= {"status": "no model of its own", "reason": str(error)}
     except NotBuilt as error:

@@ -19,19 +19,20 @@ from regard.errors import BadType, BadValue, Frozen, RegardError, Unsupported
 if TYPE_CHECKING:
     from regard import decoding, models, observation, tasks, training
     from regard.observation.observe import observe
-    from regard.workbench import compare, evaluate, train, view
+    from regard.workbench import attack, compare, evaluate, train, view
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BadType", "BadValue", "Frozen", "Plan", "RegardError", "Summary", "Unsupported", "attend", "biases", "compare",
-    "decoding", "errors", "evaluate", "explain", "masks", "models", "nn", "normalizers", "observation", "observe",
-    "scores", "summarize", "tasks", "train", "training", "view", "weights",
+    "BadType", "BadValue", "Frozen", "Plan", "RegardError", "Summary", "Unsupported", "attack", "attend", "biases",
+    "compare", "decoding", "errors", "evaluate", "explain", "masks", "models", "nn", "normalizers", "observation",
+    "observe", "scores", "summarize", "tasks", "train", "training", "view", "weights",
 ]  # fmt: skip
 
 # Imported at first use, because they import libraries that `attend` does not need.
 # name: (module, attribute); attribute None: the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {
+    "attack": ("regard.workbench", "attack"),
     "compare": ("regard.workbench", "compare"),
     "decoding": ("regard.decoding", None),
     "evaluate": ("regard.workbench", "evaluate"),

@@ -1,4 +1,4 @@
-"""`regard.train`, `evaluate`, `compare` and `view`: the verbs of the command line as functions with typed results.
+"""`regard.train`, `evaluate`, `compare`, `view` and `attack`: the verbs of the command line as typed functions.
 
     result = regard.train("dates", steps=500)
     regard.evaluate(result)["exact_match"]
@@ -20,6 +20,7 @@ from regard.core.display import html_frame
 from regard.errors import BadType, BadValue, RegardError
 
 if TYPE_CHECKING:
+    from regard.attacks.report import AttackReport
     from regard.comparison.comparison import Comparison
     from regard.comparison.evaluate import Evaluation
     from regard.observation.seen import Seen
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Arguments = ParamSpec("Arguments")
 Found = TypeVar("Found")
+Number = TypeVar("Number", int, float)
 Files = str | Path | Sequence[str | Path]
 
 
@@ -275,6 +277,59 @@ def view(
         importance=importance, device=device,
     )  # fmt: skip
     return View(open_page(options))
+
+
+@_needs_workbench
+def attack(
+    run: str | Path | Result,
+    method: str | None = None,
+    *,
+    eps: float | Sequence[float] | None = None,
+    norm: str | None = None,
+    steps: int | None = None,
+    step_size: float | None = None,
+    restarts: int | None = None,
+    start: str | None = None,
+    places: int | None = None,
+    words: int | Sequence[int] | None = None,
+    nearest: int | None = None,
+    cosine: float | None = None,
+    against: str | Path | Result | Sequence[str | Path | Result] = (),
+    split: str = "test",
+    checkpoint: str | None = None,
+    data: Files | None = None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+) -> AttackReport:
+    """Attack a classifier of pictures or texts, as `regard attack` does; in a notebook it shows its table.
+
+    method: "fgsm", "pgd", "attention" or "words"; by default "pgd", for texts "words".
+    eps: one budget or several: how far a picture may move by `norm` ("linf", "l2"); for texts, the share of its words.
+    steps, step_size, restarts, start ("random", "clean"): of pgd. places: how many positions "attention" attacks.
+    words: how many words may be replaced. nearest, cosine: only by so near words.
+    against: other runs, attacked in the same way.
+
+    >>> # report = regard.attack("runs/digits-1", "pgd", eps=[0.03, 0.1])
+    >>> # report.runs[0].rows[-1].accuracy, report.figure()
+    """
+    from regard.attacks.attack import attack_runs
+    from regard.attacks.settings import AttackSettings
+
+    others = against if isinstance(against, Sequence) and not isinstance(against, str) else [against]
+    settings = AttackSettings(
+        method, None if eps is None else _several(eps), norm, steps, step_size, restarts, start, places,
+        None if words is None else _several(words), nearest, cosine, seed,
+    )  # fmt: skip
+    return attack_runs(
+        [_folder(run), *(_folder(other) for other in others)], settings, split, checkpoint=checkpoint,
+        data=_joined(data), device=device, batch_size=batch_size, limit=limit,
+    )  # fmt: skip
+
+
+def _several(numbers: Number | Sequence[Number]) -> tuple[Number, ...]:
+    return tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
 
 
 def _folder(run: object) -> str | Path:

@@ -264,7 +264,7 @@ def test_a_damaged_checkpoint_is_reported_and_an_error_only_without_an_intact_on
     assert code == 2 and "no checkpoint yet" in err
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "predict"])
+@pytest.mark.parametrize("verb", ["attack", "evaluate", "predict"])
 def test_help_ends_in_two_real_commands(verb, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([verb, "--help"])

@@ -33,7 +33,7 @@ def test_every_verb_answers_an_unknown_option_with_one_line(capsys, verb):
     ("words", "said"),
     [
         ("--bogus", "regard: --bogus: there is no such option."),
-        ("trian", "regard: VERB: there is no 'trian'. Did you mean 'train'? Known: bench, chat, compare,"),
+        ("trian", "regard: VERB: there is no 'trian'. Did you mean 'train'? Known: attack, bench, chat, compare,"),
         ("train toy --stps 5 --modle x", "--stps: there is no such option. Did you mean '--steps'?"),
         ("train toy --stps 5 --modle x", "--modle: there is no such option. Did you mean '--model'?"),
         ("train toy --optim 5", "--optim: there is no such option. It has parts: --optim.optimizer, --optim.lr,"),

@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard import models
-from regard.models.memories import SentenceMemory
+from regard.models.memories import MemoryOptions, SentenceMemory
 from regard.models.token_rows import WeightedSum
 from regard.tasks import Batch, OneOf, Problem, Stream, TokenRows, Tokens
 
@@ -110,9 +110,10 @@ def test_adjacent_tying_scores_words_as_answers_by_the_last_values():
 
 
 def test_the_age_of_a_sentence_counts_those_after_it_whatever_the_padding():
-    memory = SentenceMemory(TokenRows(WORDS, WIDTH, 0, LENGTH), DIM, 1).double()
+    told, asked = PROBLEM.streams.values()
+    memory = SentenceMemory(told, asked, DIM, 1, MemoryOptions()).double()
     torch.nn.init.zeros_(memory.words.table.weight)
-    ((keys, _),) = memory(batch((5, 2)).streams["story"])
+    ((keys, _),), _ = memory(*batch((5, 2)).streams.values())
     assert torch.equal(keys[0], memory.ages.weight[[4, 3, 2, 1, 0], :DIM])
     assert torch.equal(keys[1, :2], memory.ages.weight[[1, 0], :DIM])
 
@@ -131,8 +132,7 @@ def test_a_padded_batch_equals_its_stories():
 
 def linear_by_hand(model, given):
     """One hop whose weights are the scores themselves."""
-    ((keys, values),) = model.memory(given.streams["story"])
-    u = model.memory.shared(given.streams["question"].data)
+    ((keys, values),), u = model.memory(*given.streams.values())
     scores = (keys @ u[:, :, None])[..., 0]
     keep = given.streams["story"].keep
     scores = scores if keep is None else scores * keep
@@ -168,7 +168,7 @@ def test_each_hop_is_observed_with_its_weights_over_the_sentences():
     with regard.observe(model) as seen:
         model(given)
     assert seen.names() == ["hops.0", "hops.1", "hops.2"]
-    pairs, u = model.memory(given.streams["story"]), model.memory.shared(given.streams["question"].data)
+    pairs, u = model.memory(*given.streams.values())
     scores = (pairs[0][0] @ u[:, :, None])[..., 0].masked_fill(~given.streams["story"].keep, -math.inf)
     assert torch.allclose(seen["hops.0"].weights()[:, 0, 0], scores.softmax(-1), atol=1e-6)
     assert (seen["hops.2"].weights()[1, ..., 3:] == 0).all(), "padding is never read"
@@ -189,7 +189,8 @@ def test_every_weight_is_trained_and_unknown_words_for_options_are_refused():
 
 def test_a_problem_without_a_memory_and_a_question_names_who_can_serve_it():
     with pytest.raises(
-        regard.RegardError, match=r"answerer reads a memory \(sentences\) and a question.*encoder"
+        regard.RegardError,
+        match=r"answerer reads a memory \(sentences or a picture\) and a question.*encoder",
     ):
         models.build("answerer", Problem.of(Tokens(WORDS, length=7), OneOf(3)))
     reversed_streams = dict(reversed(PROBLEM.streams.items()))

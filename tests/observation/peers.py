@@ -101,6 +101,32 @@ def small(kind: str) -> Any:
         "gemma2": lambda t: t.Gemma2ForCausalLM(
             t.Gemma2Config(**grouped, sliding_window=5, attn_logit_softcapping=0.005, query_pre_attn_scalar=1)
         ),
+        "gemma3": lambda t: t.Gemma3ForCausalLM(
+            t.Gemma3TextConfig(**grouped, sliding_window=5, layer_types=["sliding_attention", "full_attention"])
+        ),
+        "gpt_oss": lambda t: t.GptOssForCausalLM(
+            t.GptOssConfig(**{**grouped, "intermediate_size": 32}, sliding_window=5, num_local_experts=4)
+        ),
+        "qwen2": lambda t: t.Qwen2ForCausalLM(
+            t.Qwen2Config(**grouped, use_sliding_window=True, sliding_window=5, max_window_layers=1)
+        ),
+        "phi": lambda t: t.PhiForCausalLM(
+            t.PhiConfig(**shared_sizes, **ends, num_attention_heads=3, partial_rotary_factor=0.5)
+        ),
+        "bart": lambda t: t.BartForConditionalGeneration(
+            t.BartConfig(
+                vocab_size=WORDS, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3,
+                decoder_attention_heads=3, encoder_ffn_dim=29, decoder_ffn_dim=29, max_position_embeddings=64, **ends,
+                decoder_start_token_id=2, forced_eos_token_id=None,
+            )
+        ),
+        "whisper": lambda t: t.WhisperForConditionalGeneration(
+            t.WhisperConfig(
+                vocab_size=WORDS, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3,
+                decoder_attention_heads=3, encoder_ffn_dim=29, decoder_ffn_dim=29, num_mel_bins=13,
+                max_source_positions=23, max_target_positions=64, **ends, decoder_start_token_id=1,
+            )
+        ),
         "t5": lambda t: t.T5ForConditionalGeneration(
             t.T5Config(
                 vocab_size=WORDS, d_model=24, d_kv=8, d_ff=29, num_layers=2, num_heads=3,
@@ -127,7 +153,9 @@ def inputs(kind: str) -> dict[str, torch.Tensor]:
     """The inputs of a small model."""
     if kind == "vit":
         return {"pixel_values": torch.randn(2, 3, 20, 20)}
-    if kind == "t5":
+    if kind == "whisper":
+        return {"input_features": torch.randn(2, 13, 46), "decoder_input_ids": ids(7)}
+    if kind in ("t5", "bart"):
         return {"input_ids": ids(11), "decoder_input_ids": ids(7)}
     return {"input_ids": ids(11)}
 

@@ -122,7 +122,7 @@ def test_heads_of_our_mechanisms_are_silenced_and_linear_is_refused():
     assert found.after != found.before
     linear = regard.nn.build("linear", dim=12, num_heads=2).double()
     seen = watched(linear, x)
-    with pytest.raises(regard.Unsupported, match="cannot be silenced"):
+    with pytest.raises(regard.Unsupported, match="cannot be changed"):
         seen.ablate({seen.names()[0]: [0]}, loss=lambda out: out.sum())
 
 

@@ -11,6 +11,7 @@ from regard.nn import build, entry, names
 from regard.observation import architecture
 from regard.observation.architecture import Diagram, DiagramNode, Frame
 from regard.observation.architecture.diagram import frames
+from regard.observation.architecture.labels import words
 
 
 def drawn(name, task, **options):
@@ -154,6 +155,15 @@ def _all_is_connected(diagram):
     nodes = set(diagram.root.nodes())
     assert nodes - fed_ <= begins
     assert {node.kind for node in nodes - feeding} == {"output"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("ReLU", "ReLU"), ("LeakyReLU", "leaky ReLU"), ("SiLU", "SiLU"), ("GELU", "GELU"), ("Conv2d", "conv2d"),
+     ("FeedForward", "feed-forward"), ("self_attn", "self-attention")],
+)  # fmt: skip
+def test_modules_have_the_names_people_write(name, expected):
+    assert words(name) == expected
 
 
 def test_the_recurrence_of_seq2seq_is_a_loop_with_its_state():

@@ -11,7 +11,7 @@ from regard import models, tasks
 from regard.errors import BadValue
 from regard.tasks.sound.errors import distance
 from regard.tasks.text.vocabulary import END, SPECIAL
-from regard.training import train
+from regard.training import load_run, train
 from tests.tasks.sound.wav_bytes import wav, whole
 from tests.tasks.stand_ins import Fixed, certain, judged
 
@@ -219,6 +219,21 @@ def test_every_kind_of_model_can_listen(name, speech):
     batch = task.collate([task.examples("test")[n] for n in (0, 55)], seeded())
     total, count = model.loss(model(batch), batch)
     assert total.isfinite() and count == (4 if problem.answer.needs == "decoder" else 2)
+
+
+def test_a_run_on_strings_may_start_from_one_on_single_digits_and_still_writes_long_transcripts(tmp_path):
+    values = {"model": "recognizer(dim=8, layers=1, num_heads=2)", "steps": 1, "batch_size": 2, "eval_limit": 2,
+              "device": "cpu"}  # fmt: skip
+    train({**values, "task": "speech", "out": str(tmp_path / "single")}, quiet=True)
+    later = {**values, "task": "speech(strings=7)", "init_from": str(tmp_path / "single")}
+    train({**later, "out": str(tmp_path / "strings")}, quiet=True)
+    task, model, _ = load_run(tmp_path / "strings")
+    assert task.problem.answer.length == model.answer.length == 8  # seven digits and the end
+    train(
+        {**values, "task": "speech", "init_from": str(tmp_path / "strings"), "out": str(tmp_path / "again")},
+        quiet=True,
+    )
+    assert load_run(tmp_path / "again")[0].problem.answer.length == 8  # tables of positions fit
 
 
 def test_training_a_few_steps_lowers_the_loss_and_the_run_can_be_used(tmp_path):

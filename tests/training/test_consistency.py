@@ -94,12 +94,12 @@ def test_a_batch_read_twice_repeats_everything_but_edges():
         Batch.of(torch.arange(4).view(2, 2), keep, torch.tensor([7, 8]), kind=("a", "b")),
         index=(3, 9), offset=torch.tensor([[1.0], [2.0]]),
     )  # fmt: skip
-    twice = batch.twice()
+    twice = batch.times(2)
     assert twice.inputs.tolist() == [[0, 1], [2, 3]] * 2 and twice.keep.tolist() == keep.tolist() * 2
     assert twice.targets.tolist() == [7, 8, 7, 8] and twice.index == (3, 9, 3, 9)
     assert twice.notes == {"kind": ("a", "b", "a", "b")} and twice.offset.flatten().tolist() == [1, 2, 1, 2]
     assert set(twice.tensors()) == set(batch.tensors())
-    graph = Stream(torch.zeros(1, 4, 3), edges=torch.tensor([[0, 1], [2, 3]])).twice()
+    graph = Stream(torch.zeros(1, 4, 3), edges=torch.tensor([[0, 1], [2, 3]])).times(2)
     assert graph.data.shape == (2, 4, 3) and graph.edges.tolist() == [[0, 1], [2, 3]]
 
 

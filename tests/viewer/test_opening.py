@@ -260,7 +260,7 @@ def test_a_comparison_names_its_runs(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"text": ""}, "--text"), ({"text": "x" * 200_001}, "--text"), ({"text": "a", "image": "b"}, "--image"),
+        ({"text": ""}, "--text"), ({"text": "x" * 200_001}, "--text"), ({"text": "a", "sound": "b"}, "--sound"),
         ({"generate": 0}, "--generate"), ({"generate": 10**9}, "--generate"), ({"beams": 3}, "--generate"),
         ({"generate": 3, "beams": 99}, "--beams"), ({"checkpoints": True, "against": "x"}, "--against"),
         ({"generate": 3, "target": "x"}, "--target"), ({"where": "a\0b"}, "RUN"), ({"image": ""}, "--image"),
@@ -270,6 +270,11 @@ def test_a_comparison_names_its_runs(tmp_path):
 def test_contradictory_options_are_refused_before_anything_is_loaded(options, words):
     with pytest.raises(BadValue, match=words):
         ViewOptions(**{"where": "runs/none", **options})
+
+
+def test_an_image_with_a_text_is_refused_where_the_model_reads_only_one(runs):
+    with pytest.raises(BadValue, match="--image: expected --text or --image, not both"):
+        opened(runs["language"], text="The sea was calm", image="x.png")
 
 
 def test_folders_without_a_model_are_refused(tmp_path):

@@ -56,7 +56,7 @@ def run(options: Namespace) -> int:
         _show_estimate(dry_run(values, options.resume), options.json)
         return 0
 
-    from regard.training.distributed.processes import ProcessLost
+    from regard.parallel.exchange import ProcessLost
     from regard.training.run import train
     from regard.training.run_folder.durable import StorageFailed
     from regard.training.step import NonFinite

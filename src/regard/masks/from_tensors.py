@@ -150,7 +150,7 @@ class PackedMask(Mask):
     offsets: Tensor
 
     def visible(self, grid: Grid) -> Tensor:
-        mine, theirs = self._document(grid.position), self._document(grid.column)
+        mine, theirs = self.document(grid.position), self.document(grid.column)
         return (mine == theirs) & (mine >= 0)
 
     def grades(self, blocks: Blocks) -> Tensor:
@@ -185,7 +185,8 @@ class PackedMask(Mask):
             return (position[..., None] >= self.offsets).sum(-1) - 1
         return torch.bucketize(position.contiguous(), self.offsets, right=True) - 1
 
-    def _document(self, position: Tensor) -> Tensor:
+    def document(self, position: Tensor) -> Tensor:
+        """The number of the document at each position, −1 outside of all documents."""
         document = self._rising(position)
         return torch.where(document > len(self.offsets) - 2, -1, document)
 

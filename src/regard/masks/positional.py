@@ -199,9 +199,10 @@ class GlobalTokensMask(Mask):
     index: tuple[int, ...]
 
     def visible(self, grid: Grid) -> Tensor:
-        return self._chosen(grid.position) | self._chosen(grid.column)
+        return self.chosen(grid.position) | self.chosen(grid.column)
 
-    def _chosen(self, position: Tensor) -> Tensor:
+    def chosen(self, position: Tensor) -> Tensor:
+        """True at the chosen positions."""
         chosen = torch.zeros_like(position, dtype=torch.bool)
         for index in self.index:
             chosen = chosen | (position == index)

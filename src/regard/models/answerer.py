@@ -11,14 +11,15 @@ import regard.core.attention as core
 from regard.core.arguments import readable, whole_number
 from regard.masks import Mask
 from regard.models.embedding import padding_mask
-from regard.models.memories import memory_of, remembered
+from regard.models.memories import MemoryOptions, memory_of, remembered
 from regard.models.model import Model, model
+from regard.models.picture_memory import PictureMemory
 from regard.models.token_rows import WeightedSum
 from regard.normalizers import Normalizer, Softmax
 from regard.normalizers import named as named_normalizer
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
-from regard.tasks.streams import TokenRows, Tokens
+from regard.tasks.streams import Patches, TokenRows, Tokens
 
 
 class LinearStart(Normalizer):
@@ -51,7 +52,7 @@ class WordScores(nn.Module):
         return row @ vectors.T
 
 
-@model("answerer", gives=("pooled",), reads=(TokenRows, Tokens), several_streams=True)
+@model("answerer", gives=("pooled",), reads=(TokenRows, Patches, Tokens), several_streams=True)
 class Answerer(Model):
     """Answers a question from a memory, which it reads in several hops: end-to-end memory networks.
 
@@ -60,6 +61,9 @@ class Answerer(Model):
     Paper: Sukhbaatar et al. 2015. Sentences are sums of word vectors weighted by the words' places, plus a vector for
     their age. With `linear_start` the first batches of training have no softmax in the hops (section 4.2), which keeps
     it out of poor local minima. The first stream is the memory, the second the question.
+
+    Of a picture the memory holds the features of its patches. Before the hops, in each of `layers`, patches attend to
+    each other and then picture and question attend to each other (`interactive`; Lu et al. 2016, Lu et al. 2019).
 
     Args:
         dim: width of the vectors.
@@ -70,6 +74,8 @@ class Answerer(Model):
         linear_start: training batches before the softmax is put in.
         normalize: what makes weights of scores: softmax, sparsemax, entmax15 …
         dropout: of memories and question.
+        layers: of a picture, how often it and the question attend to each other; 2 by default.
+        num_heads: of a picture, heads of these attentions; 4 by default.
     """
 
     attention_default: ClassVar[str] = "hops over the memory"  # no mechanism that `--attention` could replace
@@ -87,19 +93,19 @@ class Answerer(Model):
         linear_start: int = 0,
         normalize: str = "softmax",
         dropout: float = 0.0,
+        layers: int | None = None,
+        num_heads: int | None = None,
     ) -> None:
         super().__init__(problem)
         self.memory_name, self.question_name = list(problem.streams)[:2]
         told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
         assert isinstance(asked, Tokens)
         whole_number("dim", dim, 1)
-        self.memory = memory_of(
-            told, dim, whole_number("hops", hops, 1), tying=tying, ordered=ordered, dropout=dropout
-        )
+        options = MemoryOptions(tying, ordered, dropout, layers, num_heads)
+        self.memory = memory_of(told, asked, dim, whole_number("hops", hops, 1), options)
         self.hops = nn.ModuleList(Hop() for _ in range(hops))
-        layerwise = tying == "layer"
-        self.question = WeightedSum(asked, dim, ordered=ordered) if layerwise else None
-        self.between = nn.Linear(dim, dim) if layerwise else nn.Identity()
+        self.question = None if self.memory.reads_question else WeightedSum(asked, dim, ordered=ordered)
+        self.between = nn.Identity() if options.adjacent else nn.Linear(dim, dim)
         self.linear_start = whole_number("linear_start", linear_start, 0)
         self.normalize = named_normalizer(normalize)
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
@@ -112,15 +118,15 @@ class Answerer(Model):
         """A memory and a question are needed."""
         kinds = [type(spec) for spec in problem.streams.values()]
         if len(kinds) != 2 or kinds[0] not in remembered() or kinds[1] is not Tokens:
-            return "reads a memory (sentences) and a question"
-        return ""
+            return "reads a memory (sentences or a picture) and a question"
+        first = next(iter(problem.streams.values()))
+        return PictureMemory.refusal(first) if isinstance(first, Patches) else ""
 
     def forward(self, batch: Batch) -> Any:
         told, asked = batch.streams[self.memory_name], batch.streams[self.question_name]
         normalize = self._normalizer()
         mask = padding_mask(told.keep)
-        remembered_rows = self.memory(told)
-        row = self.memory.shared(asked.data)
+        remembered_rows, row = self.memory(told, asked)
         if row is None:
             assert self.question is not None
             row = self.question(asked.data)

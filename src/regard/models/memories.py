@@ -7,30 +7,58 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import unknown_name
+from regard.errors import BadValue, unknown_name
 from regard.models.token_rows import WeightedSum
 from regard.tasks.batch import Stream
-from regard.tasks.streams import TokenRows
+from regard.tasks.streams import TokenRows, Tokens
 
 TYINGS = ("adjacent", "layer")
 _MEMORIES: dict[type[Any], Callable[..., Memory]] = {}
 
 
+@dataclass(frozen=True)
+class MemoryOptions:
+    """What `answerer` is told of how to remember; None: the memory's own default, or nothing to choose."""
+
+    tying: str = "adjacent"
+    ordered: bool = True
+    dropout: float = 0.0
+    layers: int | None = None
+    num_heads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tying not in TYINGS:
+            raise unknown_name("tying", self.tying, TYINGS)
+
+    @property
+    def adjacent(self) -> bool:
+        """Whether the values of a hop are the keys of the next."""
+        return self.tying == "adjacent"
+
+    def sets(self, hops: int) -> int:
+        """How many vectors each position has, from which keys and values are taken."""
+        return hops + 1 if self.adjacent else 2
+
+    def pairs(self, rows: Tensor, hops: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values for each hop from rows (b,n,sets·dim)."""
+        found = rows.chunk(self.sets(hops), -1)
+        return list(itertools.pairwise(found)) if self.adjacent else [(found[0], found[1])] * hops
+
+
 class Memory(nn.Module):
-    """The base of every memory."""
+    """The base of every memory: built from the specifications of what is told and asked, dim, hops and options."""
 
-    def forward(self, stream: Stream) -> list[tuple[Tensor, Tensor]]:
-        """Keys (b,n,dim) and values (b,n,dim) for each hop."""
+    reads_question: bool = False  # whether the question's row comes from the memory
+
+    def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+        """Keys (b,n,dim) and values (b,n,dim) for each hop; the question's row (b,dim) where the memory reads it."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward")
-
-    def shared(self, ids: Tensor) -> Tensor | None:
-        """A question's words (b,n) as a row (b,dim), where the memory shares its vectors with the question."""
-        return None
 
     def answers(self, outputs: int) -> Tensor | None:
         """The vectors of the answers (outputs,dim), where the memory shares its vectors with them."""
@@ -38,7 +66,7 @@ class Memory(nn.Module):
 
 
 def remembers(spec: type[Any]) -> Callable[[type[Memory]], type[Memory]]:
-    """Register the memory of a kind of stream: a class built from (specification, dim, hops, options)."""
+    """Register the memory of a kind of stream."""
 
     def register(made: type[Memory]) -> type[Memory]:
         _MEMORIES[spec] = made
@@ -52,9 +80,9 @@ def remembered() -> tuple[type[Any], ...]:
     return tuple(_MEMORIES)
 
 
-def memory_of(spec: Any, dim: int, hops: int, **options: Any) -> Memory:
+def memory_of(told: Any, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> Memory:
     """The memory of a stream."""
-    return _MEMORIES[type(spec)](spec, dim, hops, **options)
+    return _MEMORIES[type(told)](told, asked, dim, hops, options)
 
 
 @remembers(TokenRows)
@@ -66,39 +94,29 @@ class SentenceMemory(Memory):
     (section 2.2); "layer": all hops have the same keys and values.
     """
 
-    def __init__(
-        self,
-        spec: TokenRows,
-        dim: int,
-        hops: int,
-        *,
-        tying: str = "adjacent",
-        ordered: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, spec: TokenRows, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> None:
         super().__init__()
-        if tying not in TYINGS:
-            raise unknown_name("tying", tying, TYINGS)
-        self.dim, self.hops, self.adjacent = dim, hops, tying == "adjacent"
-        sets = hops + 1 if self.adjacent else 2
-        self.words = WeightedSum(spec, dim, sets=sets, ordered=ordered)
+        for name in ("layers", "num_heads"):
+            if getattr(options, name) is not None:
+                raise BadValue(
+                    f"{name}: a memory of sentences has no layers, got {getattr(options, name)}. Leave it out."
+                )
+        self.dim, self.hops, self.options = dim, hops, options
+        self.reads_question = options.adjacent
+        sets = options.sets(hops)
+        self.words = WeightedSum(spec, dim, sets=sets, ordered=options.ordered)
         assert spec.length is not None
         self.ages = nn.Embedding(spec.length, sets * dim)
         nn.init.normal_(self.ages.weight, std=0.1)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(options.dropout)
 
-    def forward(self, stream: Stream) -> list[tuple[Tensor, Tensor]]:
-        rows = self.words(stream.data) + self.ages(_ages(stream))
-        found = self.dropout(rows).split(self.dim, -1)
-        if not self.adjacent:
-            return [(found[0], found[1])] * self.hops
-        return list(itertools.pairwise(found))
-
-    def shared(self, ids: Tensor) -> Tensor | None:
-        return self.dropout(self.words(ids)[:, : self.dim]) if self.adjacent else None
+    def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+        rows = self.words(told.data) + self.ages(_ages(told))
+        found = self.options.pairs(self.dropout(rows), self.hops)
+        return found, self.dropout(self.words(asked.data)[:, : self.dim]) if self.reads_question else None
 
     def answers(self, outputs: int) -> Tensor | None:
-        if not self.adjacent or outputs != self.words.table.num_embeddings:
+        if not self.options.adjacent or outputs != self.words.table.num_embeddings:
             return None
         return self.words.table.weight[:, -self.dim :]
 

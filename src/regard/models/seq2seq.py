@@ -96,8 +96,7 @@ class Seq2seq(Model):
         if feeding is not None and feeding not in FEEDING:
             raise unknown_name("feeding", feeding, FEEDING)
         self.feeding = feeding or usual_feeding(chosen[-1])
-        self.embedding = StreamEmbedding(problem.inputs, dim, positions="none", dropout=dropout)
-        self.encoder = Recurrent(dim, layers, cell, both=True, dropout=dropout)
+        self.build_reader(dim, layers, cell, dropout)
         target = self.answer.decoder_stream()
         self.target_embedding = StreamEmbedding(target, dim, positions="none", dropout=dropout)
         self.decoder: Recurrent | FedCells = (
@@ -113,9 +112,20 @@ class Seq2seq(Model):
         self.joins = nn.ModuleList(Joined(dim, dropout) for _ in chosen)
         self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.outputs) if tied else None)
 
+    def build_reader(self, dim: int, layers: int, cell: str, dropout: float) -> None:
+        """Make the parts that read the input; a subclass that reads something else has others."""
+        self.embedding = StreamEmbedding(self.problem.inputs, dim, positions="none", dropout=dropout)
+        self.encoder = Recurrent(dim, layers, cell, both=True, dropout=dropout)
+
+    def encoded(self, batch: Batch) -> Tensor:
+        """The encoder's rows (b,n,dim), to which the decoder attends."""
+        rows, _ = self.encoder(self.embedding(batch.inputs), batch.keep)
+        found: Tensor = rows
+        return found
+
     def read(self, batch: Batch) -> tuple[Tensor, RecurrentState]:
         """The encoder's rows (b,n,dim) and the decoder's initial state."""
-        rows, _ = self.encoder(self.embedding(batch.inputs), batch.keep)
+        rows = self.encoded(batch)
         kept = rows if batch.keep is None else rows.masked_fill(~batch.keep[..., None], 0)
         count = max(1, rows.shape[1]) if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
         mean = kept.sum(1) / count

@@ -65,7 +65,7 @@ def ablate(
     with torch.no_grad():
         before = _number(measure(_quietly(seen, {}, run)), words)
         if heads is not None:
-            chosen = _checked(seen, heads)
+            chosen = checked_heads(seen, heads)
             after = _number(measure(_quietly(seen, chosen, run)), words)
             return Ablation(_listed(chosen), before, after, words)
         found = []
@@ -103,7 +103,8 @@ def _again(seen: Seen) -> Callable[[], Any]:
     return lambda: model(*args, **kwargs)
 
 
-def _checked(seen: Seen, heads: Heads) -> dict[str, list[int]]:
+def checked_heads(seen: Seen, heads: Heads, argument: str = "heads") -> dict[str, list[int]]:
+    """Heads by site, each from 0; wrong ones are refused in the name of an argument."""
     found: dict[str, list[int]] = {}
     pairs = (
         [(site, head) for site, many in heads.items() for head in many]
@@ -114,11 +115,11 @@ def _checked(seen: Seen, heads: Heads) -> dict[str, list[int]]:
         count = seen[site].shape()[1]
         if not -count <= head < count:
             raise BadValue(
-                f"heads: {site} has {count} heads; expected a number from 0 to {count - 1}, got {head}."
+                f"{argument}: {site} has {count} heads; expected a number from 0 to {count - 1}, got {head}."
             )
         found.setdefault(site, []).append(head % count)
     if not found:
-        raise BadValue("heads: expected at least one head; leave it out to try each head on its own.")
+        raise BadValue(f"{argument}: expected at least one head; leave it out to try each head on its own.")
     return found
 
 

@@ -22,17 +22,31 @@ _STOPS = (
     (0.985, 0.008, 165.0), (0.86, 0.075, 178.0), (0.7, 0.105, 205.0), (0.53, 0.125, 243.0), (0.38, 0.13, 268.0),
     (0.24, 0.09, 285.0),
 )  # fmt: skip
+_BOTH_WAYS = (
+    (0.45, 0.14, 45.0), (0.62, 0.15, 52.0), (0.8, 0.09, 65.0), (0.985, 0.0, 65.0), (0.985, 0.0, 243.0),
+    (0.8, 0.075, 225.0), (0.62, 0.12, 243.0), (0.45, 0.13, 265.0),
+)  # fmt: skip
 
 
 @lru_cache(maxsize=1)
 def ramp() -> Colormap:
     """256 colours, evenly spaced along the stops."""
-    lightness, chroma, hue = np.array(_STOPS).T
+    return ListedColormap(_between(_STOPS), name="regard").with_extremes(bad=BAD, under="white")
+
+
+@lru_cache(maxsize=1)
+def diverging() -> Colormap:
+    """256 colours for effects of both signs: orange below 0, white at 0, blue above, equally dark at both ends."""
+    return ListedColormap(_between(_BOTH_WAYS), name="regard-diverging").with_extremes(bad=BAD)
+
+
+def _between(stops: tuple[tuple[float, float, float], ...]) -> NDArray[np.float64]:
+    """256 colours, evenly spaced along stops of lightness, chroma and hue."""
+    lightness, chroma, hue = np.array(stops).T
     turn = np.radians(hue)
-    stops = np.stack([lightness, chroma * np.cos(turn), chroma * np.sin(turn)], 1)
-    at, given = np.linspace(0, 1, 256), np.linspace(0, 1, len(stops))
-    mixed = np.stack([np.interp(at, given, stops[:, part]) for part in range(3)], 1)
-    return ListedColormap(_rgb(mixed), name="regard").with_extremes(bad=BAD, under="white")
+    table = np.stack([lightness, chroma * np.cos(turn), chroma * np.sin(turn)], 1)
+    at, given = np.linspace(0, 1, 256), np.linspace(0, 1, len(table))
+    return _rgb(np.stack([np.interp(at, given, table[:, part]) for part in range(3)], 1))
 
 
 def norm(scale: str, largest: float) -> Normalize:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from regard.models import Model
 from regard.tasks.batch import Batch
 from regard.tasks.shown import LONGEST, Shown
 from regard.tasks.task import Task
@@ -21,13 +22,15 @@ def choose(task: Task, split: str = "validation") -> Any:
     return examples[next(fitting, 0)]
 
 
-def prepare(task: Task, example: Any, longest: int | None = LONGEST) -> tuple[Batch, Shown]:
+def prepare(
+    task: Task, example: Any, longest: int | None = LONGEST, model: Model | None = None
+) -> tuple[Batch, Shown]:
     """A batch of one example, and the labels of its positions.
 
     Where an answer belongs to each position of the input, the batch is cut after `longest` positions. Other answers
-    need the whole input, and so does a graph, whose edges name positions.
+    need the whole input, and so does a graph, whose edges name positions. An agent acts with `model`.
     """
-    batch = task.collate([example], generator(0, "validation", 0))
+    batch = task.batch([example], [0], generator(0, "validation", 0), model)
     cuts = task.problem.answer.needs in ("rows", "past") and batch.first.edges is None
     if longest is not None and cuts:
         batch = batch.map(lambda tensor: tensor[:, :longest])

@@ -34,7 +34,7 @@ def inspect_run(folder: str | Path) -> Inspection:
 
 def inspect_model(model: models.Model, task: Task) -> Inspection:
     """A model in evaluation mode on an example of its task."""
-    batch, shown = prepare(task, choose(task))
+    batch, shown = prepare(task, choose(task), model=model)
     shown = model.relabel(shown)
     found, missing = attributions(model, batch, shown)
     return Inspection(shown, found, missing, _answer(model, task, batch))

@@ -97,18 +97,23 @@ class Observer:
         if not self.depth:
             self.met = {}
 
-    def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
-        """The heads to silence in this module's next call."""
-        if not self.silence:
-            return None
-        path = self._path(adapter, module)
-        met = self.met.get(path, 0)
-        name = _numbered(path, met + 1)
-        if met and name not in self.expected:  # one more step of the last site
-            name = _numbered(path, met)
-        return self.silence.get(name)
+    def changed(self, adapter: Adapter, module: nn.Module | None, function: Function) -> Function:
+        """The function of this module's next call, with heads silenced where that was asked for."""
+        heads = self.silence.get(self.next_name(adapter, module)) if self.silence else None
+        if not heads:
+            return function
+        return lambda *args, **kwargs: adapter.silent(function, args, kwargs, heads)
 
-    def _path(self, adapter: Adapter, module: nn.Module | None) -> str:
+    def next_name(self, adapter: Adapter, module: nn.Module | None) -> str:
+        """The site of this module's next call, if the model attends at the expected sites."""
+        path = self.path(adapter, module)
+        met = self.met.get(path, 0)
+        name = numbered(path, met + 1)
+        return (
+            numbered(path, met) if met and name not in self.expected else name
+        )  # one more step of the last site
+
+    def path(self, adapter: Adapter, module: nn.Module | None) -> str:
         """The name of a site: the module's path; for the model itself the name of its class."""
         parts = [] if module is None else [self.paths[id(module)]]
         if adapter.within:
@@ -127,7 +132,7 @@ class Observer:
     ) -> None:
         """Store what the weights of a finished call can be computed from."""
         event = CallEvent(original, module, args, kwargs, result, self.storage, self.gradients, before)
-        path = self._path(adapter, module)
+        path = self.path(adapter, module)
         self.noted.add(id(module))
         try:
             found = adapter.readings(event)
@@ -173,13 +178,13 @@ class Observer:
         if not self.depth:
             return path, False
         number = self.met.get(path, 0)
-        current = self.seen.sites.get(_numbered(path, number)) if number else None
+        current = self.seen.sites.get(numbered(path, number)) if number else None
         if current is not None and reading.sizes[2] == 1:
             continues = reading.continues and _is_same_source(current.readings[-1], reading)
             if continues or _share_keys(current, pairs, self.storage):
                 return current.name, True
         self.met[path] = number + 1
-        return _numbered(path, number + 1), False
+        return numbered(path, number + 1), False
 
 
 def parts_of(model: nn.Module) -> dict[nn.Module, str]:
@@ -197,7 +202,8 @@ def parts_of(model: nn.Module) -> dict[nn.Module, str]:
     return found
 
 
-def _numbered(path: str, count: int) -> str:
+def numbered(path: str, count: int) -> str:
+    """The name of the count-th site at a path within one forward pass."""
     return path if count <= 1 else f"{path}#{count}"
 
 

@@ -216,14 +216,14 @@ def _overview(
     # One axes for all maps: a hundred axes would take seconds to lay out.
     drawn = panels.mosaic(frame, [tables for tables, _ in read], forms, beside, shades)
     longest = max(shown, key=len)
-    panels.named_outside(frame, [str(head) for head in longest], _shortest(names))
+    panels.named_outside(frame, [str(head) for head in longest], shortest(names))
     frame.set_title("head")
     if drawn is not None:
         panels.bar(figure, drawn, [frame], scale, max((words for _, words in read), key=len))
     return panels.trimmed(figure)
 
 
-def _shortest(names: Sequence[str]) -> list[str]:
+def shortest(names: Sequence[str]) -> list[str]:
     """Names without their common prefix and suffix: `encoder.layer.0.attention.self` → `layer.0`."""
     parts = [name.split(".") for name in names]
     if len(parts) > 1:

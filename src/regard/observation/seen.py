@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
     from regard.observation.analysis.difference import AttentionDifference
     from regard.observation.analysis.patterns import HeadFacts
+    from regard.observation.causes.attributions import InputAttributions
+    from regard.observation.causes.circuits import Circuits
+    from regard.observation.causes.contributions import Contributions
+    from regard.observation.causes.faithfulness import Faithfulness
+    from regard.observation.causes.lens import LogitLens
+    from regard.observation.causes.movers import MoverHead
+    from regard.observation.causes.result import PatchResult
 
 
 class Site:
@@ -203,6 +210,59 @@ class Seen:
 
         label_partial(self, "ablate")
         return ablate(self, heads, **options)
+
+    def patch(self, clean: Any, corrupted: Any, **options: Any) -> PatchResult:
+        """Which heads, layers and positions carry the answer: parts of one run put into another (`causes.patching`)."""
+        from regard.observation.causes.patching import patch
+
+        label_partial(self, "patch")
+        return patch(self, clean, corrupted, **options)
+
+    def patch_paths(self, clean: Any, corrupted: Any, **options: Any) -> PatchResult:
+        """The same along direct paths only, to the answer or to other heads (`causes.paths`)."""
+        from regard.observation.causes.paths import patch_paths
+
+        label_partial(self, "patch_paths")
+        return patch_paths(self, clean, corrupted, **options)
+
+    def lens(self, inputs: Any = None, **options: Any) -> LogitLens:
+        """What the model would say if it stopped after each layer (`causes.lens`)."""
+        from regard.observation.causes.lens import logit_lens
+
+        return logit_lens(self, inputs, **options)
+
+    def contributions(self, inputs: Any = None, **options: Any) -> Contributions:
+        """How much each head and layer wrote into the logit of an answer (`causes.contributions`)."""
+        from regard.observation.causes.contributions import contributions
+
+        label_partial(self, "contributions")
+        return contributions(self, inputs, **options)
+
+    def attributions(self, inputs: Any = None, **options: Any) -> InputAttributions:
+        """Which inputs an answer comes from, by gradients and by attention (`causes.attributions`)."""
+        from regard.observation.causes.attributions import attributions
+
+        return attributions(self, inputs, **options)
+
+    def faithfulness(self, inputs: Any = None, **options: Any) -> Faithfulness:
+        """Whether the answer needs what a map marks, against random maps (`causes.faithfulness`)."""
+        from regard.observation.causes.faithfulness import faithfulness
+
+        return faithfulness(self, inputs, **options)
+
+    def circuits(self, **options: Any) -> Circuits:
+        """Induction, previous-token and duplicate-token heads, by what they do (`causes.circuits`)."""
+        from regard.observation.causes.circuits import find_circuits
+
+        label_partial(self, "circuits")
+        return find_circuits(self, **options)
+
+    def name_movers(self, clean: Any, corrupted: Any, **options: Any) -> list[MoverHead]:
+        """Heads that look at the answer earlier in the text and write it (`causes.movers`)."""
+        from regard.observation.causes.movers import name_movers
+
+        label_partial(self, "name_movers")
+        return name_movers(self, clean, corrupted, **options)
 
     def gradient(self, number: Tensor) -> None:
         """Take the gradient of a number, which `Site.times_gradient` needs (`gradients`)."""

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 INPUTS, TARGETS = "inputs", "targets"  # the names of the only stream and the only target
+MADE_FROM = "made_from"  # the note that says which examples a batch was made from, where the model made it
 ASKED = "asked"  # the note of a batch with the positions that are asked for, where an answer is not about all of them
 
 
@@ -46,9 +47,9 @@ class Stream:
             None if self.edges is None else function(self.edges),
         )
 
-    def twice(self) -> Stream:
-        """The examples, and then the same again; edges belong to all of them."""
-        return replace(self.map(lambda tensor: torch.cat([tensor, tensor])), edges=self.edges)
+    def times(self, count: int) -> Stream:
+        """The examples, and then the same again, `count` times in all; edges belong to all of them."""
+        return replace(self.map(lambda tensor: torch.cat([tensor] * count)), edges=self.edges)
 
     def count(self) -> int:
         """The number of real positions; without `keep` that of examples × positions."""
@@ -170,15 +171,15 @@ class Batch:
             notes={name: tuple(values[row] for row in chosen) for name, values in self.notes.items()},
         )
 
-    def twice(self) -> Batch:
-        """The examples, and then the same again."""
+    def times(self, count: int) -> Batch:
+        """The examples, and then the same again, `count` times in all."""
         return replace(
             self,
-            streams={name: stream.twice() for name, stream in self.streams.items()},
-            answers={name: stream.twice() for name, stream in self.answers.items()},
-            index=self.index * 2,
-            notes={name: values * 2 for name, values in self.notes.items()},
-            offset=None if self.offset is None else torch.cat([self.offset, self.offset]),
+            streams={name: stream.times(count) for name, stream in self.streams.items()},
+            answers={name: stream.times(count) for name, stream in self.answers.items()},
+            index=self.index * count,
+            notes={name: values * count for name, values in self.notes.items()},
+            offset=None if self.offset is None else torch.cat([self.offset] * count),
         )
 
     def answered(self, targets: Tensor, keep: Tensor | None = None) -> Batch:

@@ -58,6 +58,21 @@ def split_of() -> tuple[str, ...]:
     return tuple(found)
 
 
+@functools.cache
+def numbers_of(split: str) -> tuple[int, ...]:
+    """The numbers of the images of a split, in the order of the data set."""
+    return tuple(number for number, theirs in enumerate(split_of()) if theirs == checked_split(split))
+
+
+@functools.cache
+def figures(split: str) -> tuple[NDArray[np.uint8], tuple[int, ...]]:
+    """The images of a split as bytes (n,8,8), to be placed into scenes, and their digits."""
+    pixels, digits = images()
+    own = list(numbers_of(split))
+    grey = np.rint(255 * pixels[own]).astype(np.uint8).reshape(-1, SIDE, SIDE)
+    return grey, tuple(digits[number] for number in own)
+
+
 def typed(path: str) -> Tensor:
     """The pixels (8,8) of a user's picture, from 0 to 1: light writing on a dark ground."""
     pixels = np.asarray(read_image(path).convert("L").resize((SIDE, SIDE)), np.float32) / 255
@@ -96,8 +111,7 @@ class Digits(Task):
     def examples(self, split: str) -> Sequence[Image]:
         """The images of a split, in the order of the data set."""
         pixels, digits = images()
-        chosen = [number for number, theirs in enumerate(split_of()) if theirs == checked_split(split)]
-        return [Image(torch.from_numpy(pixels[n].reshape(self.shape)), digits[n]) for n in chosen]
+        return [Image(torch.from_numpy(pixels[n].reshape(self.shape)), digits[n]) for n in numbers_of(split)]
 
     def length(self, example: Image) -> int:
         """Positions: the same for all."""

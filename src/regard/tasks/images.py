@@ -15,7 +15,8 @@ from regard.errors import BadValue, unknown_name
 from regard.tasks import digits
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.formats.class_folders import BAD_FILES, fitted, load_pictures
+from regard.tasks.figures.overlay import overlays
+from regard.tasks.formats.class_folders import BAD_FILES, load_pictures
 from regard.tasks.formats.image_files import read_picture
 from regard.tasks.formats.reading import Data
 from regard.tasks.formats.splits import checked_split
@@ -24,8 +25,8 @@ from regard.tasks.generated.scenes import compose, strew
 from regard.tasks.measures.metrics import ACCURACY, Answering, Metric
 from regard.tasks.pictures.augment import erased, flipped, shifted
 from regard.tasks.pictures.examples import LabelledPicture, PictureExample, PictureFacts, PictureSet
-from regard.tasks.pictures.overlay import overlays
 from regard.tasks.pictures.patches import cut, fold, names
+from regard.tasks.pictures.pixels import fitted
 from regard.tasks.shown import Looked, Shown, Understood
 from regard.tasks.streams import Patches
 from regard.tasks.task import Recipe, Task, task
@@ -130,7 +131,9 @@ class ImagesTask(Task):
     @property
     def spec(self) -> Patches:
         """The patches of a picture."""
-        return Patches.of(self.facts.channels, self.facts.height, self.facts.width, self.patch)
+        facts = self.facts
+        sizes = (facts.channels, facts.height, facts.width, self.patch)
+        return Patches.of(*sizes, mean=facts.mean, spread=facts.spread)
 
     def streams(self) -> dict[str, Patches]:
         """Patches, row by row."""
@@ -240,7 +243,7 @@ def scenes(split: str, seed: int) -> list[LabelledPicture]:
     """Digits of a split, each at a random place and size, with pieces of other digits where it is not."""
     pixels, shown = digits.images()
     figures = pixels.reshape(-1, digits.SIDE, digits.SIDE)
-    own = [number for number, theirs in enumerate(digits.split_of()) if theirs == split]
+    own = digits.numbers_of(split)
     found = []
     for index in range(SCENES[split]):
         draws = Draws("images", seed, split, index)

@@ -63,7 +63,8 @@ class Frames(Vectors):
 class Patches(Vectors):
     """Positions that hold square patches of a picture, row by row: `channels` · `side` · `side` numbers each.
 
-    `frames`: of a video, whose patches follow each other frame by frame.
+    `frames`: of a video, whose patches follow each other frame by frame. `mean`, `spread`: one for each channel, where
+    the numbers are (pixel − mean) / spread; empty: they are the pixels, from 0 to 1.
     """
 
     rows: int = 1  # patches from top to bottom
@@ -71,17 +72,29 @@ class Patches(Vectors):
     side: int = 1  # pixels of a patch's side
     channels: int = 1
     frames: int = 1
+    mean: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
     words: ClassVar[str] = "patches of a picture"
 
     @classmethod
-    def of(cls, channels: int, height: int, width: int, side: int, frames: int = 1) -> Patches:
+    def of(
+        cls,
+        channels: int,
+        height: int,
+        width: int,
+        side: int,
+        frames: int = 1,
+        mean: tuple[float, ...] = (),
+        spread: tuple[float, ...] = (),
+    ) -> Patches:
         """The patches of pictures of one size; refused where the side does not divide height and width."""
         if side < 1 or height % side or width % side:
             raise BadValue(
                 f"patch: expected a side that divides the picture's {height} × {width} pixels, got {side}."
             )
         rows, columns = height // side, width // side
-        return cls(channels * side * side, frames * rows * columns, rows, columns, side, channels, frames)
+        count = frames * rows * columns
+        return cls(channels * side * side, count, rows, columns, side, channels, frames, mean, spread)
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,10 @@ class Task:
         """The example as it is shown beside a prediction: with the chosen one of several parts first."""
         return example
 
+    def marked(self, example: Any, predicted: Any) -> Any:
+        """The example with a prediction on it, where `show` draws what was found (boxes, masks) on its picture."""
+        return example
+
     def answer_text(self, predicted: Any, example: Any) -> str:
         """A prediction of a model's head for an example as a user reads it."""
         tokens = predicted if isinstance(predicted, list) else [predicted]

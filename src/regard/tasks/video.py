@@ -15,15 +15,15 @@ from regard.errors import BadValue
 from regard.tasks import digits
 from regard.tasks.answers.questions import Questions
 from regard.tasks.batch import INPUTS, Batch, Stream
-from regard.tasks.formats.class_folders import fitted
+from regard.tasks.figures.overlay import overlays
 from regard.tasks.formats.image_files import read_frames
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.generated.moving import MOTIONS, moving
 from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
 from regard.tasks.pictures.digit_pictures import light_on_dark
-from regard.tasks.pictures.overlay import overlays
 from regard.tasks.pictures.patches import cut, fold, names
+from regard.tasks.pictures.pixels import fitted
 from regard.tasks.shown import Looked, Shown
 from regard.tasks.streams import Patches
 from regard.tasks.task import Recipe, Task, task
@@ -106,14 +106,6 @@ class VideoTask(Task):
             _accuracy("motion_accuracy", MOTION),
         )
 
-    @functools.cached_property
-    def _own(self) -> dict[str, list[int]]:
-        """The numbers of the digits of each split."""
-        found: dict[str, list[int]] = {}
-        for number, split in enumerate(digits.split_of()):
-            found.setdefault(split, []).append(number)
-        return found
-
     def examples(self, split: str) -> Sequence[VideoExample]:
         """Videos, drawn by seed and index."""
         return Videos(SIZES[checked_split(split)], functools.partial(self._example, split))
@@ -121,7 +113,7 @@ class VideoTask(Task):
     def _example(self, split: str, index: int) -> VideoExample:
         draws = Draws("video", self.seed, split, index)
         pixels, shown = digits.images()
-        chosen, motion = draws.among(self._own[split]), draws.below(len(MOTIONS))
+        chosen, motion = draws.among(digits.numbers_of(split)), draws.below(len(MOTIONS))
         starts = (self.size - digits.SIDE) // self.speed + 1  # places along a side, all inside the canvas
         top, left = (self.speed * draws.below(starts) for _ in range(2))
         down, right = (self.speed * part for part in list(MOTIONS.values())[motion])

@@ -125,16 +125,28 @@ def origin_of(path: str, tell: Callable[[str], None] = lambda line: None) -> Che
 
 
 def _copy_vocabulary(task: Task, theirs: Mapping[str, Any], tell: Callable[[str], None]) -> None:
-    """Use the other run's vocabulary: its embeddings are meaningless with another one."""
+    """Use the other run's vocabulary: its embeddings are meaningless with another one.
+
+    Of two longest lengths the larger one holds: with theirs, tables of positions fit; with a smaller one than its own,
+    this run could not read or write its longest examples.
+    """
     own = task.state()
     both = [name for name in theirs if name in own]
     if not any("vocabulary" in name for name in both):
         return
     # Not the labels: this run has its own.
-    taken = {name: theirs[name] for name in both if "vocabulary" in name or name.startswith("max_")}
-    if any(own[name] != value for name, value in taken.items()):
+    taken = {name: theirs[name] for name in both if "vocabulary" in name}
+    taken |= {name: _longer(theirs[name], own[name]) for name in both if name.startswith("max_")}
+    taken = {name: value for name, value in taken.items() if own[name] != value}
+    if taken:
         task.restore({**own, **taken})
         tell(f"init-from: took {' and '.join(sorted(taken))} from the other run.")
+
+
+def _longer(theirs: object, own: int) -> object:
+    return (
+        max(theirs, own) if isinstance(theirs, int) else theirs
+    )  # what is no number, `restore` refuses by name
 
 
 def _copy_weights(model: nn.Module, theirs: Mapping[str, Tensor], tell: Callable[[str], None]) -> None:

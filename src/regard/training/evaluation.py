@@ -14,7 +14,7 @@ from regard import models
 from regard.core.arguments import finite_number
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
-from regard.tasks.batch import Batch
+from regard.tasks.batch import MADE_FROM, Batch
 from regard.tasks.measures.metrics import Answered, States, merged, observe, values
 from regard.tasks.task import SPLITS, Task
 from regard.training.data import generator
@@ -148,6 +148,9 @@ class Fingerprint:
 
     def add(self, batch: Batch) -> None:
         """Add the examples of a batch."""
+        if MADE_FROM in batch.notes:  # an agent's steps differ from model to model
+            self._digest.update(repr(batch.notes[MADE_FROM]).encode())
+            return
         for row in range(batch.size):
             for stream in (*batch.streams.values(), *batch.answers.values()):
                 values, keep = stream.data, stream.keep

@@ -159,7 +159,7 @@ class Step:
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """The sum of the losses, how much counts, and the sum of the loss terms, if there are any."""
         if self.consistency:
-            batch = batch.twice()
+            batch = batch.times(2)
         terms: list[Tensor] = []
         if not self.observers or self.example_losses is None:
             with self.autocast():

@@ -103,9 +103,9 @@ def _draft(name: str, site: Any, labels: Mapping[str, Sequence[str]], two_sides:
     if across == "channel":
         return _Draft(name, "channels", "whole", "channels")
     if CROSSING.search(name) or (two_sides and path[0].startswith("attention")):
-        return _Draft(
-            name, "cross", "targets" if two_sides else main, _fitting(site.shape(0)[3], labels, main)
-        )
+        _, _, queries, keys = site.shape(0)
+        rows = "targets" if two_sides else _fitting(queries, labels, main)
+        return _Draft(name, "cross", rows, _fitting(keys, labels, main))
     if two_sides and any(part.startswith("decoder") for part in path):
         return _Draft(name, "decoder", "read", "read")
     group = "encoder" if two_sides and any(part.startswith("encoder") for part in path) else "layers"

@@ -134,7 +134,10 @@ def _over(frame: Axes, image: Array, received: Array, grid: Grid | None) -> None
     rows, columns = grid or (high, 1 if len(received) == high else wide)
     shares = received.reshape(rows, columns) / (received.max() or 1.0)
     cells = [(image, INK, 0.75), (shares, COLOURS[0], 0.65)]
-    if image.size > MOST_CELLS:  # too many for a rectangle each
+    if image.ndim == 3:  # in colours
+        frame.imshow(np.clip(image, 0, 1), extent=(0, wide, high, 0), interpolation="none")
+        cells = cells[1:]
+    elif image.size > MOST_CELLS:  # too many for a rectangle each
         ink = np.empty((high, wide, 4))
         ink[..., :3], ink[..., 3] = to_rgb(INK), 0.75 * image
         frame.imshow(ink, extent=(0, wide, high, 0), interpolation="none")

@@ -39,3 +39,24 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         else:
             output, logsumexp = torch.ops.regard.tiled.default(*inputs, tensors, *numbers)
     return output.to(dtype), logsumexp if request.want_logsumexp else None
+
+
+def share_backward(
+    request: Request,
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
+    needed: list[bool],
+) -> list[Tensor]:
+    """The share of these keys in the gradients of softmax over more keys, whose output and log-sum-exp are given.
+
+    Of the query, the key, the value, the sink (which must be None) and each tensor of the request.
+    """
+    seed = draw_seed(request.query.device) if request.dropout > 0 else None
+    tensors, spec = pack(request)
+    found: list[Tensor] = torch.ops.regard.tiled_backward.default(
+        grad, grad_logsumexp, request.query, request.key, request.value, None, seed, tensors, spec, request.scale,
+        request.dropout, needed, output, logsumexp,
+    )  # fmt: skip
+    return found

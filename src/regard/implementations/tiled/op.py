@@ -15,7 +15,10 @@ from regard.implementations.tiled.scored_strip import TiledAttention
 
 _LIBRARY = torch.library.Library("regard", "DEF")
 _LIBRARY.define(f"tiled({SCHEMA}, bool want_logsumexp) -> (Tensor, Tensor)")
-_LIBRARY.define(f"tiled_backward(Tensor grad, Tensor? grad_logsumexp, {SCHEMA}, bool[] needed) -> Tensor[]")
+_LIBRARY.define(
+    f"tiled_backward(Tensor grad, Tensor? grad_logsumexp, {SCHEMA}, bool[] needed, Tensor? output=None, "
+    "Tensor? logsumexp=None) -> Tensor[]"
+)
 
 
 def _forward(
@@ -38,7 +41,12 @@ def _forward(
 def _backward(
     grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
+    output: Tensor | None = None, logsumexp: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
+    """The gradients that are needed.
+
+    With `output` and `logsumexp`, those of softmax over more keys than these, it is the share of these keys in them.
+    """
     request = unpack(query, key, value, sink, tensors, spec, scale)
     score, mask, bias, normalizer = request.score, request.mask, request.bias, request.normalizer
     attention = TiledAttention(request, drops=seed is not None)
@@ -55,7 +63,7 @@ def _backward(
     through_scores = any(need for index, need in enumerate(needed) if index != 2)
     for strip in attention.scored_strips(value):
         columns = strip.scores.shape[-1]
-        all_weights = strip.weights()
+        all_weights = strip.weights() if logsumexp is None else strip.weights_among_others(logsumexp)
         upstream = grad[strip.index].to(attention.dtype)
         if grad_value is not None:
             kept = strip.folded(strip.with_dropout(all_weights[..., :columns], seed, dropout))
@@ -65,7 +73,11 @@ def _backward(
         assert strip.value is not None
         grad_weights = torch.matmul(strip.folded(upstream), strip.value.mT).view(*upstream.shape[:3], columns)
         grad_weights = strip.with_dropout(grad_weights, seed, dropout)
-        grad_scores, to_normalizer = strip.scores_backward(all_weights, grad_weights, grad_logsumexp)
+        if logsumexp is None or output is None:
+            grad_scores, to_normalizer = strip.scores_backward(all_weights, grad_weights, grad_logsumexp)
+        else:
+            grad_scores = strip.share_backward(all_weights, grad_weights, upstream, output, grad_logsumexp)
+            to_normalizer = []
         if grad_sink is not None:
             grad_sink[strip.index[1]] += grad_scores[..., columns:].sum((0, 2, 3))
         grad_scores = grad_scores[..., :columns]
@@ -115,6 +127,7 @@ def _forward_shapes(
 def _backward_shapes(
     grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
+    output: Tensor | None = None, logsumexp: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
     return [

@@ -162,6 +162,29 @@ class ScoredStrip:
                 grad[..., columns] = grad[..., columns].masked_fill(~seen, 0)
         return grad, to_normalizer
 
+    def weights_among_others(self, logsumexp: Tensor) -> Tensor:
+        """The softmax weights of these keys among others, given the log-sum-exp (b,h,q) of all of them."""
+        weights = torch.exp(self.scores - logsumexp[self.index][..., None])
+        return weights.masked_fill_(self.scores == -torch.inf, 0)
+
+    def share_backward(
+        self,
+        weights: Tensor,
+        grad_weights: Tensor,
+        grad: Tensor,
+        output: Tensor,
+        grad_logsumexp: Tensor | None,
+    ) -> Tensor:
+        """The gradient of the scores for weights among others; `output` (b,h,q,v) is that over all keys."""
+        inner = (grad * output[self.index]).masked_fill_(grad == 0, 0).sum(-1)  # no 0 · NaN
+        if grad_logsumexp is not None:
+            inner = inner - grad_logsumexp[self.index]
+        found = weights * (grad_weights - inner[..., None])
+        if not self.finite:
+            for columns, seen in self.visible:
+                found[..., columns] = found[..., columns].masked_fill(~seen, 0)
+        return found
+
     def add_to_keys(self, total: Tensor, part: Tensor) -> None:
         """Add a gradient (b,g,c,…) of this strip's keys or values to that of all of them."""
         offset = 0

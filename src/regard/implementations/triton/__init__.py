@@ -18,6 +18,7 @@ from regard.core.differentiate import transforming
 from regard.core.dropout import draw_seed
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
+from regard.implementations.packing import pack
 from regard.implementations.triton import op
 from regard.implementations.triton.block_sizes import INTERPRETED, padded
 from regard.implementations.triton.decode_requests import few_queries
@@ -114,3 +115,23 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
             return found[0].to(dtype), found[1] if request.want_logsumexp else None
         output, logsumexp = op.attend(request, seed)
     return output.to(dtype), logsumexp if request.want_logsumexp else None
+
+
+def share_backward(
+    request: Request,
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
+    needed: list[bool],
+) -> list[Tensor]:
+    """As `tiled.share_backward`: the kernels take the log-sum-exp and the output of a row as they are given."""
+    seed = draw_seed(request.query.device) if request.dropout > 0 else None
+    tensors, spec = pack(request)
+    dtype = request.query.dtype
+    found: list[Tensor] = torch.ops.regard.fused_backward.default(
+        grad.to(dtype).contiguous(), grad_logsumexp.contiguous(), output.to(dtype).contiguous(),
+        logsumexp.contiguous(), request.query, request.key, request.value, None, seed, tensors, spec, request.scale,
+        request.dropout, needed,
+    )  # fmt: skip
+    return found

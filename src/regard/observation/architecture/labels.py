@@ -13,7 +13,10 @@ from regard.nn.positions import PositionalEncoding
 SILENT = (nn.Dropout, nn.Identity)  # nothing to see in evaluation
 SIMPLE = (nn.Linear, nn.RNNBase, *SILENT)
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
-_NAMES = {"feed forward": "feed-forward", "self attn": "self-attention", "cross attn": "cross-attention"}
+_NAMES = {
+    "feed forward": "feed-forward", "self attn": "self-attention", "cross attn": "cross-attention",
+    "re LU": "ReLU", "leaky re LU": "leaky ReLU", "si LU": "SiLU",
+}  # fmt: skip
 _NO_ROLE = ("", "rows", "map", "attention", "attentions", "attn", "self attn", "cross", "cross attn", "cells")
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import regard.core.attention as core
 from regard.biases import Bias
 from regard.masks import Mask
+from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import proof_of
 from regard.observation.capture.reading import GradientInputs, Pairs, Reading
 from regard.observation.capture.storage import StoredKeys, StoredTensor, StoredValue
-from regard.observation.capture.torch_calls import as_computed, four_axes, mask_and_bias, rows_seen, silenced
+from regard.observation.capture.torch_calls import as_computed, four_axes, mask_and_bias, rows_seen
 from regard.scores import Score
 
 
@@ -57,10 +57,9 @@ class AttendAdapter(Adapter):
             proof=None if given["dropout"] else proof_of(keep, four_axes(given["value"]), four_axes(output), seen),
         )  # fmt: skip
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        args, kwargs = edit_rows(edit, args, kwargs)
         result = original(*args, **kwargs)
         if isinstance(result, tuple):
-            return silenced(result[0], heads, 1), *result[1:]
-        return silenced(result, heads, 1)
+            return (edit_mixed(edit, result[0], 1), *result[1:])
+        return edit_mixed(edit, result, 1)

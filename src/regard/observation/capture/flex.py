@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -14,6 +14,7 @@ import regard.core.attention as core
 from regard.core import formula
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
+from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
 from regard.observation.capture.fingerprints import (
     TensorFingerprint,
     changed_error,
@@ -24,7 +25,6 @@ from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import Proof, proof_of
 from regard.observation.capture.reading import GradientInputs, Reading
 from regard.observation.capture.storage import StoredKeys, StoredTensor
-from regard.observation.capture.torch_calls import silenced
 from regard.scores.base import spread_heads
 
 Mod = Callable[..., Tensor]
@@ -158,13 +158,12 @@ class Flex(Adapter):
         """A sink logit for each head, where the caller renormalises after the call."""
         return None
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        args, kwargs = edit_rows(edit, args, kwargs)
         result = original(*args, **kwargs)
         if isinstance(result, tuple):
-            return (silenced(result[0], heads, 1), *result[1:])
-        return silenced(result, heads, 1)
+            return (edit_mixed(edit, result[0], 1), *result[1:])
+        return edit_mixed(edit, result, 1)
 
 
 def _tensors_in(function: Any, depth: int = 4) -> list[Tensor]:

@@ -16,12 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from regard.observation.capture.edits import (
+    Edit,
+    edit_mixed,
+    edit_rows,
+    edited_fused_calls,
+    fused_function,
+)
 from regard.observation.capture.fingerprints import check_fingerprints, fingerprints_of
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import CLOSE, COARSE, proof_of
 from regard.observation.capture.reading import DeferredPairs, Pairs, Reading, WholeMap
 from regard.observation.capture.storage import Storage, restored
-from regard.observation.capture.torch_calls import ScaledDotProduct, silenced
+from regard.observation.capture.torch_calls import ScaledDotProduct
 
 Again = Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
@@ -43,14 +50,11 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
         assert isinstance(found, Pairs)
         raise _Caught(found)
 
-    torch.nn.functional.scaled_dot_product_attention = catch
     try:
-        with torch.no_grad():
+        with torch.no_grad(), fused_function(catch):
             _forward(module)(module, *args, **kwargs)
     except _Caught as caught:
         return caught.pairs
-    finally:
-        torch.nn.functional.scaled_dot_product_attention = original
     raise RuntimeError(f"{type(module).__name__} made no fused call when it was asked to compute fused.")
 
 
@@ -136,6 +140,17 @@ class FusedTwin(Adapter):
             return bool((found - expected).abs().amax() <= bound)
 
         return same
+
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        """The twin's fused call is edited: a module that writes attention out returns projected values."""
+        module, *given = args
+        if not self.has_twin(module, kwargs):
+            return super().edited(original, args, kwargs, edit)
+        twin = copy.copy(module)
+        setattr(twin, self.switch, True)
+        self.prepare(twin)
+        with edited_fused_calls(edit):
+            return _forward(twin)(twin, *given, **kwargs)
 
     def prepare(self, twin: nn.Module) -> None:
         """Give a twin the attributes that a module has only if it was built with the switch on."""
@@ -235,8 +250,7 @@ class XTransformersAttend(FusedTwin):
         query, key = args[0], args[1]
         return *query.shape[:3], key.shape[-2] + bool(getattr(module, "add_zero_kv", False))
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        args, kwargs = edit_rows(edit, args, kwargs, first=1)
         output, rest = original(*args, **kwargs)
-        return silenced(output, heads, 1), rest
+        return edit_mixed(edit, output, 1), rest

@@ -6,7 +6,6 @@ With `sdpa` they call `scaled_dot_product_attention`, which has its own adapter.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,24 +16,19 @@ from regard import scores
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
 from regard.core.summary import Summary
+from regard.interop.huggingface.attention import sink_of
+from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
 from regard.observation.capture.flex import Flex
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import Proof, proof_of
 from regard.observation.capture.reading import GradientInputs, Pairs, Reading, chosen
 from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor, StoredValue
-from regard.observation.capture.torch_calls import mask_and_bias, rows_seen, silenced
+from regard.observation.capture.torch_calls import mask_and_bias, rows_seen
 from regard.scores import Score
 
 CLOSE = (
     1e-3  # between a row of ours and the model's own, relative to its largest weight: half precision included
 )
-
-
-def sink_of(module: nn.Module | None, kwargs: dict[str, Any]) -> Tensor | None:
-    """The logits of attention sinks, one for each head (GPT-OSS and similar models)."""
-    sink = kwargs.get("s_aux")
-    sink = getattr(module, "sinks", None) if sink is None else sink
-    return sink if isinstance(sink, Tensor) else None
 
 
 class EagerFlex(Flex):
@@ -230,8 +224,8 @@ class EagerForward(Adapter):
             return visible, keep.pairwise(position, "the position bias")
         return None, keep.pairwise(position + mask.detach(), "the bias")
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        args, kwargs = edit_rows(edit, args, kwargs, first=1)
         output, weights = original(*args, **kwargs)
-        return silenced(output, heads, 2), weights
+        query = args[1] if len(args) > 1 else kwargs["query"]
+        return edit_mixed(edit, output, 2, query.shape[1]), weights

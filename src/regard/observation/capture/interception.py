@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import nn
 
+from regard.observation.capture.edits import Edit, Silence
 from regard.observation.capture.identity import (
     Substitute,
     filled_tables,
@@ -50,7 +51,7 @@ class CallEvent:
 
 
 class Adapter:
-    """What to capture of calls of one kind of function, and how to call it with silenced heads."""
+    """What to capture of calls of one kind of function, and how to call it with an edit."""
 
     kind: ClassVar[str]
     within: str = ""  # the submodule that attends, where its parent makes the call
@@ -71,11 +72,15 @@ class Adapter:
         """The same for a call that is several sites at once, each with a suffix for its name."""
         return [("", self.reading(event))]
 
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        """The result of the call with its rows or its mixed values edited."""
+        raise NotImplementedError(f"heads of {self.kind} cannot be changed individually.")
+
     def silent(
         self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
     ) -> Any:
         """The result of the call with some heads set to zero."""
-        raise NotImplementedError(f"heads of {self.kind} cannot be silenced individually.")
+        return self.edited(original, args, kwargs, Silence(heads))
 
 
 class Listener(Protocol):
@@ -88,8 +93,8 @@ class Listener(Protocol):
     def holds(self, module: nn.Module) -> bool:
         """Whether a module is the model or a part of it."""
 
-    def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> Sequence[int] | None:
-        """The heads to silence in this module's next call."""
+    def changed(self, adapter: Adapter, module: nn.Module | None, function: Function) -> Function:
+        """What to call in the place of the function of this module's next call; the function itself: no change."""
 
     def note(
         self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],
@@ -330,19 +335,17 @@ def noted(
     adapter: Adapter, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any],
     concerned: Sequence[tuple[Listener, nn.Module | None]],
 ) -> Any:  # fmt: skip
-    """Call a function, with heads silenced where a listener asks for it, and notify the listeners of its caller."""
+    """Call a function, changed where a listener asks for it, and notify the listeners of its caller."""
     if ACTIVE.recorder is not None:
         ACTIVE.recorder.known = True
     _LOCAL.inside = True
     try:
         before = adapter.before(args, kwargs)
-        silent = [heads for who, module in concerned if (heads := who.heads_to_silence(adapter, module))]
+        run = original
+        for who, module in concerned:
+            run = who.changed(adapter, module, run)
         with set_aside():
-            if silent:
-                heads = sorted({head for part in silent for head in part})
-                result = adapter.silent(original, args, kwargs, heads)
-            else:
-                result = original(*args, **kwargs)
+            result = run(*args, **kwargs)
         for who, module in concerned:
             who.note(adapter, original, module, args, kwargs, result, before)
     finally:

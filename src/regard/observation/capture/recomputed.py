@@ -101,8 +101,8 @@ class _Collector:
     def holds(self, module: nn.Module) -> bool:
         return id(module) in self.parts
 
-    def heads_to_silence(self, adapter: Adapter, module: nn.Module | None) -> None:
-        return None
+    def changed(self, adapter: Adapter, module: nn.Module | None, function: Function) -> Function:
+        return function
 
     def note(
         self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],

@@ -14,6 +14,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from regard import masks
 from regard.core.autocast import autocast_dtype
 from regard.masks import Mask
+from regard.observation.capture.edits import Edit, edit_mixed, edit_rows, edited_fused_calls
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import proof_of
 from regard.observation.capture.reading import (
@@ -66,15 +67,6 @@ def rows_seen(mask: Tensor | None, keys: int) -> Tensor | None:
         return None
     visible = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min
     return visible.flatten(0, -2).any(0)
-
-
-def silenced(result: Tensor, heads: Sequence[int], axis: int) -> Tensor:
-    """A result with some heads set to zero; fewer than four axes mean one head."""
-    if result.dim() < 4:
-        return result * 0
-    keep = torch.ones(result.shape[axis], dtype=result.dtype, device=result.device)
-    keep[list(heads)] = 0
-    return result * keep.view(-1, *(1,) * (result.dim() - 1 - axis % result.dim()))
 
 
 class ScaledDotProduct(Adapter):
@@ -134,10 +126,9 @@ class ScaledDotProduct(Adapter):
             is_known=not torch.overrides.has_torch_function(given) or _is_plain(given),
         )
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
-        return silenced(original(*args, **kwargs), heads, -3)
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        args, kwargs = edit_rows(edit, args, kwargs)
+        return edit_mixed(edit, original(*args, **kwargs), -3)
 
 
 class MultiheadFunction(Adapter):
@@ -210,14 +201,14 @@ class MultiheadFunction(Adapter):
 
         return DeferredPairs(make, (batch, heads, queries, keys))
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        """Without weights the function calls the fused one, which is edited; its weights come from a second call."""
         bound = self.signature.bind(*args, **kwargs)
-        count = bound.arguments["num_heads"]
-        weight = _without_heads(bound.arguments["out_proj_weight"], heads, count)
-        bound.arguments["out_proj_weight"] = weight
-        return original(*bound.args, **bound.kwargs)
+        weights = original(*bound.args, **bound.kwargs)[1]
+        bound.arguments["need_weights"] = False
+        with edited_fused_calls(edit):
+            output, _ = original(*bound.args, **bound.kwargs)
+        return output, weights
 
 
 class NativeMultihead(Adapter):

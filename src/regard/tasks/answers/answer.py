@@ -13,6 +13,9 @@ A model must offer what the answer `needs`:
     steps     one row for each step that follows the first stream, (b,horizon,dim)
     slots     a score for each value of each slot, (b,scores)
     candidates   a row for each candidate, (b,c,dim)
+    boxes     scores of the classes and a box for each of several queries, (b,queries,·), layer by layer
+    pixels    a score of each class for each pixel, (b,height,width,classes)
+    glances   a row for each example after each glimpse at it, (b,glimpses,dim)
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ NEEDS = {
     "steps": "one row for each coming step",
     "slots": "a score for each value of each slot",
     "candidates": "a row for each candidate",
+    "boxes": "classes and boxes of several queries",
+    "pixels": "a score of each class for each pixel",
+    "glances": "a row for each example after each glimpse",
 }
 
 

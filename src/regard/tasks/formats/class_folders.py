@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,15 +19,14 @@ from numpy.typing import NDArray
 
 from regard.errors import BadValue, unknown_name
 from regard.tasks.formats import stores
-from regard.tasks.formats.idx import read_idx
+from regard.tasks.formats.idx_pairs import idx_names, read_pairs
 from regard.tasks.formats.image_files import ENDINGS, MOST_BYTES, decoded, quiet
-from regard.tasks.formats.reading import MOST_UNPACKED, Data, paths_of
+from regard.tasks.formats.reading import Data, paths_of
 from regard.tasks.formats.splits import NAMES, complete
 from regard.tasks.pictures.examples import LabelledPicture
+from regard.tasks.pictures.pixels import fitted
 
-IDX = re.compile(r"(train|t10k|test)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
-IDX_ENDINGS = ("", ".gz", ".idx1-ubyte", ".idx3-ubyte")
-SPLIT_OF = {name: split for split, known in NAMES.items() for name in known} | {"t10k": "test"}
+SPLIT_OF = {name: split for split, known in NAMES.items() for name in known}
 LARGEST_SIDE = 64  # of pictures from files whose size nobody chose
 MOST_HELD = 4 * 2**30  # bytes of all pictures
 CHUNK = 32  # files that are held in memory for the threads
@@ -60,9 +58,8 @@ def load_pictures(
     found = PicturesOfFiles()
     for path in paths_of(data):
         with stores.opened(path) as store:
-            idx = [name for name in store.names(IDX_ENDINGS) if IDX.fullmatch(PurePosixPath(name).name)]
-            if idx:
-                _read_idx_files(store, idx, size, found)
+            if idx_names(store):
+                _read_idx_files(store, size, found)
             else:
                 _read_folders(store, size, patch, bad_files, found)
     if "train" in found.splits:
@@ -71,37 +68,8 @@ def load_pictures(
     return found
 
 
-def fitted(image: Any, height: int, width: int) -> NDArray[np.uint8]:
-    """Pillow's image as (channels,height,width): enlarged or reduced until it covers that, and cut at both ends."""
-    from PIL import Image, ImageOps
-
-    if image.size != (width, height):
-        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-    numbers = np.asarray(image, np.uint8)
-    return numbers[None] if numbers.ndim == 2 else np.ascontiguousarray(numbers.transpose(2, 0, 1))
-
-
-def _read_idx_files(
-    store: stores.FolderFiles, names: Sequence[str], size: int | None, found: PicturesOfFiles
-) -> None:
-    files: dict[tuple[str, str], str] = {}
-    for name in names:
-        said = IDX.fullmatch(PurePosixPath(name).name)
-        assert said is not None
-        files.setdefault((SPLIT_OF[said[1]], said[2]), name)
-    for split in dict.fromkeys(split for split, _ in files):
-        pair = []
-        for part in ("images", "labels"):
-            if (split, part) not in files:
-                raise BadValue(f"data: {store.path} holds no {part} for {split}. Expected four IDX files.")
-            name = files[split, part]
-            pair.append(read_idx(store.read(name, MOST_UNPACKED), store.shown(name)))
-        pixels, labels = pair
-        shown = store.shown(files[split, "images"])
-        if pixels.ndim != 3 or labels.ndim != 1 or not pixels[0:1].size:
-            raise BadValue(f"data: {shown}: expected pictures (count, height, width) and as many labels.")
-        if len(pixels) != len(labels):
-            raise BadValue(f"data: {shown} holds {len(pixels):,} pictures, its labels are {len(labels):,}.")
+def _read_idx_files(store: stores.FolderFiles, size: int | None, found: PicturesOfFiles) -> None:
+    for split, (pixels, labels, shown) in read_pairs(store).items():
         for number, (picture, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
             here = picture[None] if size is None else _resized(picture, size)
             found.splits.setdefault(split, []).append(LabelledPicture(here, str(label), f"{shown}, {number}"))

@@ -40,6 +40,11 @@ def named_split(path: Path) -> str | None:
     return found[-1] if found else None
 
 
+def folder_split(folder: Path) -> str | None:
+    """The split that a folder is called after, and nothing else: "train", "val". Not that of "my test data"."""
+    return next((split for split, known in NAMES.items() if folder.name.lower() in known), None)
+
+
 def files_by_split(files: Sequence[Path]) -> dict[str, Path]:
     """The file of each split among some: "dev.tsv", "test_2016.de", "woz_train_en.json". Of several, the first by name.
 

@@ -193,6 +193,11 @@ def _unpack_tar(path: Path, packed: BinaryIO, plain: IO[bytes]) -> None:
     plain.seek(0)
 
 
+def is_store(path: Path) -> bool:
+    """Whether `opened` reads it: a folder, or a file that is named like an archive."""
+    return path.is_dir() or path.suffix.lower() == ".zip" or bool(TAR.search(path.name))
+
+
 def opened(path: Path) -> FolderFiles:
     """A folder, a zip archive or a tar archive."""
     if path.is_dir():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.errors import unknown_name
+from regard.errors import BadValue, unknown_name
 
 ORDERS = range(1, 5)  # of the n-grams
 
@@ -17,24 +18,30 @@ class Bleu:
 
     tokenize: str = "13a"
 
-    def counts(self, texts: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """The counts for texts and one reference each."""
-        score = self._made().corpus_score(list(texts), [list(references)])
+    def counts(self, texts: Sequence[str], references: Sequence[str | Sequence[str]]) -> dict[str, float]:
+        """The counts for texts with one reference each, or with several of which any may be met."""
+        each = [[one] if isinstance(one, str) else list(one) for one in references]
+        # One stream for all first references, one for all second ones …; sacrebleu leaves out those that are None.
+        streams = [list(stream) for stream in itertools.zip_longest(*each)]
+        score = self._made().corpus_score(list(texts), streams)
         found: dict[str, float] = {"texts": len(texts), "system": score.sys_len, "reference": score.ref_len}
         for order, (right, total) in zip(ORDERS, zip(score.counts, score.totals, strict=True), strict=True):
             found[f"right {order}"], found[f"total {order}"] = right, total
         return found
 
-    def score(self, counts: Mapping[str, float]) -> float:
-        """BLEU of counts that were added up."""
-        bleu = self._made()
+    def score(self, counts: Mapping[str, float], longest: int = ORDERS[-1]) -> float:
+        """BLEU of counts that were added up, over n-grams of up to `longest` words."""
+        if longest not in ORDERS:
+            raise BadValue(f"longest: expected {ORDERS[0]} to {ORDERS[-1]}, got {longest}.")
+        bleu, orders = self._made(), range(1, longest + 1)
         made = bleu.compute_bleu(
-            [int(counts[f"right {order}"]) for order in ORDERS],
-            [int(counts[f"total {order}"]) for order in ORDERS],
+            [int(counts[f"right {order}"]) for order in orders],
+            [int(counts[f"total {order}"]) for order in orders],
             int(counts["system"]),
             int(counts["reference"]),
             smooth_method=bleu.smooth_method,
             smooth_value=bleu.smooth_value,
+            max_ngram_order=longest,
         )
         return float(made.score)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.errors import BadValue
 
 SAMPLE = 10_000  # pictures from which mean and spread are taken
+BRIGHTNESS = np.array([0.299, 0.587, 0.114])  # of red, green and blue (ITU-R BT.601)
 
 
 class LabelledPicture(NamedTuple):
@@ -120,8 +121,7 @@ class PictureFacts:
             return pixels
         if len(pixels) == 1:
             return np.repeat(pixels, self.channels, 0)
-        weights = np.array([0.299, 0.587, 0.114])  # of red, green and blue in brightness (ITU-R BT.601)
-        return np.rint(np.tensordot(weights, pixels.astype(np.float64), 1))[None].astype(np.uint8)
+        return np.rint(brightness(pixels))[None].astype(np.uint8)
 
     def normalized(self, pixels: Tensor) -> Tensor:
         """Bytes (…,channels,height,width) as numbers with mean 0 and variance 1."""
@@ -136,3 +136,9 @@ class PictureFacts:
 
     def _columns(self) -> tuple[Tensor, Tensor]:
         return torch.tensor(self.mean)[:, None, None], torch.tensor(self.spread)[:, None, None]
+
+
+def brightness(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The brightness of each pixel of a picture (channels,height,width), from 0 to 255: (height,width)."""
+    numbers = pixels.astype(np.float64)
+    return numbers[0] if len(numbers) == 1 else np.tensordot(BRIGHTNESS, numbers, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,16 +11,10 @@ import torch
 from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from torch import Tensor
 
-from regard.errors import RegardError
+from regard.parallel.exchange import ProcessLost, is_loss
 from regard.training.hardware import Hardware
 
 T = TypeVar("T")
-# Gloo has no error class of its own; NCCL's errors are of torch's classes.
-_CONNECTION_LOST = re.compile(r"gloo|connection (?:reset|closed|refused)|broken pipe", re.IGNORECASE)
-
-
-class ProcessLost(RegardError, ConnectionError):
-    """Another process of the run ended, or cannot be reached, during a collective operation."""
 
 
 class Processes:
@@ -42,9 +35,8 @@ class Processes:
         """Raise `ProcessLost` if another process is gone; tell at once, because the launcher may end this one too."""
         try:
             yield
-        except RuntimeError as error:
-            lost = isinstance(error, torch.distributed.DistError) or _CONNECTION_LOST.search(str(error))
-            if self.single or not lost:
+        except (RuntimeError, ProcessLost) as error:
+            if self.single or not is_loss(error):
                 raise
             text = (
                 f"Another of the {self.count} processes of this run is gone. The run is saved as of its last "

@@ -52,11 +52,8 @@ class ViewOptions:
                 raise BadValue(
                     f"--{name}: expected at most {LONGEST_TEXT:,} characters, got {len(value):,}. Shorten it."
                 )
-        read = [
-            f"--{name}" for name in ("text", "image", "sound", "table") if getattr(self, name) is not None
-        ]
-        if len(read) > 1:
-            raise BadValue(f"{read[1]}: expected {read[0]} or {read[1]}, not both.")
+        # Whether an image with a question can be read, only the opened model says.
+        self.inputs(together=self.sound is None and self.table is None)
         if self.generate is not None and not 1 <= self.generate <= MOST_WRITTEN:
             raise BadValue(f"--generate: expected 1 to {MOST_WRITTEN} tokens, got {self.generate}.")
         if not 1 <= self.beams <= MOST_BEAMS:
@@ -78,6 +75,15 @@ class ViewOptions:
                 f"--generate: two models may write different words, which cannot be compared. Leave {other} out, "
                 "or give the words with --target."
             )
+
+    def inputs(self, together: bool = False) -> dict[str, str]:
+        """The inputs that were given; one at most, unless what is opened reads several together."""
+        given = {name: getattr(self, name) for name in ("text", "image", "sound", "table")}
+        found = {name: value for name, value in given.items() if value is not None}
+        if len(found) > 1 and not together:
+            first, second, *_ = (f"--{name}" for name in found)
+            raise BadValue(f"{second}: expected {first} or {second}, not both.")
+        return found
 
 
 @dataclass

@@ -17,6 +17,7 @@ from regard.observation.examples import choose, prepare
 from regard.tasks.answers import Decoded
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
+from regard.tasks.task import Task
 from regard.tasks.text.vocabulary import whole_characters
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
@@ -104,18 +105,28 @@ def _step_of(name: str) -> int | None:
 def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, list[str]]:
     """A batch of one example, the labels of its positions, what it is in words, and notes on a text that was given."""
     task = loaded.task
-    for kind, path in (("image", options.image), ("sound", options.sound), ("table", options.table)):
-        if path is not None:
-            found = prepare(task, task.parse({kind: path}), longest=None)
-            return *found, f"the {kind} {Path(path).name}", []
-    if options.text is not None:
-        given = {"text": whole_characters(options.text)}
+    given = options.inputs(task.together)
+    if given:
+        given = {name: whole_characters(value) if name == "text" else value for name, value in given.items()}
         example = task.parse(given)
         understood = task.understood(given, example)
         notes = [] if understood is None else [_as_sentence(note) for note in understood.notes]
-        return *prepare(task, example, longest=None), f"“{options.text}”", notes
-    batch, shown = prepare(task, choose(task))
+        words = [
+            f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in given.items()
+        ]
+        return *prepare(task, _marked(loaded, example), longest=None), ", ".join(words), notes
+    batch, shown = prepare(task, _marked(loaded, choose(task)), model=loaded.model)
     return batch, shown, shown.words, []
+
+
+@torch.no_grad()
+def _marked(loaded: Loaded, example: Any) -> Any:
+    """An example with what the model predicts for it, where its task draws that on the picture."""
+    task = loaded.task
+    if type(task).marked is Task.marked:
+        return example
+    batch = prepare(task, example, longest=None)[0].to(loaded.device)
+    return task.marked(example, loaded.model.predict(loaded.model(batch), batch)[0])
 
 
 def _as_sentence(note: str) -> str:

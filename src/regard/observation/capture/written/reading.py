@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 import regard.core.attention as core
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
+from regard.observation.capture.edits import Edit, edit_mixed
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.reading import GradientInputs, How, Reading, Side, UnreadableCall, chosen
 from regard.observation.capture.written.layout import WeightLayout, layout_of
@@ -129,22 +130,18 @@ class SoftmaxAdapter(Adapter):
             return None
         return GradientInputs(value.detach(), event.result)
 
-    def silenced(self, result: Tensor, heads: Sequence[int]) -> Tensor:
-        """The mixed values with some heads set to zero."""
+    def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
+        """The product of weights and values is edited; queries and keys are no arguments of one function here."""
+        result: Tensor = original(*args, **kwargs)
         batch, count = self.sizes[:2]
-        keep = torch.ones(count, dtype=result.dtype, device=result.device)
-        keep[list(heads)] = 0
+        if type(edit).rows is not Edit.rows:
+            raise NotImplementedError("queries, keys and values of written-out attention cannot be changed.")
         if result.dim() == 3 and result.shape[0] == batch * count:  # (b·h, q, v)
-            return result * keep.repeat(batch).view(-1, 1, 1)
+            return edit.mixed(result.unflatten(0, (batch, count))).flatten(0, 1)
         if result.dim() >= 4 and result.shape[-3] == count:
-            return result * keep.view(-1, 1, 1)
+            return edit_mixed(edit, result, -3)
         if result.dim() == 4 and result.shape[2] == count:  # (b,q,h,v)
-            return result * keep.view(-1, 1)
+            return edit_mixed(edit, result, 2)
         raise NotImplementedError(
-            f"heads of a product of shape {tuple(result.shape)} cannot be silenced individually."
+            f"heads of a product of shape {tuple(result.shape)} cannot be changed individually."
         )
-
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
-        return self.silenced(original(*args, **kwargs), heads)

@@ -53,7 +53,7 @@ class TapeRecorder(Recorder):
             return result
         try:
             return self._recorded(func, args, kwargs, result)
-        except NotImplementedError:  # heads that cannot be silenced: the caller of `ablate` must know
+        except NotImplementedError:  # heads that cannot be changed: whoever asked for it must know
             raise
         except Exception:  # an error of ours must never reach the model
             self.tape = None
@@ -72,9 +72,10 @@ class TapeRecorder(Recorder):
         weights.source.noted = True
         adapter, module = SoftmaxAdapter(self.tape, weights, mixed=True), self.tape.module
         for listener in self.listeners:
-            heads = listener.heads_to_silence(adapter, module)
-            if heads:
-                result = adapter.silenced(result, heads)
+            run = listener.changed(adapter, module, lambda *_, **__: result)  # noqa: B023 - called at once
+            edited = run(*args, **kwargs)
+            if edited is not result:
+                result = edited
                 node.tensor = result
                 self.tape.nodes[id(result)] = node
             listener.note(adapter, function, module, args, kwargs, result)

@@ -1,0 +1,126 @@
+"""Every architecture of transformers on `attn_implementation="regard"`. `python -m benchmarks.huggingface_everything`
+
+Walks the registry of the installed transformers, builds each architecture with random weights, and compares regard
+with the model's own eager attention: outputs, batches padded on either side, and for models that write, the tokens of
+greedy search, beam search and a static cache. The table goes to a page, all details to a JSON file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.observing.pool import examine_all
+from benchmarks.observing.records import Records, merged, recorded, save, versions
+from benchmarks.observing.worker import library
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "benchmarks" / "recorded" / "huggingface.md"
+EXPLAINED = """A model is built small, with random weights and windows of 6, in float32. *Difference* is the largest
+difference of any output from that on eager attention, relative to the largest number of that output (at most 1e-5
+counts as equal); then the same on a batch padded on the right and on the left, real positions only (*as sdpa*: the
+output reads a row of padding, which is uniform on eager attention only). *Without attention* is the difference when
+all attention returns zeros: how much the comparison can show. *Tokens*: greedy search, three beams, a static cache
+after a left-padded prompt; – where the model does not write text, or cannot do so on eager attention either."""
+KINDS = (
+    ("equal", "Equal to eager attention"),
+    ("differs", "Different from eager attention"),
+    ("error", "Fails on regard"),
+    ("random", "Random even on eager attention"),
+    ("does not dispatch", "Attention that does not go through the interface"),
+    ("no model of its own", "A part of other architectures"),
+    ("could not be built", "Could not be built"),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="huggingface_everything", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help="names of architectures, joined by commas")
+    parser.add_argument("--again", help="only what has one of these statuses in the file of --out, by commas")
+    parser.add_argument("--left", action="store_true", help="only what the file of --out does not have yet")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=60.0, help="processor time for each architecture")
+    parser.add_argument("--gigabytes", type=float, default=3.0, help="memory for each process")
+    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "huggingface_everything.json")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    given = parser.parse_args(arguments)
+    known = {one["name"]: one["status"] for one in recorded(given.out)}
+    names = library("transformers").names()
+    if given.only:
+        names = [name for name in given.only.split(",") if name in names]
+    if given.left:
+        names = [name for name in names if name not in known]
+    if given.again:
+        names = [name for name in names if known.get(name) in given.again.split(",")]
+    found: Records = []
+
+    def told(record: dict[str, Any]) -> None:
+        found.append(record)
+        save(given.out, merged(given.out, found))
+        text = f"[{len(found)}/{len(names)}] {record['name']}: {record['status']} {record.get('reason', '')[:160]}"
+        print(text.rstrip(), file=sys.stderr, flush=True)
+
+    if names:
+        examine_all("transformers", names, "regard", given.jobs, given.seconds, given.gigabytes, told)
+    records = recorded(given.out)
+    print(headline(records))
+    if given.write:
+        PAGE.write_text(page(records))
+    return 0
+
+
+def headline(records: Records) -> str:
+    """How many of how many."""
+    dispatching = [one for one in records if one["status"] in ("equal", "differs", "error")]
+    equal = sum(one["status"] == "equal" for one in dispatching)
+    text = f"{equal} of {len(dispatching)} architectures that dispatch through the interface equal eager attention"
+    writing = [found for one in dispatching for found in one.get("generation", {}).values()]
+    ran = [found for found in writing if not found.startswith("eager")]
+    same = sum(found == "equal" for found in ran)
+    return f"{text}; {same} of {len(ran)} generations have the same tokens; {len(records)} names in all"
+
+
+def page(records: Records) -> str:
+    """The result as Markdown: counts, the compared architectures, and the others with their reasons."""
+    lines = [
+        "# Every architecture of transformers on regard",
+        "",
+        f"Written by `python -m benchmarks.huggingface_everything --write`{versions(records)}. {headline(records)}.",
+        "",
+        EXPLAINED,
+        "",
+        "| architecture | class | calls | difference | right-padded | left-padded | without attention | tokens |",
+        "|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    compared = [one for one in records if "difference" in one]
+    lines += [_row(one) for one in compared]
+    for status, title in KINDS:
+        rest = [one for one in records if one["status"] == status and (status != "equal")]
+        if rest:
+            lines += ["", f"## {title} ({len(rest)})", ""]
+            lines += [f"- {one['name']}: {_one_line(one.get('reason', ''))}" for one in rest]
+    return "\n".join(lines) + "\n"
+
+
+def _row(record: dict[str, Any]) -> str:
+    cells = [record["name"], record["class"], str(record["calls"])]
+    for name in ("difference", "right_padded", "left_padded", "without_attention"):
+        found = record[name]
+        cells.append(f"{found:.1e}" if isinstance(found, float) else found if "sdpa" in found else "–")
+    tokens = [_tokens(found) for found in record["generation"].values()]
+    return f"| {' | '.join([*cells, ', '.join(tokens) or '–'])} |"
+
+
+def _tokens(found: str) -> str:
+    return "–" if found.startswith("eager") else _one_line(found)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:160].replace("|", "/").replace("<", "‹").replace(">", "›")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""One architecture on `attn_implementation="regard"`, against its own eager attention: outputs, padding, generation."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from benchmarks.observing.building import NotBuilt
+from benchmarks.observing.observation import run
+from torch import Tensor, nn
+
+import regard.core.attention as core
+from regard.interop import huggingface
+
+CLOSE = 1e-5  # the largest difference of an output, relative to its largest number
+PADDED = 5  # positions of padding in the second example
+NEW_TOKENS = 7
+WINDOW = 6
+
+
+@torch.no_grad()
+def count(model: Any, given: dict[str, Any]) -> int:
+    """Calls of regard's attention function in a pass; 1 where the pass fails on regard, which `look` then reports."""
+    try:
+        with _on(model, "regard"), _counted() as calls:
+            run(model, given)
+    except Exception:
+        return 1
+    return len(calls)
+
+
+@torch.no_grad()
+def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Run a model on eager attention and on regard; returns a record of plain data."""
+    _narrow(model)
+    _sharpen(model, given)
+    expected, again = _outputs(model, given, "eager"), _outputs(model, given, "eager")
+    with _counted() as calls:
+        try:
+            found = _outputs(model, given, "regard")
+        except Exception as error:
+            return {"calls": len(calls), "status": "error", "reason": _named(error)}
+    record: dict[str, Any] = {"calls": len(calls)}
+    if not calls:
+        return record | {
+            "status": "does not dispatch",
+            "reason": "no attention goes through the interface",
+        }
+    if _apart(expected, again) > CLOSE:
+        return record | {"status": "random", "reason": "two passes on eager attention differ"}
+    record["difference"] = _apart(expected, found)
+    with _silenced():
+        record["without_attention"] = _apart(expected, _outputs(model, given, "regard"))
+    for side in ("right", "left"):
+        record |= {f"{side}_padded": _padded(model, given, side)}
+    record["generation"] = _generation(model)
+    return record | _judged(record)
+
+
+def _judged(record: dict[str, Any]) -> dict[str, Any]:
+    """The status of a record, and what is wrong."""
+    wrong = [
+        f"{name}: {found:.1e}" if isinstance(found, float) else f"{name}: {found}"
+        for name in ("difference", "right_padded", "left_padded")
+        if (isinstance(found := record[name], float) and not found <= CLOSE)
+        or str(found).startswith("regard")
+    ]
+    for way, found in record["generation"].items():
+        if found != "equal" and not found.startswith("eager"):
+            wrong.append(f"{way}: {found}")
+    return {"status": "differs", "reason": "; ".join(wrong)} if wrong else {"status": "equal"}
+
+
+@contextlib.contextmanager
+def _on(model: Any, name: str) -> Iterator[None]:
+    huggingface.register()
+    before = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextlib.contextmanager
+def _replaced(attend: Callable[..., Any]) -> Iterator[None]:
+    before, core.attend = core.attend, attend  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        core.attend = before  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[list[int]]:
+    """A list that gets one entry for each call of `attend`."""
+    calls: list[int] = []
+    attend = core.attend
+
+    def counted(*args: Any, **options: Any) -> Any:
+        calls.append(1)
+        return attend(*args, **options)
+
+    with _replaced(counted):
+        yield calls
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """Attention that returns zeros: how much an output depends on it."""
+    attend = core.attend
+    with _replaced(lambda *args, **options: torch.zeros_like(attend(*args, **options))):
+        yield
+
+
+def _narrow(model: Any) -> None:
+    """Windows, chunks and choices of keys that are shorter than the inputs: else they would hide nothing."""
+    for module in model.modules():
+        for place in (module, getattr(module, "config", None)):
+            for name in ("sliding_window", "attention_chunk_size", "index_topk"):
+                size = vars(place).get(name) if place is not None else None
+                if isinstance(size, int) and size > WINDOW:
+                    setattr(place, name, WINDOW)
+
+
+def _sharpen(model: Any, given: dict[str, Any]) -> None:
+    """Larger weights than those of a fresh model, under which attention would be nearly uniform."""
+    from transformers.pytorch_utils import Conv1D
+
+    before = copy.deepcopy(model.state_dict())
+    generator = torch.Generator().manual_seed(5)
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, Conv1D)) and module.weight.is_floating_point():
+            size = module.weight.shape[0 if isinstance(module, Conv1D) else 1]
+            module.weight.normal_(0.0, max(size, 1) ** -0.5, generator=generator)
+    if not all(bool(one.isfinite().all()) for one in _outputs(model, given, "eager").values()):
+        model.load_state_dict(before)
+
+
+def _outputs(model: Any, given: dict[str, Any], name: str) -> dict[str, Tensor]:
+    """The floating-point outputs of a pass by name, without caches."""
+    with _on(model, name):
+        found = run(model, given)
+    found = dict(found.items()) if hasattr(found, "items") else {"output": found}
+    tensors = {}
+    for key, value in found.items():
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        if key == "past_key_values":
+            continue
+        for at, part in enumerate(parts):
+            if isinstance(part, Tensor) and part.is_floating_point():
+                tensors[f"{key}.{at}"] = part
+    if not tensors:
+        raise NotBuilt([f"forward: no floating-point output in {sorted(found)}"])
+    return tensors
+
+
+def _apart(expected: dict[str, Tensor], found: dict[str, Tensor], real: Tensor | None = None) -> float:
+    """The largest difference of an output, relative to its largest number; of the positions that are `real` (b,n)."""
+    worst = 0.0
+    for name, mine in expected.items():
+        theirs = found[name]
+        if real is not None and mine.shape[:2] == real.shape:
+            mine, theirs = mine[real], theirs[real]
+        elif real is not None and real.shape[1] in mine.shape[1:]:
+            continue  # an output with positions elsewhere, such as weights
+        if not mine.numel():
+            continue
+        finite = mine.isfinite()
+        if (
+            not torch.equal(mine[~finite].isnan(), theirs[~finite].isnan())
+            or not theirs[finite].isfinite().all()
+        ):
+            return float("inf")
+        if finite.any():
+            apart = (mine - theirs)[finite].abs().max() / mine[finite].abs().max().clamp(min=1e-12)
+            worst = max(worst, float(apart))
+    return worst
+
+
+def _padded(model: Any, given: dict[str, Any], side: str) -> float | str:
+    """The difference on a batch whose second example is padded on one side; text where there is none."""
+    ids = given.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or len(ids) < 2 or ids.shape[1] < 2 * PADDED:
+        return "no text"
+    if "attention_mask" not in inspect.signature(model.forward).parameters:
+        return "takes no attention_mask"
+    mask = torch.ones_like(ids)
+    mask[1, slice(-PADDED, None) if side == "right" else slice(0, PADDED)] = 0
+    try:
+        expected = _outputs(model, {**given, "attention_mask": mask}, "eager")
+    except Exception as error:
+        return f"eager: {_named(error)}"
+    try:
+        found = _outputs(model, {**given, "attention_mask": mask}, "regard")
+    except Exception as error:
+        return f"regard: {_named(error)}"
+    apart = _apart(expected, found, mask.bool())
+    if (
+        apart > CLOSE
+    ):  # a row of padding that sees nothing is uniform on eager attention, zeros on regard and on sdpa
+        with contextlib.suppress(Exception):
+            theirs = _apart(expected, _outputs(model, {**given, "attention_mask": mask}, "sdpa"), mask.bool())
+            if (
+                theirs > CLOSE
+                and _apart(_outputs(model, {**given, "attention_mask": mask}, "sdpa"), found) <= CLOSE
+            ):
+                return f"{theirs:.1e}, as sdpa"
+    return apart
+
+
+def _generation(model: Any) -> dict[str, str]:
+    """For each way to generate: equal, or what happened instead."""
+    writer = _writer(model)
+    if writer is None:
+        return {}
+    ways: dict[str, dict[str, Any]] = {
+        "greedy": {},
+        "beams": {"num_beams": 3},
+        "static": {"cache_implementation": "static"},
+    }
+    return {name: _written(writer, options) for name, options in ways.items()}
+
+
+def _writer(model: Any) -> Any:
+    """A model of the same configuration that generates text; None where there is none."""
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    for table in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES):
+        name = table.get(model.config.model_type)
+        kind = getattr(transformers, name, None) if isinstance(name, str) else None
+        if kind is None or "input_ids" not in inspect.signature(kind.forward).parameters:
+            continue
+        config = copy.deepcopy(model.config)
+        if hasattr(config, "is_decoder") and not config.is_encoder_decoder:
+            config.is_decoder = True
+        try:
+            torch.manual_seed(7)
+            writer = kind._from_config(config, attn_implementation="eager").float().eval()
+            text = {"input_ids": torch.arange(11)[None] + 3}
+            _sharpen(
+                writer, text | ({"decoder_input_ids": text["input_ids"]} if config.is_encoder_decoder else {})
+            )
+        except Exception:
+            continue
+        return writer if writer.can_generate() else None
+    return None
+
+
+def _written(writer: Any, options: dict[str, Any]) -> str:
+    """Whether eager attention and regard write the same tokens after a left-padded prompt."""
+    size = getattr(writer.config.get_text_config(), "vocab_size", 100)
+    ids = torch.randint(3, max(4, min(size, 90)), (2, 11), generator=torch.Generator().manual_seed(9))
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    if writer.config.is_encoder_decoder:
+        mask = mask.flip(1)
+    settings = {
+        "max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0,
+        "eos_token_id": min(size - 1, 95), "decoder_start_token_id": 1, "bos_token_id": 1,
+    }  # fmt: skip
+    found = {}
+    for name in ("eager", "regard"):
+        try:
+            with _on(writer, name):
+                torch.manual_seed(0)
+                found[name] = writer.generate(ids, attention_mask=mask, **settings, **options)
+        except Exception as error:
+            return f"{name}: {_named(error)}"
+    eager, ours = found["eager"], found["regard"]
+    if eager.shape == ours.shape and torch.equal(eager, ours):
+        return "equal"
+    return f"{int((eager != ours).sum())} tokens differ" if eager.shape == ours.shape else "lengths differ"
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,1 @@
+"""Attacks on classifiers: budgets, attacks on pixels and words, and what they did to accuracy and attention."""

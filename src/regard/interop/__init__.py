@@ -1,0 +1,1 @@
+"""Where regard takes the place of parts of other libraries: one package for each library."""

@@ -1,0 +1,105 @@
+"""A mask of regard that transformers can carry as if it were the bool tensor (b,1,q,k) it creates elsewhere.
+
+Models pass masks on, slice them, join them with others or write into them. So the mask has to be a tensor. This one
+has a shape and a dtype but no storage: the attention function takes its `structure`. The dense tensor is only made when
+an operation of torch asks for it. Once it can have been written to, the dense tensor is the mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from regard.masks import Mask
+
+
+class StructuredMask(Tensor):
+    """A bool tensor (b,1,q,k), True = may attend, whose contents are a mask of the algebra."""
+
+    anchor: dict[str, Any]  # the offset of queries among keys, as positional masks and biases take it
+    _mask: Mask
+    _dense: Tensor | None
+    _shared: bool  # whether the dense tensor may have been written to
+
+    # Operations reach `__torch_dispatch__`, where what they read and write is known.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(
+        cls,
+        mask: Mask,
+        batch: int,
+        queries: int,
+        keys: int,
+        device: torch.device | str,
+        anchor: dict[str, Any] | None = None,
+    ) -> StructuredMask:
+        made: StructuredMask = torch.Tensor._make_wrapper_subclass(
+            cls, (batch, 1, queries, keys), dtype=torch.bool, device=torch.device(device)
+        )
+        made._mask, made._dense, made._shared, made.anchor = mask, None, False, anchor or {}
+        return made
+
+    @property
+    def structure(self) -> Mask | None:
+        """The mask; None if the dense tensor was written to, or a view of it exists, which may be written to."""
+        return None if self._shared else self._mask
+
+    def covers(self, queries: int, keys: int) -> bool:
+        """Whether it still is a mask of the algebra, for so many queries and keys."""
+        return self.structure is not None and (self.shape[2], self.shape[3]) == (queries, keys)
+
+    def written_out(self) -> Tensor:
+        """The dense tensor (b,1,q,k), made at the first call."""
+        if self._dense is None:
+            batch, _, queries, keys = self.shape
+            found = self._mask.dense(queries, keys, batch, device=self.device)
+            self._dense = found.expand(batch, 1, queries, keys).contiguous()
+        return self._dense
+
+    def moved(self, device: torch.device | None) -> StructuredMask | None:
+        """The same mask on another device; None where only the dense tensor tells what it is."""
+        batch, _, queries, keys = self.shape
+        mask, device = self.structure, self.device if device is None else device
+        return (
+            None
+            if mask is None
+            else StructuredMask(mask.to(device), batch, queries, keys, device, self.anchor)
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        copied = self.moved(self.device)  # a mask never changes, so that both may share it
+        return self.written_out().clone() if copied is None else copied
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func is torch.ops.aten.detach.default:  # checkpointing of activations detaches every argument
+            return args[0]
+        if func is torch.ops.aten._to_copy.default and not set(given) - {
+            "dtype",
+            "device",
+            "non_blocking",
+            "layout",
+        }:
+            # accelerate moves masks to the device of a layer
+            moved = args[0].moved(given.get("device")) if given.get("dtype") in (None, torch.bool) else None
+            if moved is not None:
+                return moved
+        if func._schema.is_mutable or any(one.alias_info is not None for one in func._schema.returns):
+            tree_map_only(StructuredMask, _share, (args, given))
+        args, given = tree_map_only(StructuredMask, StructuredMask.written_out, (args, given))
+        return func(*args, **given)
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        mask = self.structure
+        return f"StructuredMask({self.written_out() if mask is None else mask!r}, shape={tuple(self.shape)})"
+
+
+def _share(mask: StructuredMask) -> None:
+    mask._shared = True

@@ -1,0 +1,114 @@
+"""`agent`: a policy that remembers what it saw, by attention over its past or in other ways."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.arguments import whole_number
+from regard.errors import BadValue, unknown_name
+from regard.models.embedding import stream_mask
+from regard.models.model import Model, model
+from regard.models.recurrent import Recurrent, RecurrentState
+from regard.models.stack import Stack, StackState
+from regard.nn import positions as encodings
+from regard.nn.state import State
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Vectors
+
+MEMORIES = ("attention", "lstm", "slots", "none")
+
+
+@model("agent", gives=("past",), reads=(Vectors,))
+class Agent(Model):
+    """A row for each step, from what is seen there and what the memory holds of the steps before.
+
+        x_t = W_2 tanh(W_1 seen_t),     h_t = memory(x_t; x_0 … x_{t−1})
+
+    memory=attention: causal attention layers over all steps so far, whose keys and values are kept; acting costs one
+    row for each step. slots: the layers of dynamic-memory, which hold the past in a few slots. lstm: a recurrent
+    network. none: only the present step, to measure what memory is worth.
+
+    Paper: Parisotto et al. 2020 (attention as the memory of a policy); Hausknecht and Stone 2015 (LSTM).
+
+    Args:
+        memory: attention, slots, lstm or none
+        layers: how many layers of it
+        context: how many steps it attends to, its own included; all of them by default
+    """
+
+    takes_attention: ClassVar[str] = "the attention to earlier steps (memory=attention)"
+    attention_default: ClassVar[str] = "causal"
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        memory: str = "attention",
+        dim: int = 64,
+        layers: int = 1,
+        num_heads: int = 4,
+        attention: str | None = None,
+        context: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(problem)
+        if memory not in MEMORIES:
+            raise unknown_name("memory", memory, MEMORIES)
+        if memory != "attention" and (attention, context) != (None, None):
+            raise BadValue(
+                f"attention, context: agent(memory={memory}) does not attend to earlier steps. Leave them out."
+            )
+        if attention is not None and context is not None:
+            raise BadValue(f"context: write it into the attention, as in attention=causal(window={context}).")
+        spec = problem.inputs
+        assert isinstance(spec, Vectors)
+        self.see = nn.Sequential(nn.Linear(spec.width, dim), nn.Tanh(), nn.Linear(dim, dim), nn.Tanh())
+        self.positions = encodings.build("sinusoidal" if memory == "attention" else "none", dim, spec.length)
+        self.memory: Stack | Recurrent | None = None
+        if memory == "lstm":
+            self.memory = Recurrent(dim, layers, "lstm", dropout=dropout)
+        elif memory != "none":
+            kind = (
+                {"slots": "dynamic-memory(slots=8, segment=4)"}.get(memory)
+                or attention
+                or self.attention_default
+            )
+            if context is not None:
+                kind = f"causal(window={whole_number('context', context, 1)})"
+            self.memory = Stack(dim, layers, kind, causal=True, num_heads=num_heads, dropout=dropout)
+        self.head = problem.answer.head(dim)
+
+    def forward(self, batch: Batch) -> Any:
+        rows = self._rows(batch.inputs)
+        if isinstance(self.memory, Stack):
+            rows = self.memory(rows, mask=stream_mask(batch.streams.values()))
+        elif self.memory is not None:
+            rows, _ = self.memory(rows, batch.keep)
+        return self.head(rows, batch)
+
+    def _rows(self, seen: Tensor, offset: int = 0) -> Tensor:
+        weight = next(self.see.parameters())
+        found: Tensor = self.positions(self.see(seen.to(weight.dtype)), offset)
+        return found
+
+    def step(self, seen: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Outputs (b,n,outputs) for the next steps, and the new state."""
+        rows = self._rows(seen, state.passed if isinstance(state, StackState) else 0)
+        if isinstance(self.memory, Stack):
+            rows, state = self.memory.step(rows, state)
+        elif self.memory is not None:
+            rows, state = self.memory(rows, None, state)
+        return self.head(rows, Batch.of(seen)), state
+
+    def initial_state(self, batch: int) -> StackState | RecurrentState | State:
+        """What is known before the first step."""
+        weight = next(self.see.parameters())
+        if isinstance(self.memory, Stack):
+            return self.memory.initial_state(batch, weight.device, weight.dtype)
+        if self.memory is not None:
+            return self.memory.initial_state(torch.empty(batch, 0, weight.shape[0]).to(weight))
+        return State()

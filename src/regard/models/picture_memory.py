@@ -1,0 +1,62 @@
+"""What `answerer` remembers of a picture: the features of its patches, after picture and question attended to each
+other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from regard.core.arguments import whole_number
+from regard.errors import BadValue
+from regard.models.co_attention import CoAttentionLayer
+from regard.models.embedding import StreamEmbedding, padding_mask, pooled
+from regard.models.memories import Memory, MemoryOptions, remembers
+from regard.models.picture_features import PictureFeatures
+from regard.nn.blocks import EncoderLayer
+from regard.tasks.batch import Stream
+from regard.tasks.streams import Patches, Tokens
+
+LAYERS, HEADS = 2, 4  # by default
+WIDTH = 32  # channels of the first convolution
+
+
+@remembers(Patches)
+class PictureMemory(Memory):
+    """Features of patches and words of the question, which attend to each other in layers.
+
+    In each layer patches attend to patches and words to words, then both streams to each other. A question about one
+    figure and its relation to others takes two: the first finds the figure, the second what stands where beside it.
+    """
+
+    def __init__(self, spec: Patches, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> None:
+        super().__init__()
+        self.hops, self.options, self.reads_question = hops, options, True
+        layers = whole_number("layers", LAYERS if options.layers is None else options.layers, 1)
+        heads = whole_number("num_heads", HEADS if options.num_heads is None else options.num_heads, 1)
+        if dim % heads:
+            raise BadValue(f"num_heads: expected a divisor of dim={dim}, got {heads}.")
+        self.features = PictureFeatures(spec, dim, width=WIDTH, blocks=1, dropout=options.dropout)
+        positions = "sinusoidal" if options.ordered else "none"
+        self.words = StreamEmbedding(asked, dim, positions=positions, dropout=options.dropout)
+        shared: dict[str, Any] = {"num_heads": heads, "dropout": options.dropout, "hidden": 2 * dim}
+        self.own = nn.ModuleList(
+            nn.ModuleList(EncoderLayer(dim, "multihead", norm="pre", **shared) for _ in range(2))
+            for _ in range(layers)
+        )
+        self.layers = nn.ModuleList(
+            CoAttentionLayer(2, dim, heads, options.dropout, True) for _ in range(layers)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2))
+        self.widen = nn.Linear(dim, options.sets(hops) * dim)
+
+    refusal = staticmethod(PictureFeatures.refusal)
+
+    def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
+        picture, words = self.features(told.data)[0], self.words(asked.data)
+        for own, layer in zip(self.own, self.layers, strict=True):
+            assert isinstance(own, nn.ModuleList)
+            picture, words = own[0](picture), own[1](words, mask=padding_mask(asked.keep))
+            picture, words = layer([picture, words], [told.keep, asked.keep])
+        remembered = self.options.pairs(self.widen(self.norms[0](picture)), self.hops)
+        return remembered, pooled(self.norms[1](words), asked.keep)

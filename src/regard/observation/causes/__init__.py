@@ -1,0 +1,1 @@
+"""From where a model looked to what that did: patching, attribution of the answer, circuits, faithfulness."""

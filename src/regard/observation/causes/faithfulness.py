@@ -1,0 +1,293 @@
+"""Does a map matter? What happens to the answer when the inputs that a map marks are removed, or kept alone.
+
+    comprehensiveness = y(x) − y(x without the marked inputs)      large: the answer needed them
+    sufficiency       = y(x) − y(the marked inputs alone)          small: the answer needs no more
+
+y is the probability of the answer. The marked inputs are those with the largest weights, a tenth, a fifth and a half of
+all by default, and the mean over these shares is reported. The same is done with inputs drawn at random: a map that
+does no better than random says nothing about the answer. Removed inputs get a row without information in the place of
+their embedding, so that positions stay.
+
+Paper: DeYoung et al. 2020, ERASER.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from regard.core.arguments import finite_number, whole_number
+from regard.errors import BadValue
+from regard.observation.ablation import logits_of
+from regard.observation.causes.copies import model_call
+from regard.observation.causes.input_rows import InputRows
+from regard.observation.causes.maps import chosen_positions, grid_of, row_weights
+from regard.observation.causes.measures import Answer, Measured, Words, measure_of
+from regard.observation.causes.rerun import Rerun
+from regard.observation.seen import Seen
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARES = (0.1, 0.2, 0.5)
+INTERVAL = (0.025, 0.975)
+NUMBERS = 1 << 24  # input numbers in one batch
+
+
+@dataclass(frozen=True)
+class Against:
+    """A number of a map, and the same of maps drawn at random."""
+
+    value: float
+    random: float  # mean
+    low: float  # between these two are 95 % of the random maps
+    high: float
+    p: float  # how often a random map does as well
+
+    @property
+    def difference(self) -> tuple[float, float, float]:
+        """Map minus random: mean, and where it lies for 95 % of the random maps."""
+        return self.value - self.random, self.value - self.high, self.value - self.low
+
+
+@dataclass(frozen=True)
+class MapFaithfulness:
+    """How far one map says what the answer was drawn from."""
+
+    name: str  # of a site, or of what was given
+    head: int | None  # None: the mean over heads
+    comprehensiveness: Against
+    sufficiency: Against
+
+    @property
+    def matters(self) -> bool:
+        """Whether the map is better than 97.5 % of random ones in both."""
+        better = self.comprehensiveness.value > self.comprehensiveness.high
+        return better and self.sufficiency.value < self.sufficiency.low
+
+
+@dataclass(frozen=True, eq=False)
+class Faithfulness:
+    """Every map beside random ones."""
+
+    maps: list[MapFaithfulness]
+    measured: str
+    value: float  # of the measure on the whole input
+    shares: tuple[float, ...]
+    draws: int
+
+    def best(self, count: int = 8) -> list[MapFaithfulness]:
+        """The maps whose marked inputs the answer needs most."""
+        return sorted(self.maps, key=lambda one: -one.comprehensiveness.value)[:count]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return {
+            "kind": "faithfulness", "measured": self.measured, "value": self.value, "shares": list(self.shares),
+            "draws": self.draws,
+            "maps": [
+                {
+                    "name": one.name, "head": one.head, "matters": one.matters,
+                    "comprehensiveness": vars(one.comprehensiveness), "sufficiency": vars(one.sufficiency),
+                }
+                for one in self.maps
+            ],
+        }  # fmt: skip
+
+    def plot(self, **options: Any) -> Figure:
+        """The maps beside the interval of random ones (`causes.input_figures.plot_faithfulness`)."""
+        from regard.observation.causes.input_figures import plot_faithfulness
+
+        return plot_faithfulness(self, **options)
+
+    def __repr__(self) -> str:
+        lines = [f"<{self.measured}: {self.value:.4f}; {self.draws} random maps"]
+        for one in self.best():
+            head = "" if one.head is None else f" head {one.head}"
+            full, alone = one.comprehensiveness, one.sufficiency
+            lines.append(
+                f"  {one.name}{head}: comprehensiveness {full.value:.3f} (random {full.low:.3f} to {full.high:.3f}), "
+                f"sufficiency {alone.value:.3f} (random {alone.low:.3f} to {alone.high:.3f})"
+                f"{': matters' if one.matters else ''}"
+            )
+        return "\n".join(lines) + ">"
+
+
+@torch.no_grad()
+def faithfulness(
+    seen: Seen,
+    inputs: Any = None,
+    *,
+    sites: Sequence[str] | None = None,
+    heads: bool = False,
+    scores: Mapping[str, Tensor] | None = None,
+    measure: Measured = "probability",
+    answer: Answer = None,
+    position: int = -1,
+    words: Words | None = None,
+    shares: Sequence[float] = SHARES,
+    keep: Sequence[int] = (),
+    baseline: str | int | Tensor = "mean",
+    draws: int = 200,
+    seed: int = 0,
+    example: int = 0,
+) -> Faithfulness:
+    """Comprehensiveness and sufficiency of maps, against random ones.
+
+    Args:
+        seen: what was observed: its maps are judged.
+        inputs: what the model is called with; None: what was observed.
+        sites: whose maps, by name; all that attend over the inputs by default.
+        heads: judge each head on its own, instead of the mean over heads.
+        scores: further scores of the inputs, by name: {"integrated gradients": (positions,)}.
+        measure: what should change: "probability", "logit", or a function of the model's output that gives a number.
+        answer: a class or token; by default what the model says.
+        position: of the answer, for models that answer at every position: its row of a map is judged.
+        words: turns the number of a class or token into text, such as `tokenizer.decode`.
+        shares: of the inputs that are marked.
+        keep: positions that are never removed, such as those of special tokens; negative from the end.
+        baseline: what takes the place of a removed input: "mean" (of the example's rows), "zero", a token, a tensor.
+        draws: the number of random maps.
+        seed: of the random maps.
+        example: which example of the batch.
+    """
+    model = Rerun(seen).model
+    call = model_call("inputs", inputs, seen).example(example)
+    draws = whole_number("draws", draws, 2)
+    entering = InputRows(model, call)
+    plain = model(*call.args, **call.kwargs)
+    judged = measure_of(measure, answer, None, position, plain, words=words)
+    row = position if _answers_everywhere(plain) else None
+    grid = None if entering.picture is None else grid_of(seen, entering.picture)
+    length = entering.positions if grid is None else grid[0] * grid[1]
+    free = sorted(set(range(length)) - {_within("keep", one, length) for one in keep})
+    counts = [max(1, round(_share(share) * len(free))) for share in shares]
+    if not counts or not free:
+        raise BadValue("shares: expected at least one share and one input that may be removed.")
+    found = _maps(seen, sites, heads, scores, length, row, example)
+    generator = torch.Generator().manual_seed(seed)
+    rankings = [_ranking(one, free) for _, _, one in found]
+    rankings += [torch.tensor(free)[torch.randperm(len(free), generator=generator)] for _ in range(draws)]
+    erased = Erasure(entering, entering.baseline(baseline), grid)
+    value = float(judged.each(plain, 1, 1))
+    removed = torch.stack([_marked(order[:count], length) for order in rankings for count in counts])
+    alone = ~removed
+    alone[:, sorted(set(range(length)) - set(free))] = False
+    numbers = torch.stack(
+        [
+            value - erased.measured(masks, judged).view(len(rankings), len(counts)).mean(1)
+            for masks in (removed, alone)
+        ]
+    )  # (2, maps + draws)
+    first = len(found)
+    maps = [
+        MapFaithfulness(
+            name,
+            head,
+            _against(numbers[0, at], numbers[0, first:], 1),
+            _against(numbers[1, at], numbers[1, first:], -1),
+        )
+        for at, (name, head, _) in enumerate(found)
+    ]
+    return Faithfulness(maps, judged.words, value, tuple(float(share) for share in shares), draws)
+
+
+class Erasure:
+    """Runs an example with some inputs replaced by rows without information."""
+
+    def __init__(self, entering: InputRows, baseline: Tensor, grid: tuple[int, int] | None) -> None:
+        self.entering, self.baseline, self.grid = entering, baseline, grid
+
+    def measured(self, masks: Tensor, measure: Any) -> Tensor:
+        """The measure of the example with the inputs of each mask (m, positions) removed; equal masks run once."""
+        unique, back = masks.unique(dim=0, return_inverse=True)
+        few = max(1, min(256, NUMBERS // max(1, 16 * self.entering.rows.numel())))
+        found = [
+            measure.each(self.entering.run(self._rows(part)), len(part), 1) for part in unique.split(few)
+        ]
+        return torch.cat(found)[back]
+
+    def _rows(self, masks: Tensor) -> Tensor:
+        flat = self.entering.flat(self.entering.rows)
+        if self.grid is not None and self.entering.picture is not None:
+            high, wide = (self.entering.picture[at] // self.grid[at] for at in (0, 1))
+            masks = (
+                masks.view(-1, *self.grid).repeat_interleave(high, 1).repeat_interleave(wide, 2).flatten(1)
+            )
+        mixed = torch.where(masks[..., None].to(flat.device), self.entering.flat(self.baseline), flat)
+        return self.entering.unflat(mixed)
+
+
+def _maps(
+    seen: Seen,
+    sites: Sequence[str] | None,
+    heads: bool,
+    scores: Mapping[str, Tensor] | None,
+    length: int,
+    row: int | None,
+    example: int,
+) -> list[tuple[str, int | None, Tensor]]:
+    """Names, heads and scores of the inputs, of every map that is judged."""
+    found: list[tuple[str, int | None, Tensor]] = []
+    for name in seen.names() if sites is None else sites:
+        keys = seen[name].shape()[3]
+        if keys < length or (sites is None and keys > length + 8):
+            if sites is not None:
+                raise BadValue(
+                    f"sites: {name} attends over {keys} positions; expected {length}, those of the inputs."
+                )
+            continue
+        weights = seen[name].weights()[example]
+        if heads:
+            found += [(name, head, row_weights(one, length, row)) for head, one in enumerate(weights)]
+        else:
+            found.append((name, None, row_weights(weights.mean(0), length, row)))
+    for name, given in (scores or {}).items():
+        if given.shape != (length,):
+            raise BadValue(f"scores: expected {length} numbers for {name!r}, got {tuple(given.shape)}.")
+        found.append((name, None, given.abs().double().cpu()))
+    if not found:
+        raise BadValue(f"sites: no site attends over the {length} inputs. Give scores of your own.")
+    return found
+
+
+def _ranking(scores: Tensor, free: list[int]) -> Tensor:
+    return torch.tensor(free)[chosen_positions(scores[free].nan_to_num(-math.inf), len(free))]
+
+
+def _marked(positions: Tensor, length: int) -> Tensor:
+    found = torch.zeros(length, dtype=torch.bool)
+    found[positions] = True
+    return found
+
+
+def _against(value: Tensor, random: Tensor, sign: int) -> Against:
+    low, high = torch.quantile(random, torch.tensor(INTERVAL, dtype=random.dtype)).tolist()
+    as_good = int((sign * random >= sign * value).sum())
+    return Against(float(value), float(random.mean()), low, high, (1 + as_good) / (1 + len(random)))
+
+
+def _answers_everywhere(output: Any) -> bool:
+    try:
+        return logits_of(output).dim() == 3
+    except BadValue:
+        return False
+
+
+def _within(argument: str, given: int, length: int) -> int:
+    found = whole_number(argument, given)
+    if not -length <= found < length:
+        raise BadValue(f"{argument}: expected numbers from {-length} to {length - 1}, got {found}.")
+    return found % length
+
+
+def _share(given: float) -> float:
+    found = finite_number("shares", given, above=0)
+    if found >= 1:
+        raise BadValue(f"shares: expected shares between 0 and 1, got {given}.")
+    return found

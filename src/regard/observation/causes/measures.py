@@ -1,0 +1,143 @@
+"""What an intervention is measured by: a logit, a logit difference, a loss or a probability of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.core.arguments import described, whole_number
+from regard.errors import BadType, BadValue, unknown_name
+from regard.observation.ablation import logits_of
+from regard.observation.causes.copies import parts_of_output
+
+KINDS = ("logit", "loss", "probability")
+Answer = int | Sequence[int] | Tensor | None
+Words = Callable[[int], str]  # the text of a class or token
+Measured = str | Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number for each copy of the examples in one batch: the mean over the examples of the copy."""
+
+    words: str  # in words: "logit of 5 − logit of 9 at position -1"
+    function: Callable[[Any], Any] | None = None  # of the output of one copy
+    kind: str = "logit"
+    answer: Tensor | None = None  # (b,): class or token ids
+    other: Tensor | None = None
+    position: int = -1
+
+    def each(self, output: Any, count: int, batch: int) -> Tensor:
+        """One number for each of `count` copies, float64."""
+        if self.function is None:
+            return self.tensor(output, count, batch).detach().double().cpu()
+        found = [self.function(part) for part in parts_of_output(output, count, batch)]
+        for one in found:
+            if isinstance(one, Tensor) and one.numel() != 1:
+                raise BadValue(f"measure: expected one number, got {described(one)}.")
+        return torch.tensor([float(one) for one in found], dtype=torch.float64)
+
+    def tensor(self, output: Any, count: int, batch: int) -> Tensor:
+        """The same as a tensor that gradients can be taken of; only for measures of an answer."""
+        assert self.answer is not None
+        logits = logits_of(output)
+        rows = at_position(logits, self.position)
+        if len(rows) != count * batch:
+            raise BadValue(
+                f"measure: expected logits of {count * batch} examples, got {tuple(logits.shape)}."
+            )
+        rows = rows if self.kind == "logit" else rows.log_softmax(-1)
+
+        def of(ids: Tensor) -> Tensor:
+            every = ids.to(rows.device).repeat(count)[:, None]
+            return rows.gather(-1, every).view(count, batch)
+
+        found = of(self.answer)
+        if self.other is not None:
+            found = found - of(self.other)
+        if self.kind == "probability":
+            found = found.exp()
+        return -found.mean(1) if self.kind == "loss" else found.mean(1)
+
+
+def at_position(logits: Tensor, position: int) -> Tensor:
+    """Logits (b,classes) of an answer: of all of (b,classes), or of one position of (b,n,classes)."""
+    if logits.dim() == 2:
+        return logits
+    if logits.dim() != 3:
+        raise BadValue(
+            f"measure: expected logits (b,classes) or (b,positions,classes), got {described(logits)}. "
+            "Pass measure=lambda output: …, a number."
+        )
+    if not -logits.shape[1] <= position < logits.shape[1]:
+        raise BadValue(f"position: expected a number below {logits.shape[1]}, got {position}.")
+    return logits[:, position]
+
+
+def measure_of(
+    measure: Measured,
+    answer: Answer,
+    other: Answer,
+    position: int,
+    clean: Any,
+    corrupted: Any = None,
+    batch: int = 1,
+    words: Words | None = None,
+) -> Measure:
+    """The measure of an intervention.
+
+    Without an answer, it is what the model says for `clean`; without another, what it says for `corrupted`, where that
+    is something else (None: only the answer's own logit).
+    """
+    if callable(measure):
+        if answer is not None or other is not None:
+            raise BadValue("measure: expected a function of the output, or an answer, got both.")
+        return Measure(getattr(measure, "__name__", "measure").replace("<lambda>", "measure"), measure)
+    if not isinstance(measure, str):
+        raise BadType(f"measure: expected one of {', '.join(KINDS)} or a function, got {described(measure)}.")
+    if measure not in KINDS:
+        raise unknown_name("measure", measure, KINDS)
+    position = whole_number("position", position)
+    rows = at_position(_logits(clean), position)
+    right = rows.argmax(-1).cpu() if answer is None else _ids("answer", answer, batch, rows.shape[-1])
+    wrong = None if other is None else _ids("other", other, batch, rows.shape[-1])
+    if other is None and answer is None and corrupted is not None and measure == "logit":
+        said = at_position(logits_of(corrupted), position).argmax(-1).cpu()
+        wrong = said if not bool((said == right).any()) else None
+    told = f"{measure} of {_told(right, words)}"
+    if wrong is not None and measure == "logit":
+        told += f" − {measure} of {_told(wrong, words)}"
+    where = f" at position {position}" if logits_of(clean).dim() == 3 else ""
+    return Measure(told + where, None, measure, right, wrong if measure == "logit" else None, position)
+
+
+def _logits(output: Any) -> Tensor:
+    try:
+        return logits_of(output)
+    except BadValue:
+        raise BadValue(
+            "measure: there are no logits in the model's output. Pass measure=lambda output: …, a number."
+        ) from None
+
+
+def _told(ids: Tensor, words: Words | None) -> str:
+    found = ids.tolist()
+    if len(set(found)) > 1:
+        return "each example's answer"
+    return str(found[0]) if words is None else repr(words(found[0]))
+
+
+def _ids(argument: str, given: Answer, batch: int, classes: int) -> Tensor:
+    ids = torch.as_tensor(given).flatten().cpu()
+    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        raise BadType(f"{argument}: expected the number of a class or token, got {described(given)}.")
+    ids = ids.long().expand(batch) if len(ids) == 1 else ids.long()
+    if len(ids) != batch:
+        raise BadValue(f"{argument}: expected one for each of {batch} examples, got {len(ids)}.")
+    if int(ids.min()) < 0 or int(ids.max()) >= classes:
+        raise BadValue(f"{argument}: expected numbers from 0 to {classes - 1}, got {ids.tolist()[:8]}.")
+    return ids

@@ -1,0 +1,150 @@
+"""`attend` over a sequence that several ranks share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, Unpack, overload
+
+import torch
+from torch import Tensor
+
+from regard import biases, masks
+from regard.core import request
+from regard.core.arguments import described
+from regard.core.autocast import autocasts, without_autocast
+from regard.core.call import OPTIONS, Options, read_call, spell_out
+from regard.errors import BadType, BadValue, Unsupported, unknown_name
+from regard.masks import Mask
+from regard.normalizers import Normalizer, Sigmoid, Softmax
+from regard.parallel import heads, ring, schedule
+from regard.parallel.sequence import ShardedSequence
+from regard.parallel.work import RingWork
+
+EXCHANGES = ("ring", "heads")
+
+
+@overload
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, sequence: ShardedSequence, *, exchange: str = "ring",
+    key_sequence: ShardedSequence | None = None, return_logsumexp: Literal[True], **options: Unpack[Options],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, sequence: ShardedSequence, *, exchange: str = "ring",
+    key_sequence: ShardedSequence | None = None, return_logsumexp: Literal[False] = False,
+    **options: Unpack[Options],
+) -> Tensor: ...  # fmt: skip
+@torch.compiler.disable
+@spell_out(OPTIONS)
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sequence: ShardedSequence,
+    *,
+    exchange: str = "ring",
+    key_sequence: ShardedSequence | None = None,
+    **options: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`regard.attend` of this rank's queries over the keys of all ranks; all of them call it with equal options.
+
+    Query (b,h,n,d), key (b,g,n,d) and value (b,g,n,v) hold the positions of this rank. Masks and biases are those of
+    the whole sequence, in its own positions. Blocks that a mask hides are neither computed nor sent. Keep tensors of a
+    mask on the CPU: on a GPU nobody may wait to read them, and what they hide is sent, too.
+
+    Args:
+        sequence: which positions this rank holds.
+        exchange: ring (keys go around; softmax and sigmoid) or heads (all-to-all; any normaliser, ranks ≤ heads).
+        key_sequence: that of the keys and values, where it is another one (cross-attention).
+    """
+    if exchange not in EXCHANGES:
+        raise unknown_name("exchange", exchange, EXCHANGES)
+    call = read_call("parallel.attend", OPTIONS, query, key, value, options)
+    if not isinstance(sequence, ShardedSequence):
+        raise BadType(f"sequence: expected a ShardedSequence, got {described(sequence)}.")
+    others = sequence if key_sequence is None else key_sequence
+    if others.group is not sequence.group:
+        raise BadValue("key_sequence: expected one over the ranks of `sequence`, got one over another group.")
+    mask, bias = _values(call.mask, call.bias)
+    single = query.dim() == 3
+    if single:
+        mask, bias = (
+            None if mask is None else mask.single_head(),
+            None if bias is None else bias.single_head(),
+        )
+    # The mask and the bias are for the whole sequence, so they are checked apart from this rank's rows.
+    asked = request.build(call._replace(mask=None, bias=None))
+    _check_length("query", asked.query, sequence)
+    _check_length("key", asked.key, others)
+    sizes = (*asked.sizes[:2], sequence.length, others.length)
+    for value_over_all in (mask, bias):
+        if value_over_all is not None:
+            value_over_all.check(sizes)
+    if mask is not None:
+        mask.check_contents(sizes)
+    with without_autocast(query.device):
+        # Rows are transformed before they are sent, once, in the rank that has them.
+        reduced = replace(asked, mask=mask).for_kernels()
+        if isinstance(bias, biases.DenseBias) and autocasts(query.device):
+            bias = biases.DenseBias(bias.tensor.to(reduced.query.dtype))
+        common: dict[str, Any] = {
+            "group": sequence.group, "rank": sequence.rank, "sizes": sizes, "score": reduced.score, "mask": mask,
+            "bias": bias, "normalizer": asked.normalizer, "scale": asked.scale, "dropout": asked.dropout,
+            "impl": call.impl,
+        }  # fmt: skip
+        rows = (reduced.query, reduced.key, reduced.value)
+        logsumexp: Tensor | None
+        if exchange == "heads":
+            work = heads.HeadsWork(rows=sequence.layout, columns=others.layout, **common)
+            output, logsumexp = heads.attend(work, *rows, asked.sink, call.return_logsumexp)
+        else:
+            _check_mergeable(asked.normalizer)
+            plan = schedule.make(mask, sizes, sequence.layout, others.layout)
+            output, logsumexp = ring.attend(RingWork(schedule=plan, **common), *rows)
+            if asked.sink is not None and isinstance(asked.normalizer, Softmax):
+                output = _with_sink(output, logsumexp, asked.sink)
+        output = output.to(asked.query.dtype)
+    if single:
+        output, logsumexp = output.squeeze(1), None if logsumexp is None else logsumexp.squeeze(1)
+    return (output, logsumexp) if call.return_logsumexp and logsumexp is not None else output
+
+
+def _values(mask: object, bias: object) -> tuple[Mask | None, biases.Bias | None]:
+    """The mask and the bias as values; tensors cover the whole sequence."""
+    if isinstance(mask, Tensor):
+        mask = masks.dense(mask)
+    if isinstance(bias, Tensor):
+        bias = biases.dense(bias)
+    if not (mask is None or isinstance(mask, Mask)):
+        raise BadType(
+            f"mask: expected a Mask or a bool tensor over the whole sequence, got {described(mask)}."
+        )
+    if not (bias is None or isinstance(bias, biases.Bias)):
+        raise BadType(
+            f"bias: expected a Bias or a float tensor over the whole sequence, got {described(bias)}."
+        )
+    return mask, bias
+
+
+def _check_length(argument: str, rows: Tensor, sequence: ShardedSequence) -> None:
+    if rows.shape[2] != sequence.local_length:
+        raise BadValue(
+            f"{argument}: expected the {sequence.local_length} positions of rank {sequence.rank} (of "
+            f"{sequence.length} in all), got {rows.shape[2]}. Take them with sequence.shard(whole, axis)."
+        )
+
+
+def _check_mergeable(normalizer: Normalizer) -> None:
+    if type(normalizer) not in (Softmax, Sigmoid):
+        raise Unsupported(
+            f"normalize: {normalizer!r} needs all scores of a row at once, which no rank of a ring has. Use "
+            f"exchange='heads', where rows are complete, or normalize='softmax' or 'sigmoid'."
+        )
+
+
+def _with_sink(output: Tensor, logsumexp: Tensor, sink: Tensor) -> Tensor:
+    """The output when one more logit for each head takes its share of the weight; it is applied once, to all keys."""
+    known = logsumexp.masked_fill(
+        logsumexp == -torch.inf, 0
+    )  # such rows are zero whatever they are multiplied by
+    return output * torch.sigmoid(known - sink.to(known.dtype).view(-1, 1)).to(output.dtype)[..., None]

@@ -1,0 +1,1 @@
+"""Acting: environments by name, episodes made with a policy, and what a policy learns from them."""

@@ -1,0 +1,144 @@
+"""An answer that is a set of labelled boxes. Which prediction is compared with which box, a matching decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypedDict
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from regard.tasks.answers.answer import Answer, Head
+from regard.tasks.batch import Batch
+from regard.tasks.pictures.boxes import from_centre, generalized_iou, to_centre
+
+LABEL, BOX, CROWD = 0, slice(1, 5), 5  # the columns of a target
+COLUMNS = 6
+OVERLAP, DISTANCE, CLASS = 2.0, 5.0, 1.0  # the weights of Carion et al., in the matching and in the loss
+NOTHING = 0.1  # the weight of a prediction that matches no box: there are many of them
+
+
+@dataclass(frozen=True)
+class Boxes(Answer):
+    """A set of boxes with a class each.
+
+    The target (b,n,6) has a row for each box: its class; left, top, right, bottom as shares of the picture; 1 for a
+    crowd, which is not learned and which an evaluation does not count. Its `keep` (b,n) is False where a picture has
+    fewer boxes. Outputs are a tuple of (b,queries,classes + 5), one for each layer of a model: scores of the classes
+    and of "no object", then centre and size of a box as shares of the picture. All layers learn; the last one answers.
+    """
+
+    classes: int
+    needs: ClassVar[str] = "boxes"
+    words: ClassVar[str] = "a set of labelled boxes"
+    terms: ClassVar[str] = "pictures"
+    units: ClassVar[str] = "pictures"
+
+    @property
+    def outputs(self) -> int:
+        """The scores of the classes and of "no object", and four numbers of a box."""
+        return self.classes + 5
+
+    def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> BoxesHead:
+        """The outputs are the answer: a model makes boxes itself, layer by layer."""
+        return BoxesHead(self)
+
+
+class FoundBox(TypedDict):
+    """What one query found."""
+
+    query: int
+    label: int
+    score: float  # the probability of the class
+    box: list[float]  # left, top, right, bottom as shares of the picture
+
+
+class BoxesHead(Head):
+    """The set loss: each box is matched with one query, so that the total cost is least; other queries find nothing.
+
+        cost(query, box) = 5 |centre and size|₁ − 2 · generalised IoU − p(class of the box)
+        loss = cross-entropy of all queries + 5 |centre and size|₁ + 2 (1 − generalised IoU) of the matched
+
+    Paper: Carion et al. 2020.
+    """
+
+    def __init__(self, answer: Boxes) -> None:
+        super().__init__(answer.outputs)
+        self.classes = answer.classes
+
+    def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The set losses of all layers, summed over the pictures, and the number of pictures."""
+        total = torch.stack([self._set_loss(one.float(), batch, smoothing) for one in outputs]).sum()
+        return total, total.new_full((), batch.size)
+
+    def _set_loss(self, outputs: Tensor, batch: Batch, smoothing: float) -> Tensor:
+        assert batch.targets is not None
+        scores, boxes = outputs[..., : self.classes + 1], outputs[..., self.classes + 1 :]
+        labels, right = batch.targets[..., LABEL].long(), batch.targets[..., BOX].to(outputs)
+        picture, query, box = matched(_costs(scores, boxes, labels, right), self._real(batch))
+        # A target of a class for each query: "no object" where nothing is matched.
+        asked = torch.full(outputs.shape[:2], self.classes, device=outputs.device)
+        asked[picture, query] = labels[picture, box]
+        weights = torch.ones(self.classes + 1, device=outputs.device)
+        weights[self.classes] = NOTHING
+        told = F.cross_entropy(
+            scores.flatten(0, 1), asked.flatten(), weights, reduction="sum", label_smoothing=smoothing
+        )
+        found, wanted = boxes[picture, query], right[picture, box]
+        distance = (found - to_centre(wanted)).abs().sum()
+        overlap = generalized_iou(from_centre(found)[:, None], wanted[:, None]).sum()
+        return CLASS * told + DISTANCE * distance + OVERLAP * (len(found) - overlap)
+
+    def predict(self, outputs: Any, batch: Batch) -> list[Any]:
+        """What each query of the last layer found, the surest first: the likeliest class and its box."""
+        last = outputs[-1].float()
+        odds = last[..., : self.classes + 1].softmax(-1)[..., :-1]
+        scores, labels = odds.max(-1)
+        boxes = from_centre(last[..., self.classes + 1 :])
+        found = []
+        for row in zip(labels.tolist(), scores.tolist(), boxes.tolist(), strict=True):
+            each = [
+                FoundBox(query=query, label=label, score=score, box=box)
+                for query, (label, score, box) in enumerate(zip(*row, strict=True))
+            ]
+            found.append(sorted(each, key=lambda one: -one["score"]))
+        return found
+
+    @staticmethod
+    def _real(batch: Batch) -> Tensor:
+        """Which boxes are learned, (b,n): those that are there and no crowd."""
+        assert batch.targets is not None
+        alone = batch.targets[..., CROWD] == 0
+        return alone if batch.target_keep is None else alone & batch.target_keep
+
+
+@torch.no_grad()
+def _costs(scores: Tensor, boxes: Tensor, labels: Tensor, right: Tensor) -> Tensor:
+    """What it costs to match each query with each box, (b,queries,n)."""
+    likely = scores.softmax(-1).gather(-1, labels[:, None].expand(-1, scores.shape[1], -1))
+    distance = torch.cdist(boxes, to_centre(right), p=1)
+    overlap = generalized_iou(from_centre(boxes), right)
+    return DISTANCE * distance - OVERLAP * overlap - CLASS * likely
+
+
+def matched(costs: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The pairs of least total cost, for each picture: the indices of picture, query and box.
+
+    costs: (b,queries,n); real: (b,n), which boxes take part. Where there are more boxes than queries, the boxes that
+    cost most stay without one.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    numbers: NDArray[np.float32] = costs.cpu().numpy()
+    found: list[NDArray[np.int64]] = [np.zeros((3, 0), np.int64)]
+    for picture, kept in enumerate(real.cpu().numpy()):
+        boxes = kept.nonzero()[0]
+        # A diverged model's costs are not finite; its loss, which is not finite either, is what is reported.
+        table = np.nan_to_num(numbers[picture][:, boxes], nan=1e9, posinf=1e9, neginf=-1e9)
+        ours, theirs = linear_sum_assignment(table)
+        found.append(np.stack([np.full_like(ours, picture), ours, boxes[theirs]]))
+    places = torch.from_numpy(np.concatenate(found, 1)).to(costs.device)
+    return places[0], places[1], places[2]

@@ -1,0 +1,314 @@
+"""Questions about pictures: generated scenes of coloured shapes or digits, or any images with questions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from regard.core.arguments import whole_number
+from regard.errors import BadValue, unknown_name
+from regard.tasks.answers import OneOf
+from regard.tasks.batch import TARGETS, Batch, Stream
+from regard.tasks.digits import SIDE, images, numbers_of
+from regard.tasks.formats.image_files import read_image
+from regard.tasks.formats.picture_files import PictureFiles
+from regard.tasks.formats.question_files import ImageQuestion, question_files, read_questions
+from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of
+from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated.draws import Draws, Generated
+from regard.tasks.generated.figure_questions import COLOURS, Drawn, Scenery, question, scenery, shape
+from regard.tasks.generated.figure_sentences import NUMBERS
+from regard.tasks.generated.scenes import resized
+from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Mean, Metric
+from regard.tasks.padding import padded
+from regard.tasks.pictures.patches import cut, names
+from regard.tasks.pictures.pixels import COLOUR, Pixels, numbers, packed, shown, square
+from regard.tasks.shown import Shown, Understood
+from regard.tasks.streams import Patches, StreamSpec, Tokens
+from regard.tasks.task import Recipe, Task, task
+from regard.tasks.text import vocabulary
+from regard.tasks.text.vocabulary import PADDING, UNKNOWN, Vocabulary, Words
+
+PICTURE, QUESTION = "picture", "question"  # the names of the streams
+RELATIONAL = "relational"
+FIGURES = ("shapes", "digits")
+QUESTIONS = 10  # about each generated scene, half of them relational
+SCENES = {"validation": 100, "test": 200}
+
+
+class AskedPicture(NamedTuple):
+    """A picture, the words of a question about it, and the number of the answer where it is known."""
+
+    pixels: Pixels
+    question: tuple[str, ...]
+    answer: int | None = None
+    kind: str = ""
+
+
+def _accuracy(name: str, relational: bool) -> Mean:
+    """The share of right answers to relational questions, or to others that have a kind."""
+
+    def look(answered: Answered) -> tuple[float, float] | None:
+        kinds = answered.batch.notes["kind"]
+        chosen = [kind != "" and kind.startswith(RELATIONAL) == relational for kind in kinds]
+        right = answered.right[torch.tensor(chosen, device=answered.right.device)]
+        return (float(right.sum()), float(len(right))) if len(right) else None
+
+    return Mean(f"accuracy_{name}", unit=SHARE, over="questions", look=look)
+
+
+@task("ask")
+class PictureQuestions(Task):
+    """Answers questions about pictures; without files, generated scenes of figures in six colours.
+
+    "what is the red one", "is it on the left", "at the top"; relational: "what is nearest to the red one", "what is
+    furthest from it", "how many are like it". A question is asked only where its answer is clear by a pixel. Files:
+    JSON lines {"image", "question", "answer"[, "kind"]} beside the images; kinds that begin with "relational" are
+    measured apart from others.
+
+    Args:
+        data: a folder with the lines and the images, or files, folders and zips one by one
+        figures: what generated scenes show: shapes (circles and squares) or digits
+        objects: figures in a generated scene, each of another colour
+        scenes: how many are generated for training, with ten questions each
+        size: pixels of a picture's side; images are brought to it
+        patch: pixels of a patch's side; attention is over patches
+        encoding: how the files are encoded
+        seed: which images are kept for validation and test where no file says; which scenes are generated
+        whole: measure on all questions, keep none for training; for a model trained on other data
+    """
+
+    takes = ("image", "text")
+    together: ClassVar[bool] = True
+    metric: ClassVar[Metric] = ACCURACY
+    recipe = Recipe(
+        model="answerer", steps=1500, batch_size=64, lr=1e-3, warmup=100,
+        models={"answerer": "answerer(dim=64, hops=1)"},
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        data: Data | None = None,
+        figures: str = "shapes",
+        objects: int = 6,
+        scenes: int = 10_000,
+        size: int = 48,
+        patch: int = 8,
+        encoding: str = "utf-8",
+        seed: int = 0,
+        whole: bool = False,
+    ) -> None:
+        self.data, self.whole = data, whole
+        if figures not in FIGURES:
+            raise unknown_name("figures", figures, FIGURES)
+        self.figures = figures
+        self.objects = whole_number("objects", objects, 3)
+        if self.objects > len(COLOURS):
+            raise BadValue(
+                f"objects: expected 3 to {len(COLOURS)}, as many as there are colours, got {objects}."
+            )
+        self.scenes = whole_number("scenes", scenes, 1)
+        self.size, self.patch = whole_number("size", size, 24), whole_number("patch", patch, 1)
+        self.spec = Patches.of(COLOUR, self.size, self.size, self.patch)
+        self.encoding, self.seed = checked_encoding(encoding), whole_number("seed", seed)
+        self.labels: list[str] = []
+        self.vocabulary: Vocabulary = Words([])
+        self.width = 0  # words of the longest question
+        self._made: dict[tuple[str, int], tuple[Pixels, Scenery]] = {}
+        self._read_pictures: dict[str, dict[str, Pixels]] = {}
+
+    @cached_property
+    def _files(self) -> tuple[list[Any], list[Any]]:
+        assert self.data is not None
+        return question_files(paths_of(self.data))
+
+    @cached_property
+    def questions(self) -> dict[str, Sequence[ImageQuestion]]:
+        """The questions of each split."""
+        if self.data is None:
+            sizes = {"train": self.scenes, **SCENES}
+            return {
+                split: Generated(QUESTIONS * count, partial(self._generated, split))
+                for split, count in sizes.items()
+            }
+        other = self.typed(encoding="latin-1")
+        return {**read_questions(self._files[0], self.encoding, other, self.seed, self.whole)}
+
+    def scene(self, split: str, number: int) -> tuple[Pixels, Scenery]:
+        """A generated scene; kept, since each is asked about again in every epoch."""
+        key = split, number
+        if key not in self._made:
+            draws = Draws("ask", self.seed, split, number)
+            made = scenery(self.size, self.objects, self._drawn(split), draws)
+            self._made[key] = packed(made.picture), made
+        return self._made[key]
+
+    def _drawn(self, split: str) -> Drawn:
+        side = self.size // 6
+        return shape(side) if self.figures == "shapes" else partial(_digit, split, side * 3 // 2)
+
+    def _generated(self, split: str, index: int) -> ImageQuestion:
+        number, which = divmod(index, QUESTIONS)
+        draws = Draws("ask", self.seed, split, number, which)
+        text, answer, kind = question(self.scene(split, number)[1], which % 2 == 0, draws)
+        return ImageQuestion(str(number), text, answer, f"{RELATIONAL} {kind}" if which % 2 == 0 else kind)
+
+    def _prepare(self) -> None:
+        """Words from the training questions, labels from all: a number may be counted in the test alone.
+
+        Generated questions have few words and answers, which the test holds.
+        """
+        rows = self._split("test" if self.data is None or "train" not in self.questions else "train")
+        parts = [rows] if self.data is None else list(self.questions.values())
+        counted = [str(number) for number in range(1, self.objects + 1)] if self.data is None else []
+        self.labels = sorted({*counted, *(row.answer for part in parts for row in part)})
+        if len(self.labels) < 2:
+            raise BadValue(
+                f"data: expected at least two different answers, got only {excerpt(self.labels[0])}."
+            )
+        texts = [words_of(row.question) for row in rows]
+        self.vocabulary = vocabulary.build("word", [" ".join(words) for words in texts])
+        self.width = max(len(words) for words in texts)
+
+    def _known(self) -> OneOf:
+        if not self.labels:
+            self._prepare()
+        return OneOf(len(self.labels))
+
+    def streams(self) -> dict[str, StreamSpec]:
+        """The patches of the picture, and the words of the question."""
+        self._known()
+        return {PICTURE: self.spec, QUESTION: Tokens(len(self.vocabulary), PADDING, self.width)}
+
+    def answers(self) -> list[OneOf]:
+        """One of the answers that occur in training."""
+        return [self._known()]
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Loss and accuracy: of all questions, of relational ones, of the others."""
+        return (LOSS, ACCURACY, _accuracy(RELATIONAL, True), _accuracy("other", False))
+
+    def _split(self, split: str) -> Sequence[ImageQuestion]:
+        if checked_split(split) not in self.questions:
+            raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.questions)}.")
+        return self.questions[split]
+
+    def examples(self, split: str) -> Sequence[AskedPicture]:
+        """The questions of a split, in the order of the files."""
+        self._known()
+        rows = self._split(split)
+        if self.data is not None and split not in self._read_pictures:
+            wanted = (row.image for row in rows)
+            self._read_pictures[split] = PictureFiles(self._files[1]).read(wanted, self.size)
+        return Generated(len(rows), partial(self._example, split))
+
+    def _example(self, split: str, index: int) -> AskedPicture:
+        row = self._split(split)[index]
+        if self.data is None:
+            pixels = self.scene(split, int(row.image))[0]
+        else:
+            pixels = self._read_pictures[split][row.image]
+        if row.answer not in self._numbers:
+            raise BadValue(f"data: the answer {excerpt(row.answer)} is unknown to this run.")
+        return AskedPicture(pixels, words_of(row.question), self._numbers[row.answer], row.kind)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels)}
+
+    def length(self, example: AskedPicture) -> int:
+        """Patches: the same for all."""
+        return self.spec.rows * self.spec.columns
+
+    def collate(self, examples: Sequence[AskedPicture], generator: torch.Generator) -> Batch:
+        """Patches and padded questions; without targets when an example has none."""
+        ids, keep = padded([self._ids(example.question) for example in examples], PADDING)
+        if examples:
+            rows = cut(numbers([example.pixels for example in examples]), self.spec)
+        else:
+            rows = torch.zeros(0, self.spec.rows * self.spec.columns, self.spec.width)
+        streams = {PICTURE: Stream(rows), QUESTION: Stream(ids, keep)}
+        kinds = {"kind": tuple(example.kind for example in examples)}
+        known = [example.answer for example in examples if example.answer is not None]
+        if len(known) < len(examples) or not known:
+            return Batch(streams, notes=kinds)
+        return Batch(streams, {TARGETS: Stream(torch.tensor(known))}, notes=kinds)
+
+    def _ids(self, words: Sequence[str]) -> list[int]:
+        return self.vocabulary.encode(" ".join(words))[: self.width] or [UNKNOWN]
+
+    def parse(self, given: Mapping[str, Any]) -> AskedPicture:
+        """An image and a question about it."""
+        if set(given) != {"image", "text"}:
+            raise BadValue(
+                f"--{'text' if 'image' in given else 'image'}: the task {self.name} answers a question about an image. "
+                "Give both: --image FILE --text QUESTION."
+            )
+        several = next((name for name in given if not isinstance(given[name], str)), None)
+        if several is not None:
+            raise BadValue(f"--{several}: expected one image and one question, got {len(given[several])}.")
+        if not words_of(given["text"]):
+            raise BadValue("--text: expected a question, got no word.")
+        return AskedPicture(square(read_image(given["image"]), self.size), words_of(given["text"]))
+
+    def understood(self, given: Mapping[str, str], example: AskedPicture) -> Understood:
+        """Which words of the question are unknown."""
+        unknown = sorted({word for word in example.question if UNKNOWN in self.vocabulary.encode(word)})
+        notes = []
+        if unknown:
+            notes.append(f"{len(unknown):,} words are unknown to this run: {', '.join(unknown[:8])}")
+        if len(example.question) > self.width:
+            notes.append(f"only the first {self.width} of {len(example.question)} words were read")
+        pieces = names(self.spec)
+        return Understood(pieces, [True] * len(pieces), notes)
+
+    def show(self, example: AskedPicture, batch: Batch) -> Shown:
+        """The picture with the names of its patches, beside it the words of the question."""
+        grid = (self.spec.rows, self.spec.columns)
+        words = f"“{' '.join(example.question)}?”"
+        streams = {QUESTION: list(example.question[: self.width])}
+        return Shown(
+            words, names(self.spec), "patches", picture=shown(example.pixels), grid=grid, streams=streams
+        )
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The answer."""
+        return self.labels[tokens[0]]
+
+    def state(self) -> dict[str, Any]:
+        """Vocabulary, labels and sizes."""
+        self._known()
+        return {
+            "vocabulary": self.vocabulary.state(), "labels": list(self.labels), "width": self.width,
+            "size": self.size, "patch": self.patch,
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore vocabulary, labels and sizes."""
+        labels = state["labels"]
+        if not isinstance(labels, list) or not all(isinstance(one, str) for one in labels):
+            raise BadValue("labels: expected a list of names, as `state` makes it.")
+        self.labels, self.vocabulary = list(labels), vocabulary.restored(state["vocabulary"])
+        self.width = whole_number("width", state["width"], 1)
+        self.size, self.patch = (
+            whole_number("size", state["size"], 1),
+            whole_number("patch", state["patch"], 1),
+        )
+        self.spec = Patches.of(COLOUR, self.size, self.size, self.patch)
+        self.__dict__.pop("_numbers", None)  # of the former labels
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a question in lower case, without punctuation."""
+    return tuple(re.findall(r"\w+(?:['’-]\w+)*", text.lower()))
+
+
+def _digit(split: str, height: int, draws: Draws) -> tuple[Any, str]:
+    """A digit of a split, and its name."""
+    pixels, digits = images()
+    number = draws.among(numbers_of(split))
+    return resized(pixels[number].reshape(SIDE, SIDE), height), NUMBERS[digits[number]]
