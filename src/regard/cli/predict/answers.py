@@ -162,7 +162,9 @@ def _continued(
     assert context is not None, "what continues an input knows how long one may be"
     length = COMPLETION if writing.max_length is None else writing.max_length
     if writing.max_length is None and getattr(task.problem.answer, "end", None) is not None:
-        length = max(1, min(length, context - len(prompt)))  # a reply is no longer than those that were learned
+        length = max(
+            1, min(length, context - len(prompt))
+        )  # a reply is no longer than those that were learned
     options = writing.options(loaded.device)
     made: list[int] = []
     total = 0.0
