@@ -1,6 +1,6 @@
 """Speed of the three models of the user's table, and of a plain decoder: training steps per second of the loop.
 
-    python benchmarks/table_speed.py [--device cuda] [--no-compile] [--seconds 3] [--out FILE]
+    python benchmarks/table_speed.py [--device cuda] [--no-compile] [--seconds 3] [--patience 300] [--out FILE]
 
 2 layers of 128, batch 32, 64 positions (and the 8 rows of `digits`), bf16 on a GPU. All contestants compile and warm up
 side by side; then they are timed one after the other, while the others wait.
@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import queue
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any
@@ -45,8 +47,10 @@ def timed(settings: dict[str, Any], seconds: float, warm: Semaphore, turn: Semap
     results.put(found)
 
 
-def table(common: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
-    """One row for each contestant."""
+def table(
+    common: Mapping[str, Any], seconds: float, patience: float, tell: Callable[[dict[str, Any]], None]
+) -> list[dict[str, Any]]:
+    """One row for each contestant, told as soon as it is measured; an error for those that are not warm in time."""
     made = multiprocessing.get_context("spawn")
     warm, started = made.Semaphore(0), []
     for task, model in CONTESTANTS:
@@ -55,14 +59,27 @@ def table(common: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
         child = made.Process(target=timed, args=(settings, seconds, warm, turn, results))
         child.start()
         started.append((settings, child, turn, results))
+    end = time.monotonic() + patience
     for _ in started:
-        warm.acquire()
+        if not warm.acquire(timeout=max(0.0, end - time.monotonic())):
+            break
     rows = []
     for settings, child, turn, results in started:
         turn.release()
-        rows.append(settings | results.get())
-        child.join()
+        try:
+            found = results.get(timeout=4 * seconds + 10)
+        except queue.Empty:
+            found = {"error": f"not warm within {patience:g} s"}
+        child.kill()  # SIGTERM would be taken as the wish to save the run
+        rows.append(settings | found)
+        tell(rows[-1])
     return rows
+
+
+def show(row: dict[str, Any]) -> None:
+    """Print one row."""
+    speed = f"{row['steps_per_second']:,.0f} steps/s" if "error" not in row else row["error"]
+    print(f"{row['task']:22} {row['model']:40} {speed}", flush=True)
 
 
 def main() -> int:
@@ -73,15 +90,15 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of one timing")
+    parser.add_argument(
+        "--patience", type=float, default=300.0, help="seconds for all to compile and warm up"
+    )
     parser.add_argument("--out", type=Path, help="write the rows to this file as JSON")
     options = parser.parse_args()
     common: dict[str, Any] = {"device": options.device, "compile": not options.no_compile}
     if options.device.startswith("cuda"):
         common["precision"] = "bf16-mixed"
-    rows = table(common, options.seconds)
-    for row in rows:
-        speed = f"{row['steps_per_second']:,.0f} steps/s" if "error" not in row else row["error"]
-        print(f"{row['task']:22} {row['model']:40} {speed}", flush=True)
+    rows = table(common, options.seconds, options.patience, show)
     if options.out:
         options.out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return int(any("error" in row for row in rows))

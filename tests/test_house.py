@@ -281,9 +281,14 @@ def test_no_file_names_a_place_on_one_machine():
 
 
 def test_no_class_name_is_used_twice():
-    """A name that two rooms use for different things has to be read twice."""
+    """A name that two rooms use for different things has to be read twice.
+
+    `interop` is left out: its classes take the place of those of other libraries, and so carry their names.
+    """
     found = {}
     for path in modules():
+        if room(path) == "interop":
+            continue
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(str(path.relative_to(ROOT)))

@@ -38,7 +38,7 @@ def test_each_device_has_its_own_cases_and_nothing_of_the_cpu_is_gone():
         "loop-overhead",
         "decode-cache",
     } <= set(cpu)
-    assert len(cpu) == 25 and len(cpu) + len(gpu) == len(list(CASES))
+    assert len(cpu) == 27 and len(cpu) + len(gpu) == len(list(CASES))
     assert gpu[0] == "dot-full-4k-d128-forward"
 
 

@@ -18,6 +18,7 @@ FAMILIES = (
     "overhead",
     "ntm",
     "layers",
+    "interop",
     "graph",
     "training",
     "decoding",

@@ -62,6 +62,7 @@ def readable(tensor: Tensor) -> bool:
     return (
         tensor.is_cpu
         and not torch.compiler.is_compiling()
+        and not torch._C._is_tracing()
         and not is_fake_or_meta(tensor)
         and not transforming()
     )

@@ -249,13 +249,13 @@ def _scaled(query: Tensor, scale: float) -> tuple[Tensor, float]:
 
 def _without_hidden(key: Tensor, value: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values with zeros where `keep` (b,k) hides them: the kernels would multiply what is there by zero."""
-    if _is_bounded(key) and _is_bounded(value):
+    if is_bounded(key) and is_bounded(value):
         return key, value
     hidden = keep.logical_not().reshape(-1, 1, key.shape[2], 1)
     return key.masked_fill(hidden, 0), value.masked_fill(hidden, 0)
 
 
-def _is_bounded(rows: Tensor) -> bool:
+def is_bounded(rows: Tensor) -> bool:
     """Whether no entry is NaN, infinite or large enough for an infinite product; False on a GPU, to avoid a wait.
 
     Computing the norm is several times as fast as filling the hidden rows.
