@@ -80,6 +80,7 @@ def assert_one_graph(function, make):
         assert counter.frame_count == first <= 2, f"compiled again at length {n}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "impl"), paths({name: make(37) for name, make in INSIDE.items()}))
 def test_one_graph_serves_every_length_with_arguments_built_inside(name, impl):
     def function(query, key, value):

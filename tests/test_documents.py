@@ -22,6 +22,7 @@ import pytest
 import torch
 from PIL import Image
 
+from regard import tasks
 from regard.tasks import TASKS
 from tests.cli.trained import TEXT, Trained
 from tests.registries import unchanged_registries
@@ -305,3 +306,24 @@ def runs_here(words, runs, block, monkeypatch, capsys):
     except Composed:
         code = 0
     assert code == 0, f"{block}: {capsys.readouterr().err}"
+
+
+SHOWN = ("graph", "tag")  # in every run; the others nightly
+COMMANDS = [
+    pytest.param(
+        name, verb, id=f"{name} {verb}", marks=[pytest.mark.slow, *([] if name in SHOWN else [pytest.mark.nightly])]
+    )
+    for name in tasks.names()
+    for verb in ("train", "evaluate", "predict", "view", "compare")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "verb"), COMMANDS)
+def test_commands_on_the_page_of_a_task_run_as_printed(name, verb, place, monkeypatch, capsys):
+    """Without any file: what the page of a task says to type is typed, with a run of the task that took one step."""
+    from regard.cli.show.models_and_tasks import of_task
+
+    home, runs = place
+    monkeypatch.chdir(home)
+    (line,) = (line for line in of_task(name, {})["commands"] if line.split()[1] == verb)
+    runs_here(shlex.split(line)[1:], runs, f"regard show {name}", monkeypatch, capsys)

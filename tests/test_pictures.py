@@ -23,7 +23,7 @@ make_gallery = importlib.util.module_from_spec(_GALLERY)
 _GALLERY.loader.exec_module(make_gallery)
 
 
-@pytest.mark.parametrize("name", make_gallery.PREDICTED)
+@pytest.mark.parametrize("name", make_gallery.NAMES)
 def test_a_picture_of_the_gallery_is_small_and_stands_below_the_commands_that_make_it(name):
     text = (DOCS / "gallery.md").read_text(encoding="utf-8")
     commands, picture = "\n".join(make_gallery.commands(name)), f"(images/gallery-{name}.svg)"

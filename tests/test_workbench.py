@@ -38,6 +38,7 @@ def test_train_gives_the_run_that_the_command_gives(result, tmp_path, capsys):
     assert losses(result.folder) == losses(out)
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_with_more_steps(result, tmp_path):
     again = regard.train("dates", out=tmp_path / "run", quiet=True, seed=11, **SMALL)
     more = regard.train(resume=again.folder, steps=4, quiet=True)
@@ -102,6 +103,7 @@ def test_view_shows_what_was_observed():
         regard.view(seen, text="a b c")
 
 
+@pytest.mark.slow
 def test_mistakes_name_the_argument(result):
     with pytest.raises(regard.RegardError, match="run: expected the folder of a run"):
         regard.evaluate(3)

@@ -55,12 +55,28 @@ def test_every_row_of_the_promise_has_its_cases_on_the_gpu():
     assert others <= set(gpu)
 
 
+def test_a_large_graph_is_judged_on_both_devices_against_the_same_peer():
+    cpu, gpu = select("graph", "cpu"), select("graph", "cuda")
+    assert named(cpu) == ["graph-train", "graph-v2-train", "graph-memory"]
+    assert named(gpu) == ["graph-gpu-train", "graph-gpu-v2-train", "graph-gpu-memory"]
+    for one, other in zip(cpu, gpu, strict=True):
+        assert (one.work, one.peer, one.bar, one.at_most) == (
+            other.work,
+            other.peer,
+            other.bar,
+            other.at_most,
+        )
+        assert "100,000 nodes, 1,000,000 edges" in one.work
+        row = other.row(Measurement(1.0, 1.0, 1.0, 3), Setting(device="cuda"))
+        assert row["met"] is True
+
+
 def test_what_matters_most_is_measured_first():
     gpu = named(select(None, "cuda"))
     families = {name.split("-")[0] for name in gpu}
     first = gpu[: gpu.index("dot-full-16k-d128-forward")]
     assert {name.split("-")[0] for name in first} == families
-    assert all("d64" not in name and "16k-d128" not in name for name in first) and len(first) == 29
+    assert all("d64" not in name and "16k-d128" not in name for name in first) and len(first) == 32
     assert gpu.index("window-4k-d64-train") < gpu.index("window-16k-d64-forward")
 
 

@@ -168,6 +168,7 @@ def test_a_model_that_accepts_no_padding_can_be_measured(runs, capsys):
         assert many[name]["value"] == pytest.approx(row["value"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_hidden_tokens_and_classes_and_bits_have_their_measures(runs, capsys):
     assert {"loss", "accuracy", "perplexity", "completion_nll"} <= evaluated(capsys, runs["masked"])[0].keys()
     assert {"loss", "accuracy", "macro_f1"} <= evaluated(capsys, runs["classify"], "--limit", 11)[0].keys()

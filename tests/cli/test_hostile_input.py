@@ -137,8 +137,8 @@ def test_an_archive_is_unpacked_in_pieces(inside, monkeypatch):
 def test_a_gold_file_of_odd_links_is_refused(inside, content):
     from regard.tasks.formats.gold import read_gold
 
-    (inside / "gold.txt").write_text(content)
-    with pytest.raises(BadValue, match="expected links such as"):
+    (inside / "gold.txt").write_text(f"1-1\n{content}")
+    with pytest.raises(BadValue, match=r"gold\.txt:2: expected links such as"):
         read_gold(inside / "gold.txt")
     with pytest.raises(OSError, match="pipe"):
         read_gold(inside / "pipe")

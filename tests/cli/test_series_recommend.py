@@ -18,6 +18,7 @@ from tests.cli.trained import answered, called
 CONTEXT, HORIZON = 48, 7
 
 
+@pytest.mark.slow
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Two runs of a few steps, and the files they were trained on."""

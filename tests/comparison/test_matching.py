@@ -10,14 +10,16 @@ from torch import nn
 from regard import models, tasks
 from regard.comparison import flops, report, sweep
 from regard.comparison.figures import svg
-from regard.comparison.grid import RunGrid, jobs
+from regard.comparison.grid import RunGrid, compose, jobs
 from regard.comparison.job import Contestant
 from regard.comparison.matching import WITHIN, Match, Sized, choose, match, spread
+from regard.comparison.plan import make_plan
 from regard.comparison.results import fairness, rows, size_note
 from regard.comparison.table import render, to_csv, to_latex
 from regard.errors import BadValue
 from regard.models.model import MODELS, Model, model, options_of
 from regard.registry import parse
+from regard.tasks import TASKS
 from regard.training.build import build_model, build_task
 from regard.training.config.recipe import complete
 from regard.training.data import TrainingData
@@ -326,3 +328,13 @@ def test_the_report_says_so_and_shows_convergence(tmp_path, monkeypatch):
         "Target: validation accuracy 87.7 %", "lstm-attention(dim=232)",
     ):  # fmt: skip
         assert words in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in tasks.names() if len(TASKS[name].recipe.compared) > 1])
+def test_the_models_that_a_recipe_compares_can_be_brought_to_equal_size(name):
+    plan = make_plan({"task": name})
+    assert plan.match == "parameters" and list(plan.models) == list(TASKS[name].recipe.compared)
+    grid = compose(plan.settings, plan.models)
+    assert grid.left_out == []
+    assert match({**grid.settings, "seed": 0}, grid.contestants, plan.match).spread <= 0.05

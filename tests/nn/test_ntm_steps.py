@@ -74,6 +74,7 @@ def test_without_gradients_the_results_are_the_same_bits(form):
         assert torch.equal(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["one of each, lstm", "feed-forward"])
 def test_gradients_equal_finite_differences(form):
     machine = build(form, slots=3, width=2, hidden=3)
@@ -119,6 +120,7 @@ def test_a_memory_of_zeros_gives_finite_gradients():
     assert outputs.isfinite().all() and empty.grad.isfinite().all()
 
 
+@pytest.mark.slow
 def test_the_benchmarks_two_machines_agree_before_they_are_timed():
     assert max(differences(*small_case(dtype=torch.float64)).values()) < 1e-11
     assert max(differences(*small_case()).values()) < 1e-5

@@ -52,7 +52,7 @@ def test_gold_files_are_read_and_errors_in_them_are_named(tmp_path):
     assert read_links(file, first=1)[0] == {(0, 0), (2, 1), (1, 2)}
     for wrong in ("1-1 0-2", "1:2", "1-", "-1-2"):
         file.write_text(f"1-1\n{wrong}\n")
-        with pytest.raises(BadValue, match="in line 2"):
+        with pytest.raises(BadValue, match="gold:2: expected links"):
             read_gold(file)
 
 

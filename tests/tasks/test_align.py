@@ -112,7 +112,7 @@ def test_pairs_with_gold_links_are_read_and_the_gold_only_judges(tmp_path):
             {"gold": GOLD.replace("4-4", "4-5")},
             r"made\.gold:1: links word 4 to word 5, but the pair has 4 and 4 words",
         ),
-        ({"gold": GOLD.replace("3-3\n1", "3:3\n1")}, "line 1"),
+        ({"gold": GOLD.replace("3-3\n1", "3:3\n1")}, r"made\.gold:1: expected links"),
     ],
 )
 def test_what_is_wrong_with_the_files_is_said_with_file_and_line(tmp_path, given, words):
@@ -194,6 +194,7 @@ def test_the_error_rate_of_a_model_is_that_of_its_links_over_all_pairs():
     assert state["pairs"] == 5
 
 
+@pytest.mark.slow
 def test_an_evaluation_compares_every_layer_with_the_diagonal_and_ibm_model_1(tmp_path):
     path = written(tmp_path)
     task = tasks.build("align", data=str(path))
@@ -212,6 +213,7 @@ def test_an_evaluation_compares_every_layer_with_the_diagonal_and_ibm_model_1(tm
     assert found["aer_diagonal"] == pytest.approx(quality(diagonal, [pair.gold for pair in pairs]).error_rate)
 
 
+@pytest.mark.slow
 def test_translate_counts_what_its_attention_does_not_align_one_to_one():
     task = tasks.build("translate", bleu_examples=7)
     torch.manual_seed(0)

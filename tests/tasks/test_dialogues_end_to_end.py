@@ -13,6 +13,8 @@ from regard.viewer.opening.options import ViewOptions
 from regard.viewer.opening.runs import open_run
 from tests.tasks.test_woz import turn, written
 
+pytestmark = pytest.mark.slow  # small runs are trained
+
 FOODS, AREAS = ("thai", "greek", "cuban"), ("north", "south")
 
 

@@ -43,6 +43,7 @@ def test_a_task_is_one_file_of_at_most_120_lines_that_needs_nothing_else(field):
     assert imported <= ONLY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", REACHES)
 def test_a_task_of_any_field_trains_to_a_stated_score(field, tmp_path):
     name = name_of(field)

@@ -314,6 +314,7 @@ def test_padding_of_graphs_is_refused():
         model(padded)
 
 
+@pytest.mark.slow
 def accuracy(task, folder, **settings):
     given = {"task": task, "out": str(folder), "device": "cpu", "eval_every": 50, **settings}
     return train(given, quiet=True).metrics["accuracy"]  # of the last validation

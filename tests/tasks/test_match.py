@@ -65,7 +65,10 @@ def test_batches_hold_a_stream_of_each_kind_and_padding_of_its_own(kinds):
 
 def test_splits_share_neither_pictures_nor_recordings():
     task = tasks.build("match")
-    pictures = {split: {n for some in part.values() for n in some} for split, part in task.pictures.items()}
+    pictures = {
+        split: {row.tobytes() for some in part.values() for row in some}
+        for split, part in task.drawings.items()
+    }
     sounds = {
         split: {one.name for some in part.values() for one in some} for split, part in task.recordings.items()
     }
@@ -152,6 +155,7 @@ def test_what_the_streams_attend_to_is_seen_with_the_names_of_their_positions():
     )
 
 
+@pytest.mark.slow
 def test_wrong_kinds_and_sizes_are_refused(tmp_path):
     with pytest.raises(BadValue, match="kinds: there is no 'video'"):
         tasks.build("match", kinds="sound-video")

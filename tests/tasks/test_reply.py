@@ -165,6 +165,8 @@ def test_generated_replies_follow_the_dialogue():
     assert any(len(one.context) > 4 for one in some)
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model", ["transformer(layers=1, dim=16)", "seq2seq(dim=16)", "decoder(layers=1, dim=16)"]
 )

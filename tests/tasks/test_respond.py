@@ -299,6 +299,15 @@ def test_state_restores_without_files_and_a_typed_context_gets_the_best_known_re
         gone.parse({"text": "a | | b"})
 
 
+def test_the_answer_to_an_example_is_one_of_its_own_replies(folder):
+    task = tasks.build("respond", data=folder)
+    example = task.examples("test")[3]
+    for place in range(len(example.replies)):
+        ranked = [place, *(n for n in range(len(example.replies)) if n != place)]
+        assert task.answer_text(ranked, example) == example.replies[place]
+        assert task.focused(example, ranked).replies == (example.replies[place],)
+
+
 def test_a_matcher_takes_both_its_encoders_from_one_that_guessed_words(folder, tmp_path):
     common = {"task": "respond(train_candidates=3)", "data": [str(folder)], "steps": 2, "batch_size": 4}
     common["device"] = "cpu"

@@ -100,7 +100,7 @@ WRONG = {
     "t,a\n1,2\n2,inf\n": r"a\.csv:3: column 2: expected a number",
     "t,a\n1,2\n2,1e999\n": r"a\.csv:3: a number is too large",
     "t,a\n1,2\n2,3\n2,4\n": r"a\.csv:4: the time '2' comes again\. Sort the file by time, and keep one row for each",
-    "t,a\n1,2\n3,3\n2,4\n": r"a\.csv:4: the time '2' comes which is before that of line 3",
+    "t,a\n1,2\n3,3\n2,4\n": r"a\.csv:4: the time '2' is before that of line 3",
     "t,a\n1,2\n2,2\nlater,3\n": r"a\.csv:4: the time is 'later', those before it are numbers",
     "t,a\n2016-07-01,1\n2016-07-32,2\n": r"a\.csv:3: expected a date such as.*got '2016-07-32'",
     "t,a\n1,2\n2,3\n3,4\n3.2,5\n4,6\n": r"a\.csv:5: the time '3\.2' comes 0\.2 after.*gaps=join",

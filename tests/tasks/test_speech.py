@@ -207,6 +207,7 @@ def test_a_typed_file_of_any_sort_becomes_an_example(tmp_path, speech):
         speech.parse({"sound": str(path)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["recognizer", "transformer", "seq2seq", "encoder", "lstm-attention"])
 def test_every_kind_of_model_can_listen(name, speech):
     task = tasks.build("speech")

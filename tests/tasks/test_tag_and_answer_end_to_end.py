@@ -15,6 +15,8 @@ from regard.training.loading import load
 from regard.viewer.opening.options import ViewOptions
 from regard.viewer.opening.runs import open_run
 
+pytestmark = pytest.mark.slow  # small runs are trained
+
 
 def trained(folder, **settings):
     return train({"out": str(folder), "device": "cpu", **settings}, quiet=True)
@@ -129,6 +131,34 @@ def test_weights_learned_on_hidden_words_are_carried_over_to_tags(tmp_path):
     one, two = (load(str(folder)).model.state_dict() for folder in (first, second))
     shared = [name for name in two if not name.startswith("head.")]
     assert shared and all(torch.equal(one[name], two[name]) for name in shared)
+
+
+@pytest.mark.parametrize("parts", [0, 31])
+def test_a_hidden_word_is_guessed_with_and_without_parts_and_has_no_figure(parts, tmp_path, capsys):
+    model = "tagger(dim=16, layers=1, num_heads=2)"
+    trained(
+        tmp_path / "run",
+        task=f"hidden-words(parts={parts})",
+        model=model,
+        steps=1,
+        batch_size=3,
+        eval_limit=5,
+    )
+    asked = [
+        "predict",
+        str(tmp_path / "run"),
+        "--text",
+        "minister <mask> said that the vote was fair .",
+        "--device",
+        "cpu",
+    ]
+    assert main([*asked, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    (guesses,) = found["guesses"]
+    words = found["output"].split()
+    assert words[1] == guesses[0]["piece"] and words[:1] + words[2:5] == ["minister", "said", "that", "the"]
+    assert main([*asked, "--figure", str(tmp_path / "x.svg")]) == 2
+    assert "--figure: there is nothing to draw" in capsys.readouterr().err
 
 
 def test_hidden_words_are_unknown_most_without_characters_and_only_known_ones_are_asked_for(tmp_path):

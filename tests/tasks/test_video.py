@@ -106,6 +106,7 @@ def test_questions_are_trained_together_and_judged_apart():
     assert found["digit_accuracy"] == found["motion_accuracy"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.slow
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("video") / "run"

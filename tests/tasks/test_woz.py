@@ -75,6 +75,12 @@ def test_words_numbers_and_punctuation_are_separated():
         ),
         ('[{"dialogue": [\n{"transcript": "a", "system_acts": [7]}]}]', 2, "system_acts: expected slots"),
         ('[{"dialogue": [\n{"transcript": "a", "belief_state": [7]}]}]', 2, "belief_state: expected objects"),
+        ('[{"dialogue": [\n{"transcript": "a", "belief_state": 7}]}]', 2, "belief_state: expected objects"),
+        (
+            '[{"dialogue": [\n{"transcript": "a", "belief_state": null}]}]',
+            2,
+            "belief_state: expected objects",
+        ),
         ('[{"dialogue": [7]}]', 1, "turn 1: expected an object"),
         ('[\n{"dialogue": [{"transcript": "a"}]},\n{"dialogue": [{"trans', 3, "not valid JSON.*cut off"),
         ('[\n{"dialogue": [{"transcript": "a"}]}\n', 3, "not valid JSON: expected ',' or ']'"),
@@ -97,6 +103,7 @@ def test_an_ontology_is_read_or_refused(tmp_path):
         ("[]", "an object of slots"),
         ('{"food": [1]}', "slot 'food': expected a list of values"),
         ('{\n"food"', r"ontology.json:2: not valid JSON"),
+        ("[" * 100_000, "ontology.json: not valid JSON: nested too deeply"),
     ):
         path.write_text(text)
         with pytest.raises(BadValue, match=words):

@@ -174,6 +174,7 @@ def test_scores_learn_only_from_terms_and_nothing_is_kept_outside_of_a_step():
         assert not outer, "in evaluation nothing is sampled"
 
 
+@pytest.mark.slow
 def test_a_step_with_terms_is_traced_as_one_graph():
     model, step = made()
     force(model, by_content)
@@ -205,6 +206,7 @@ def test_the_task_learns_where_to_look():
     assert float(p.mean()) > 0.8, "guessing is 0.33"
 
 
+@pytest.mark.slow
 def test_wrong_options_are_named():
     with pytest.raises(BadValue, match=r"estimator.*reinforce"):
         regard.nn.build("hard", dim=DIM, estimator="reinforced")

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from regard import models, tasks
+from regard.cli.common import catalogue
 from regard.models import MODELS
 from regard.models.model import options_of
 from regard.training import train
@@ -12,7 +13,7 @@ from regard.training import train
 SMALL = {"language": "language(context=24)", "copy": "copy(max_length=3)"}
 
 EVERY_TASK, EVERY_MODEL = set(tasks.names()), set(models.names())
-PROBLEMS = {task: list(tasks.build(task).problems()) for task in tasks.names()}
+PROBLEMS = {task: catalogue.posed(task) for task in tasks.names()}
 PAIRS = [
     (task, model)
     for task, problems in PROBLEMS.items()

@@ -79,7 +79,12 @@ def _timed(setting: Setting, version: int) -> Measurement:
     one, other = ours()[0], peer()[0]
     if not torch.allclose(one, other, rtol=1e-3, atol=1e-4):
         raise Wrong(f"the gradients of the nodes differ by {float((one - other).abs().max()):.2g}.")
-    return speedup(*_steps(setting.device, False, version), setting, "edges")
+    return speedup(*_steps(setting.device, False, version), setting, _program(setting.device))
+
+
+def _program(device: str) -> str:
+    """The name of what computes it there."""
+    return "triton" if device == "cuda" else "edges"
 
 
 def our_step(device: str, small: bool) -> Callable[[], object]:
@@ -107,7 +112,7 @@ def graph_v2_train(setting: Setting) -> Measurement:
 @case("graph-memory", work=f"graph attention, {WORK}", peer=PEER, unit="× the memory", at_most=1)
 def graph_memory(setting: Setting) -> Measurement:
     """Peak memory beyond the inputs, output and gradients included, divided by the peer's."""
-    ours, theirs = extra_memory(our_step, setting, "edges"), extra_memory(peer_step, setting)
+    ours, theirs = extra_memory(our_step, setting, _program(setting.device)), extra_memory(peer_step, setting)
     found = {"ours_mib": round(ours.value), "peer_mib": round(theirs.value)}
     parts = (part / theirs.value for part in (ours.value, ours.low, ours.high))
     value, low, high = parts

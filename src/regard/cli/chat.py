@@ -123,33 +123,13 @@ def _reply(loaded: Loaded, turns: list[str], writing: Writing) -> dict[str, Any]
 
     given = loaded.task.conversation(turns)
     found = predict(loaded, given, writing)
-    return {"output": found["output"], "attention": _attention(loaded, given, found), "notes": found["notes"]}
+    return {"output": found["output"], "attention": _attention(found), "notes": found["notes"]}
 
 
-def _attention(loaded: Loaded, given: Any, found: Prediction) -> dict[str, Any] | None:
+def _attention(found: Prediction) -> dict[str, Any] | None:
     """Rows: the words that were written; columns: what they could attend to. None where there is nothing to show."""
-    import torch
-
-    from regard.observation import attribution
-    from regard.tasks.batch import Batch
-
-    if found["kind"] in ("translation", "answer"):
-        aligned: dict[str, Any] | None = found["alignment" if found["kind"] == "translation" else "attention"]
-        return aligned
-    if found["kind"] != "completion" or not found["tokens"]:
-        return None
-    task = loaded.task
-    read = task.collate([task.parse(given)], torch.Generator())
-    written = torch.tensor([found["tokens"]])
-    batch = Batch.of(torch.cat([read.inputs, written], 1)).to(loaded.device)
-    seen = attribution.continuation(loaded.model, batch, written.shape[1])
-    if isinstance(seen, str):
-        return None
-    ends = getattr(task.problem.answer, "end", None)
-    pieces = task.output_pieces([token for token in found["tokens"] if token != ends])
-    columns = task.show(task.parse(given), batch).pieces
-    weights = seen.weights[: len(pieces)].tolist()
-    return {"source": seen.source, "rows": pieces, "columns": columns, "weights": weights}
+    seen: dict[str, Any] | None = found["alignment"] if found["kind"] == "translation" else found["attention"]
+    return seen
 
 
 def _show(found: dict[str, Any], most: int) -> None:

@@ -84,7 +84,14 @@ def add_arguments(parser: Parser) -> None:
         "validation.METRIC, test.METRIC"
     )
     parser.add_argument("--columns", type=str, metavar="A,B", help=columns)
-    add_settings(parser, less=SINGLE)
+    paired = "also print the difference of each pair of contestants on the test, with its interval over seeds"
+    parser.add_argument("--differences", action="store_true", help=paired)
+    add_settings(parser, less=(*SINGLE, "init_from"))
+    origin = (
+        "a run whose matching weights all contestants begin with; several, joined by commas, are compared, scratch "
+        "(random weights) among them: scratch,runs/pretrained"
+    )
+    parser.add_argument("--init-from", type=str, metavar="RUN", help=origin)
     parser.add_argument("--json", action="store_true", help="the rows as JSON on stdout")
 
 
@@ -95,7 +102,7 @@ def run(options: Namespace) -> int:
     from regard.comparison.plan import make_plan
     from regard.training.run_folder.durable import StorageFailed
 
-    settings = given_settings(options, less=(*OWN, "json"))
+    settings = given_settings(options, less=(*OWN, "differences", "json"))
     command = shlex.join(["regard", *sys.argv[1:]])
     plan = make_plan(settings, **{name: options[name] for name in OWN}, command=command)
     try:
@@ -115,11 +122,11 @@ def run(options: Namespace) -> int:
     if options.json:
         print(json.dumps(comparison.rows, indent=1, ensure_ascii=False))
     else:
-        _show(comparison)
+        _show(comparison, options.differences)
     return FAILED if any(outcome.error for outcome in comparison.outcomes) else 0
 
 
-def _show(comparison: Comparison) -> None:
+def _show(comparison: Comparison, differences: bool) -> None:
     from rich.text import Text
 
     from regard.cli.common.console import console, put
@@ -132,7 +139,8 @@ def _show(comparison: Comparison) -> None:
     title = Text.assemble((comparison.task, "bold"), f": {comparison.budget} each")
     made = table.render(comparison.rows, comparison.columns)
     more = "" if comparison.columns != DEFAULT_COLUMNS else "more columns: --columns all\n"
-    put(console(), title, Text(""), made, Text(""), Text(f"{more}report: {report}"))
+    compared = [table.render_pairs(comparison.pairs), Text("")] if differences else []
+    put(console(), title, Text(""), made, Text(""), *compared, Text(f"{more}report: {report}"))
 
 
 class ProgressDisplay:

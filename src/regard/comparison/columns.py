@@ -211,9 +211,16 @@ def counted(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def attention_varies(rows: Sequence[Row]) -> bool:
-    """Whether some rows share a model and differ only in the attention."""
-    return len({row["model"] for row in rows}) < len(rows)
+def naming(rows: Sequence[Row], *, alone: bool = False) -> dict[str, str]:
+    """The fields of a row that tell contestants apart, with their titles; `alone`: a model that all share, too."""
+    found = {"model": "model"}
+    if len({(row["model"], row.get("init_from")) for row in rows}) < len(rows):
+        found["attention"] = "attention"
+    if any(row.get("init_from") for row in rows):
+        found["init_from"] = "begins with"
+    if len(found) > 1 and len({row["model"] for row in rows}) == 1 and not alone:
+        del found["model"]
+    return found
 
 
 def _missing(row: Row) -> str:

@@ -23,6 +23,7 @@ from regard.comparison.grid import RunGrid, compose, jobs
 from regard.comparison.job import Job, Outcome, Settings
 from regard.comparison.matching import WORDS, Match
 from regard.comparison.plan import ComparisonPlan
+from regard.comparison.results import Row
 from regard.errors import BadValue, unknown_name
 from regard.training.config import budget, refuse
 from regard.training.config.recipe import complete
@@ -44,7 +45,7 @@ def compare(
     """
     if plan.engine not in ENGINES:
         raise unknown_name("engine", plan.engine, ENGINES)
-    grid = compose(plan.settings, plan.models, plan.attentions, beam=plan.beam)
+    grid = compose(plan.settings, plan.models, plan.attentions, plan.origins, beam=plan.beam)
     for label, why in grid.left_out:
         tell(f"left out: {label}: {why}")
     with _folder(plan.out):
@@ -96,14 +97,19 @@ def budget_text(given: budget.Budget) -> str:
 
 
 def write(comparison: Comparison) -> None:
-    """Write results.json, results.csv, results.tex and report.html; each is replaced whole or not at all."""
+    """Write results and differences as JSON, the table as CSV and LaTeX, and the report; each file whole or not."""
     found = comparison.rows
-    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
-    latex = table.to_latex(found, comparison.columns)
-    files = {"results.json": text, "results.csv": table.to_csv(found), "results.tex": latex}
+    files = {
+        "results.json": _json(found), "differences.json": _json(comparison.pairs), "results.csv": table.to_csv(found),
+        "results.tex": table.to_latex(found, comparison.columns),
+    }  # fmt: skip
     for name, content in files.items():
         durable.replace(comparison.out / name, content.encode())
     report.write(comparison, found, comparison.report)
+
+
+def _json(rows: Sequence[Row]) -> str:
+    return json.dumps(rows, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True)

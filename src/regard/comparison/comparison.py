@@ -50,6 +50,13 @@ class Comparison:
 
         return rows(self)
 
+    @cached_property
+    def pairs(self) -> list[dict[str, Any]]:
+        """One row for each pair of contestants, as in `differences.json`: the difference on the test, and its tests."""
+        from regard.comparison.results import paired_rows
+
+        return paired_rows(self)
+
     @property
     def report(self) -> Path:
         """The report, one HTML file."""

@@ -18,7 +18,6 @@ import numpy as np
 
 from regard.comparison.comparison import Comparison
 from regard.comparison.history import Series, histories
-from regard.comparison.job import Contestant
 from regard.comparison.statistics import interval
 from regard.errors import BadValue
 from regard.tasks.measures.metrics import SHARE, Metric
@@ -54,9 +53,7 @@ class Convergence:
 
 def convergence(comparison: Comparison, metric: Metric) -> Convergence:
     """When each finished run first reached the target on validation."""
-    finished = {
-        (Contestant(run.model, run.attention).label, run.seed) for run in comparison.outcomes if not run.error
-    }
+    finished = {(run.contestant.label, run.seed) for run in comparison.outcomes if not run.error}
     scores = {
         (run.label, run.seed): run.validation[metric.name]
         for run in histories(comparison)

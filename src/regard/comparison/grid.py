@@ -1,4 +1,4 @@
-"""The grid of a comparison, models × attentions × seeds, as jobs; combinations that cannot run are left out.
+"""The grid of a comparison, models × attentions × origins × seeds, as jobs; combinations that cannot run are left out.
 
 Each combination is tried before anything trains: its model is built for the task and run on two examples. Unknown names
 are reported together as one error. A combination that cannot run is an error where it is the only one; among several it
@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from regard.comparison.job import Contestant, Job, Settings
+from regard.comparison.job import SCRATCH, Contestant, Job, Settings
 from regard.errors import BadValue, RegardError
 from regard.models.model import MODELS, fits
 from regard.nn.mechanism import MECHANISMS, entry, names, options_of
 from regard.registry import parse
 from regard.tasks.task import Task
 from regard.training import config
-from regard.training.build import build_model, build_task
+from regard.training.build import build_model, build_new_model, build_task, origin_of
 from regard.training.config.recipe import complete
 from regard.training.data import generator
 from regard.training.evaluation import decoding_of
@@ -49,17 +49,20 @@ def compose(
     settings: Mapping[str, Any],
     models: Sequence[str],
     attentions: Sequence[str] = (),
+    origins: Sequence[str] = (),
     *,
     beam: int | None = None,
 ) -> RunGrid:
     """The contestants of a task; `all` means every model that fits it, or every mechanism that fits a model.
 
-    Without attentions each model has its default one.
+    Without attentions each model has its default one. `origins`: runs whose weights each contestant begins with, one
+    after the other, or `SCRATCH`; without any, all begin as the settings say.
     """
     clean, mistakes = config.read(settings)
     clean = {name: value for name, value in clean.items() if value is not None}
     checks: list[Callable[[], object]] = [] if mistakes else [partial(complete, clean)]
     checks += [partial(_model, name) for name in models] + [partial(_attention, name) for name in attentions]
+    checks += [partial(origin_of, name) for name in origins if name != SCRATCH]
     mistakes += [found for check in checks for found in config.mistakes_of(check)]
     mistakes += ["models: expected at least one."] if not models else []
     config.refuse(mistakes)
@@ -70,7 +73,15 @@ def compose(
     inside: list[str | None] = [
         name for one in attentions for name in (_mechanisms() if one == ALL else [one])
     ]
-    cells = list(dict.fromkeys(Contestant(model, one) for model in wanted for one in inside or [None]))
+    begins: list[str | None] = [*origins]
+    cells = list(
+        dict.fromkeys(
+            Contestant(model, one, origin)
+            for model in wanted
+            for one in inside or [None]
+            for origin in begins or [None]
+        )
+    )
     return _tried(clean, task, cells, beam)
 
 
@@ -102,7 +113,12 @@ def _try(task: Task, settings: Settings, cell: Contestant, beam: int | None) -> 
     """Build the combination's model and run it; returns its answer in words. Raises what the run would raise."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            model = build_model(complete({**settings, **named(cell)}), task)
+            config = complete({**settings, **named(cell)})
+            if cell.init_from is None:
+                model = build_model(config, task)
+            else:  # the vocabulary of the other run must not reach the other contestants
+                task = build_task(config)
+                model = build_new_model(config, task, lambda line: None)
             decoding_of(task, beam)
             examples = task.examples("train")
             batch = task.batch(examples, range(min(2, len(examples))), generator("grid"), model)
@@ -153,7 +169,11 @@ def _attention(name: str) -> object:
 def named(contestant: Contestant, models: Mapping[str, str] | None = None) -> Settings:
     """The settings that name a contestant; `models`: those with another width than the user wrote, by label."""
     found: Settings = {"model": (models or {}).get(contestant.label, contestant.model)}
-    return found if contestant.attention is None else {**found, "attention": contestant.attention}
+    if contestant.attention is not None:
+        found["attention"] = contestant.attention
+    if contestant.init_from not in (None, SCRATCH):
+        found["init_from"] = contestant.init_from
+    return found
 
 
 def jobs(
@@ -180,7 +200,8 @@ def jobs(
 
 def slug(contestant: Contestant) -> str:
     """A contestant as part of a folder's name: readable, and unique among all contestants."""
-    raw = [part for part in (contestant.model, contestant.attention) if part is not None]
+    every = (contestant.model, contestant.attention, contestant.init_from)
+    raw = [part for part in every if part is not None]
     plain = [re.sub(r"[^a-z0-9-]+", "-", part.lower()).strip("-") or "run" for part in raw]
     if plain == raw and len("+".join(plain)) <= _LONGEST_SLUG:
         return "+".join(plain)

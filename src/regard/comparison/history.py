@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.comparison.comparison import Comparison
-from regard.comparison.job import Contestant
 from regard.training.run_folder import metrics_file
 from regard.training.run_folder.folder import RunFolder
 
@@ -45,8 +44,7 @@ def histories(comparison: Comparison) -> list[RunHistory]:
     for run in comparison.outcomes:
         records = metrics_file.read(RunFolder(Path(run.folder)).metrics)
         if records:
-            label = Contestant(run.model, run.attention).label
-            found.append(history(label, run.seed, records))
+            found.append(history(run.contestant.label, run.seed, records))
     return found
 
 

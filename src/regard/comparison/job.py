@@ -20,19 +20,23 @@ from regard.training.run_folder import checksum, durable
 
 FILE = "outcome.json"
 Settings = dict[str, Any]  # by dotted name, as `regard.training.train` takes them
+SCRATCH = "scratch"  # in `init_from`: begin with random weights
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One row of the comparison: a model and the attention inside it."""
+    """One row of the comparison: a model, the attention inside it and the weights it begins with."""
 
     model: str  # as the user wrote it, with options: "decoder(layers=4)"
     attention: str | None = None  # as the user wrote it; None: the model's default
+    # The folder of a run, or `SCRATCH`; None: what the settings of the comparison say, the same for all.
+    init_from: str | None = None
 
     @property
     def label(self) -> str:
         """The name in tables and figures."""
-        return self.model if self.attention is None else f"{self.model} · {self.attention}"
+        origin = None if self.init_from is None else f"from {self.init_from}"
+        return " · ".join(part for part in (self.model, self.attention, origin) if part is not None)
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,12 @@ class Outcome:
     checkpoint_sha256: str = ""  # of its weights
     settings_sha256: str = ""  # of the settings in the checkpoint; empty for a run of an earlier version
     metrics: dict[str, Any] | None = None  # length and SHA-256 of metrics.jsonl when the run ended
+    init_from: str | None = None  # of the contestant
+
+    @property
+    def contestant(self) -> Contestant:
+        """The contestant that ran."""
+        return Contestant(self.model, self.attention, self.init_from)
 
     def save(self) -> None:
         """Write outcome.json into the run's folder, atomically."""

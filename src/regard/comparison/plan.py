@@ -17,7 +17,7 @@ from regard.comparison import limits
 from regard.comparison.columns import read_columns
 from regard.comparison.comparison import DEFAULT_COLUMNS
 from regard.comparison.convergence import read_target
-from regard.comparison.job import Settings
+from regard.comparison.job import SCRATCH, Settings
 from regard.comparison.matching import MATCHES, NONE, PARAMETERS
 from regard.errors import BadValue, unknown_name
 from regard.registry import parse, split
@@ -36,6 +36,7 @@ class ComparisonPlan:
     models: Sequence[str]  # "all": every one that serves the task
     out: Path
     attentions: Sequence[str] = ()  # none: each model's own; "all": every mechanism that serves in a model
+    origins: Sequence[str] = ()  # of the weights: folders of runs, or "scratch"; none: as the settings say
     seeds: Sequence[int] = tuple(range(SEEDS))
     trials: int = 0  # of tuning, for each contestant
     space: str | None = None  # the search space of tuning; None: the default one
@@ -78,8 +79,9 @@ def make_plan(
 
     `settings` are those of `regard train`, by dotted name; without a task the default one. Names may be one text joined
     by commas. `seeds` is a number of seeds or a list of them. `timeout` and `heartbeat` are seconds, a text such as
-    "5 min", or "never". Without `match`, the models that the task's recipe compares are matched by parameters; models
-    that the user named keep their sizes.
+    "5 min", or "never". Several runs in the setting `init_from`, "scratch" among them, are compared with each other.
+    Without `match`, the models that the task's recipe compares are matched by parameters; models that the user named
+    keep their sizes.
     """
     counts = {"sweep": (sweep, 0), "workers": (workers, 1), "threads": (threads, 1), "beam": (beam, 1)}
     for name, (value, least) in counts.items():
@@ -101,10 +103,12 @@ def make_plan(
     if match not in MATCHES:
         raise unknown_name("match", match, MATCHES)
     matched = None if match == NONE else match
+    origins = _origins(shared)
     question = [shared, chosen_models, attentions, chosen_seeds, sweep, space, beam]
     question += [] if matched is None else [matched]
+    question += [origins] if origins else []
     return ComparisonPlan(
-        settings=shared, models=chosen_models, attentions=attentions, seeds=chosen_seeds,
+        settings=shared, models=chosen_models, attentions=attentions, origins=origins, seeds=chosen_seeds,
         out=default_folder(shared["task"], question) if out is None else Path(out),
         trials=sweep, space=space, engine=engine, address=address, workers=workers, threads=threads, beam=beam,
         use=plugins.loaded(), timeout=limits.seconds("timeout", timeout, default=None),
@@ -123,6 +127,24 @@ def _names(argument: str, given: str | Sequence[str] | None, default: object) ->
             f"{argument}: expected names joined by commas, got {given!r}. `regard list` shows what there is."
         )
     return found
+
+
+def _origins(shared: Settings) -> list[str]:
+    """Several runs to begin with, taken out of the settings; none where the setting names at most one."""
+    given = shared.get("init_from")
+    found = split(given) if isinstance(given, str) and not Path(given).is_dir() else given
+    if found is None or isinstance(found, str):
+        return []
+    names = [str(one).strip() for one in found]
+    if len(names) == 1:
+        shared["init_from"] = names[0]
+        if names[0] == SCRATCH:
+            del shared["init_from"]
+        return []
+    if not all(names) or len(set(names)) < len(names):
+        raise BadValue(f"init_from: expected different runs or {SCRATCH}, joined by commas, got {given!r}.")
+    del shared["init_from"]
+    return names
 
 
 def read_seeds(given: int | str | Sequence[int]) -> list[int]:

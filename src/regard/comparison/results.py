@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from regard import tasks
 from regard.comparison.bootstrap import bootstrap, draws
 from regard.comparison.comparison import Comparison
 from regard.comparison.convergence import Convergence, convergence
@@ -19,6 +20,7 @@ from regard.comparison.job import Contestant, Outcome
 from regard.comparison.matching import FLOPS, WITHIN, WORDS, spread
 from regard.comparison.signature import signature
 from regard.comparison.statistics import Bootstrap, holm, interval, judge, paired
+from regard.errors import RegardError
 from regard.models.model import MODELS
 from regard.models.preset import with_preset
 from regard.registry import parse
@@ -26,6 +28,7 @@ from regard.tasks.measures.metrics import Metric, Numbers
 from regard.tasks.task import TASKS
 from regard.training.config.budget import parse as parse_budget
 from regard.training.config.recipe import complete
+from regard.training.loading import load_run
 from regard.training.run_folder.folder import RunFolder
 from regard.training.run_folder.metrics_file import changed, plain
 
@@ -60,6 +63,7 @@ def _row(comparison: Comparison, contestant: Contestant, reached: Convergence) -
         "label": contestant.label,
         "model": contestant.model,
         "attention": attention,
+        "init_from": contestant.init_from,
         "task": comparison.task,
         "seeds": [run.seed for run in done],
         "parameters": cost.parameters if cost else next((run.parameters for run in done), None),
@@ -105,9 +109,8 @@ def _deciding(comparison: Comparison, done: Sequence[Outcome]) -> Metric:
 
 def runs_of(comparison: Comparison, contestant: Contestant) -> list[Outcome]:
     """The runs of a contestant, by seed."""
-    who = (contestant.model, contestant.attention)
     return sorted(
-        (run for run in comparison.outcomes if (run.model, run.attention) == who), key=lambda run: run.seed
+        (run for run in comparison.outcomes if run.contestant == contestant), key=lambda run: run.seed
     )
 
 
@@ -147,6 +150,22 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _speed(done: Sequence[Outcome]) -> float | None:
     return _mean([run.steps / run.seconds for run in done if run.seconds > 0])
+
+
+def paired_rows(comparison: Comparison) -> list[Row]:
+    """The paired comparisons on the deciding metric of the runs' task; none where fewer than two took part."""
+    run = next((run for run in comparison.outcomes if not run.error and run.test), None)
+    if run is None or len(comparison.contestants) < 2:
+        return []
+    try:
+        task = load_run(run.folder, tell=lambda text: None)[0]
+    except (RegardError, OSError):  # its folder is gone: the metric as the task has it without options
+        try:
+            task = tasks.build(parse(comparison.task)[0])
+        except RegardError:  # a plugin registered the task, and is not loaded here
+            return []
+    decides = next((metric for metric in task.metrics() if metric.name == run.metric), None)
+    return [] if decides is None else pairs(comparison, decides)
 
 
 def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
@@ -202,9 +221,7 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
     return found
 
 
-def _resamples(
-    runs: Sequence[Outcome], metric: Metric
-) -> tuple[dict[tuple[str, str | None, int], Numbers], int]:
+def _resamples(runs: Sequence[Outcome], metric: Metric) -> tuple[dict[tuple[Contestant, int], Numbers], int]:
     """The metric of each run in every resample, and the number of blocks; empty where runs had different test data."""
     counts = {len(run.blocks) for run in runs}
     known = all(metric.name in block for run in runs for block in run.blocks)
@@ -213,15 +230,13 @@ def _resamples(
     (blocks,) = counts
     drawn = draws(blocks)
     return {
-        (run.model, run.attention, run.seed): metric.resampled(
-            [block[metric.name] for block in run.blocks], drawn
-        )
+        (run.contestant, run.seed): metric.resampled([block[metric.name] for block in run.blocks], drawn)
         for run in runs
     }, blocks
 
 
-def _of(drawn: Mapping[tuple[str, str | None, int], Numbers], runs: Sequence[Outcome]) -> dict[int, Numbers]:
-    return {run.seed: drawn[run.model, run.attention, run.seed] for run in runs}
+def _of(drawn: Mapping[tuple[Contestant, int], Numbers], runs: Sequence[Outcome]) -> dict[int, Numbers]:
+    return {run.seed: drawn[run.contestant, run.seed] for run in runs}
 
 
 def fairness(comparison: Comparison) -> list[str]:

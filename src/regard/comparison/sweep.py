@@ -122,6 +122,7 @@ class Study:
             "label": contestant.label,
             "model": contestant.model,
             "attention": contestant.attention,
+            "init_from": contestant.init_from,
             "metric": self.metric,
             "higher_is_better": self.higher_is_better,
             "space": {one.name: str(one) for one in self.space},

@@ -15,15 +15,15 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from regard.comparison.columns import Column, attention_varies, columns, counted, target_text
+from regard.comparison.columns import Column, columns, counted, naming, target_text
 from regard.comparison.comparison import DEFAULT_COLUMNS
 from regard.comparison.results import Row, deciding, size_note
 from regard.tasks.measures.metrics import SHARE
 
 _PLAIN = (
-    "label", "model", "attention", "task", "seeds", "budget", "decides", "higher_is_better", "unit", "parameters",
-    "steps_per_second", "peak_memory_mib", "flops_per_step", "steps", "seconds", "match", "width", "trained_as",
-    "target", "target_given",
+    "label", "model", "attention", "init_from", "task", "seeds", "budget", "decides", "higher_is_better", "unit",
+    "parameters", "steps_per_second", "peak_memory_mib", "flops_per_step", "steps", "seconds", "match", "width",
+    "trained_as", "target", "target_given",
 )  # fmt: skip
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -84,12 +84,13 @@ class ResultTable:
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, list[str]]:
-    """Heading and names of the first column: models, attentions or both, so that the table fits into 80 columns."""
-    if not attention_varies(rows):
-        return "model", [row["model"] for row in rows]
-    if len({row["model"] for row in rows}) == 1:
-        return f"{rows[0]['model']} with", [row["attention"] for row in rows]
-    return "model · attention", [f"{row['model']} · {row['attention']}" for row in rows]
+    """Heading and names of the first column: what tells contestants apart, so that the table fits into 80 columns."""
+    titles = naming(rows)
+    names = [" · ".join(row[field] for field in titles) for row in rows]
+    if "model" in titles:
+        return " · ".join(titles.values()), names
+    verb = {"attention": "with", "init_from": "that begins with"}[next(iter(titles))]
+    return f"{rows[0]['model']} {verb}", names
 
 
 def _shown(column: Column, index: int) -> Text:
@@ -225,10 +226,9 @@ def _flat(value: Any) -> Any:
 
 def to_latex(rows: Sequence[Row], shown: Sequence[str] = DEFAULT_COLUMNS) -> str:
     """A table for a paper, with booktabs: intervals, best values in bold; task, budget and seeds in the caption."""
-    with_attention = attention_varies(rows)
     made = columns(rows, shown)
-    names = ["model", "attention"] if with_attention else ["model"]
-    head = [*names, *[" ".join(column.title) for column in made]]
+    names = naming(rows, alone=True)
+    head = [*names.values(), *[" ".join(column.title) for column in made]]
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{table}",

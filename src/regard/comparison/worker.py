@@ -77,7 +77,7 @@ def perform(job: Job) -> Outcome:
 def failed(job: Job, why: str) -> Outcome:
     """The outcome of a run that did not finish."""
     return Outcome(
-        job.contestant.model, job.contestant.attention, job.seed, job.settings, job.folder, error=why,
+        **dataclasses.asdict(job.contestant), seed=job.seed, settings=job.settings, folder=job.folder, error=why,
         steps=previous_runs.steps_taken(job), command=command_of(job), beam=job.beam,
     )  # fmt: skip
 

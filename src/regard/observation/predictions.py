@@ -19,6 +19,7 @@ CELL, THIN = 0.24, 0.035  # inches: the width of a named column, and of one of m
 TALL, FLAT = 0.2, 0.55  # inches: the height of a row, and of the picture above a map
 LOWEST = 0.6  # inches: the height of a map of few rows, whose scale must be readable
 LETTER = 0.07  # inches of a character beside a row
+TURNED = 0.06  # inches of a character below a column, beyond which names are turned
 LONG = 46  # characters of a name beside a row
 MANY = 40  # columns beyond which names are left out and columns are narrow
 MOST_BARS = 24
@@ -63,6 +64,8 @@ def _map(title: str, looked: Looked, picture: NDArray[np.float32] | None) -> Fig
     frame.set_aspect("auto")
     panels.side(frame, "y", looked.rows, rows, tall, LONG)
     panels.side(frame, "x", looked.columns, columns, wide)
+    if TURNED * max(map(len, looked.columns)) < (width - aside - 0.9) / columns:
+        frame.tick_params(axis="x", rotation=0)  # few and short names need not be turned
     _heading(figure, frames[0], title, looked.source)
     panels.bar(figure, drawn, [frame], "root", "weight")
     return figure

@@ -66,6 +66,7 @@ class AgentTask(Task):
         value_weight: weight of the error of the return to expect
     """
 
+    tried = ("--example", "3")
     metric = MEAN_RETURN
     recipe = Recipe(
         model="agent", steps=400, batch_size=16, lr=2e-3, warmup=10, weight_decay=0.0, clip=0.5,

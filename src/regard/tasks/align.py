@@ -70,11 +70,13 @@ class Align(ParallelTask):
     """
 
     metric: ClassVar[Metric] = AER
+    translates = True
+    tried = ("--text", "young bird finds tree and dog")
     recipe = Recipe(
         # feeding=none: the decoder reads a target in one call, several times as fast as step by step.
         model="seq2seq", steps=400, batch_size=32, lr=3e-3, warmup=50,
         models={"seq2seq": "seq2seq(dim=64, feeding=none)", "transformer": "transformer(dim=64, layers=2)"},
-        reaches={"aer": 0.25},
+        compared=("transformer", "seq2seq"), reaches={"aer": 0.25},
     )  # fmt: skip
 
     def __init__(

@@ -67,6 +67,7 @@ class StoryQuestions(Task):
 
     takes = ("text",)
     metric = ERROR
+    tried = ("--example", "1")
     recipe = Recipe(
         model="answerer", steps=3000, batch_size=64, lr=5e-3, warmup=100, clip=40.0,
         models={"answerer": "answerer(linear_start=300)"}, compared=("answerer", "answerer(hops=1)"),

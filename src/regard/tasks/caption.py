@@ -14,7 +14,7 @@ from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
 from regard.tasks.answers import Writes
 from regard.tasks.batch import INPUTS, Batch
-from regard.tasks.digits import BRIGHT, SIDE, images, numbers_of
+from regard.tasks.digits import SIDE, images, numbers_of
 from regard.tasks.formats import caption_files
 from regard.tasks.formats.bad_files import BadFiles
 from regard.tasks.formats.caption_files import Described, read_described
@@ -29,6 +29,7 @@ from regard.tasks.measures.bleu import ORDERS, Bleu
 from regard.tasks.measures.metrics import ACCURACY, LOSS, PERPLEXITY, Answered, Counts, Metric
 from regard.tasks.padding import padded
 from regard.tasks.pictures.crops import varied
+from regard.tasks.pictures.digit_pictures import BRIGHT
 from regard.tasks.pictures.patches import cut, names
 from regard.tasks.pictures.pixels import COLOUR, GREY, Pixels, numbers, packed, shown, square
 from regard.tasks.shown import Looked, Shown

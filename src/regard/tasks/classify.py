@@ -91,6 +91,7 @@ class Classify(Task):
     """
 
     takes = ("text",)
+    tried = ("--text", "a fine evening")
     recipe = Recipe(model="encoder", steps=1000, batch_size=32, lr=5e-4, warmup=100)
 
     def __init__(

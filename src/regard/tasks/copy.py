@@ -30,6 +30,7 @@ class Copy(BitsTask):
         seed: which sequences are generated
     """
 
+    pictured = False
     recipe = Recipe(
         model="ntm", optimizer="rmsprop", steps=30_000, batch_size=1, lr=1e-4, warmup=0, schedule="constant", clip=100.0
     )  # fmt: skip

@@ -106,6 +106,7 @@ class Dates(ParallelTask):
         test_size: how many dates are in the test set
     """
 
+    tried = ("--text", "3rd of May, 1979")
     recipe = Recipe(
         model="seq2seq", steps=1600, batch_size=32, lr=2e-3, warmup=100,
         models={"transformer": "transformer(layers=2, dim=96, dropout=0.0)"},

@@ -52,6 +52,7 @@ class Detect(LocatedPictures):
         whole: measure on all pictures of the files, keep none for training; for a model trained on other data
     """
 
+    tried = ("--example", "11")
     metric: ClassVar[Metric] = MAP_50
     recipe = Recipe(
         model="detector", steps=1200, batch_size=16, lr=2e-3, warmup=50, reaches={"map_50": 0.88, "map": 0.62}

@@ -17,12 +17,12 @@ from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import rank
+from regard.tasks.pictures.digit_pictures import light_on_dark
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Vectors
 from regard.tasks.task import Recipe, Task, task
 
 SIDE, CLASSES, WHITE = 8, 10, 16.0
-BRIGHT = 0.5  # the mean above which a user's image is dark writing on light paper
 ORDERS = {"rows": (SIDE, SIDE), "pixels": (SIDE * SIDE, 1)}
 
 
@@ -76,7 +76,7 @@ def figures(split: str) -> tuple[NDArray[np.uint8], tuple[int, ...]]:
 def typed(path: str) -> Tensor:
     """The pixels (8,8) of a user's picture, from 0 to 1: light writing on a dark ground."""
     pixels = np.asarray(read_image(path).convert("L").resize((SIDE, SIDE)), np.float32) / 255
-    return torch.from_numpy(1 - pixels if pixels.mean() > BRIGHT else pixels.copy())
+    return torch.from_numpy(light_on_dark(pixels))
 
 
 @task("digits")

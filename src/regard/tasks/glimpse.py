@@ -14,7 +14,7 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.tasks.answers import Answer, OneOf, OneOfAfterEach
 from regard.tasks.batch import Batch
-from regard.tasks.digits import BRIGHT, CLASSES, SIDE, figures
+from regard.tasks.digits import CLASSES, SIDE, figures
 from regard.tasks.figures.path import path_figure
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.reading import Data
@@ -23,6 +23,7 @@ from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.generated.scenes import compose, resized, strew
 from regard.tasks.images import ImagesTask
 from regard.tasks.measures.metrics import LOSS, Answered, Answering, Counts, Mean, Metric, State
+from regard.tasks.pictures.digit_pictures import light_on_dark
 from regard.tasks.pictures.examples import PictureSet, brightness
 from regard.tasks.pictures.patches import cut, names
 from regard.tasks.shown import Looked, Shown
@@ -93,6 +94,7 @@ class GlimpseTask(Task):
 
     metric = ACCURACY
     takes = ("image",)
+    tried = ("--example", "25")
     recipe = Recipe(
         model="glimpse", steps=3000, batch_size=64, lr=2e-3, warmup=50,
         compared=("glimpse", "glimpse(policy=random)", "glimpse(policy=centre)"),
@@ -193,7 +195,7 @@ class GlimpseTask(Task):
             read_image(given["image"]).convert("L").resize((self.canvas, self.canvas)), np.float32
         )
         light = np.asarray(grey / 255, np.float32)
-        return CanvasExample(np.asarray(1 - light, np.float32) if light.mean() > BRIGHT else light, None)
+        return CanvasExample(light_on_dark(light), None)
 
     def show(self, example: CanvasExample, batch: Batch) -> Shown:
         """The canvas, and its patches by row and column."""

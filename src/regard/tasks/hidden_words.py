@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -13,10 +13,14 @@ from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.measures.metrics import ACCURACY, LOSS, PERPLEXITY, Answering, Metric, State
 from regard.tasks.problem import Problem
+from regard.tasks.shown import Looked
 from regard.tasks.tag import Sentence, Tag
 from regard.tasks.task import Recipe, task
 from regard.tasks.text.vocabulary import BLANK, PADDING, SPECIAL, UNKNOWN
 from regard.tasks.text.word_forms import CHARACTERS, WORDS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HELD_OUT = 50  # every 50th sentence of the text is for validation, the one after it for the test
 HIDDEN = 0.15
@@ -48,6 +52,8 @@ class HiddenWords(Tag):
     """
 
     metric: ClassVar[Metric] = PERPLEXITY
+    pictured = False
+    tried = ("--text", "minister <mask> said that the vote was fair .")
     recipe = Recipe(model="tagger", steps=4000, batch_size=64, lr=2e-3, warmup=200)
 
     def __init__(
@@ -114,6 +120,10 @@ class HiddenWords(Tag):
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
         """Words."""
         return self.forms.words.pieces(tokens)
+
+    def draw(self, predicted: object, example: Sentence, looked: Looked | None) -> Figure | None:
+        """Nothing: guesses are words, not entities."""
+        return None
 
     def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
         """Sentences with hidden words: those for which a user typed a blank or, without any, some at random.

@@ -62,6 +62,7 @@ class ImagesTask(Task):
     """
 
     takes = ("image",)
+    tried = ("--example", "5")
     metric: ClassVar[Metric] = ACCURACY
     recipe = Recipe(
         model="cnn-attention", steps=700, batch_size=64, lr=2e-3, warmup=50,

@@ -76,6 +76,8 @@ class Language(Task):
 
     metric = PERPLEXITY
     takes = ("text",)
+    pictured = False
+    tried = ("--text", "the ")
     recipe = Recipe(model="decoder", steps=2000, batch_size=16, lr=1e-3, warmup=100)
 
     def __init__(

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from regard.tasks.formats.reading import Data
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
+from regard.tasks.pictures.digit_pictures import WORDS, Drawings, digit_pictures
 from regard.tasks.shown import Shown
 from regard.tasks.sound.log_mel import HOP, STACK, LogMel
 from regard.tasks.sound.recordings import DIGITS, SoundRecording, load, typed
@@ -29,7 +31,6 @@ from regard.tasks.task import Recipe, Task, task
 
 KINDS = ("sound", "image", "text")
 POSITIONS = {"sound": "frames", "image": "pictures", "text": "words"}
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIZES = {"train": 20_000, "validation": 400, "test": 1000}
 INK, SPREAD = 0.305, 0.376  # mean and standard deviation of the pixels
 GAP = 0.08  # seconds of silence after each spoken digit
@@ -90,11 +91,13 @@ class MatchTask(Task):
 
     The first stream tells one digit, the second shows candidates; the answer is the place of the one that fits. With a
     third stream both show candidates, and at the right place both must fit. Without files, spoken digits are tunes of
-    tones. Pictures are scikit-learn's 8 × 8 digits, a text is English words. accuracy and recall_at_1 are one number:
+    tones, and pictures are scikit-learn's digits; pictures of files are reduced to as many pixels, 8 × 8. A text is
+    English words. accuracy and recall_at_1 are one number:
     how often the right candidate scores highest. digit_accuracy: how often the digit is known that the first one tells.
 
     Args:
         data: a folder or zip of <digit>_<speaker>_<n>.wav, as for the task speech
+        pictures: pictures of digits: files of the task images, with a folder for each digit or as IDX files
         kinds: what is asked and what is shown: two or three of sound, image and text, joined by -
         candidates: how many digits each stream but the first shows
         augment: change speed, add noise and mask parts of the training sounds, anew each time
@@ -106,6 +109,7 @@ class MatchTask(Task):
     metric = ACCURACY
     takes = KINDS
     together = True
+    tried = ("--text", "seven | two seven nine one four")
     recipe = Recipe(
         model="co-attention", steps=800, batch_size=64, lr=2e-3, warmup=100,
         compared=("co-attention", "co-attention(interaction=false)"),
@@ -115,6 +119,7 @@ class MatchTask(Task):
     def __init__(
         self,
         data: Data | None = None,
+        pictures: Data | None = None,
         kinds: str = "sound-image",
         candidates: int = 5,
         augment: bool = True,
@@ -122,7 +127,7 @@ class MatchTask(Task):
         bands: int = 40,
         seed: int = 0,
     ) -> None:
-        self.data, self.augment = data, augment
+        self.data, self.pictures, self.augment = data, pictures, augment
         self.kinds = tuple(kinds.split("-"))
         for kind in self.kinds:
             if kind not in KINDS:
@@ -175,12 +180,13 @@ class MatchTask(Task):
         return found
 
     @cached_property
-    def pictures(self) -> dict[str, dict[int, list[int]]]:
-        """The numbers of the images of each digit in each split."""
-        _, shown = digits.images()
-        found: dict[str, dict[int, list[int]]] = {}
-        for number, (digit, split) in enumerate(zip(shown, digits.split_of(), strict=True)):
-            found.setdefault(split, {}).setdefault(digit, []).append(number)
+    def drawings(self) -> Drawings:
+        """The pictures of each digit in each split."""
+        if self.pictures is not None:
+            return digit_pictures(self.pictures, digits.SIDE, self.seed)
+        found: Drawings = {}
+        for row, digit, split in zip(*digits.images(), digits.split_of(), strict=True):
+            found.setdefault(split, {}).setdefault(digit, []).append(row)
         return found
 
     def examples(self, split: str) -> Sequence[MatchExample]:
@@ -238,8 +244,7 @@ class MatchTask(Task):
         if kind == "sound":
             parts = tuple(draws.among(self.recordings[one.split][digit]) for digit in said)
             return self._joined(parts, self.augment and one.split == "train")
-        pixels, _ = digits.images()
-        return torch.from_numpy(pixels[[draws.among(self.pictures[one.split][digit]) for digit in said]])
+        return torch.from_numpy(np.stack([draws.among(self.drawings[one.split][digit]) for digit in said]))
 
     def _joined(self, parts: tuple[SoundRecording, ...], training: bool = False) -> Utterance:
         return Utterance(parts, (round(GAP * self.mel.rate),) * len(parts), training)

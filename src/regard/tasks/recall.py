@@ -33,6 +33,7 @@ class Recall(BitsTask):
         seed: which sequences are generated
     """
 
+    pictured = False
     recipe = Recipe(model="ntm", steps=4000, batch_size=16, lr=1e-3, warmup=0)
 
     def __init__(

@@ -64,6 +64,7 @@ class Recommend(Task):
 
     takes = ("text",)
     metric = NDCG
+    tried = ("--example", "3")
     recipe = Recipe(
         model="recommender", steps=1000, batch_size=64, lr=3e-3, warmup=50,
         models={"recommender": "recommender(dim=48, layers=2)"},

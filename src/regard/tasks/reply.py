@@ -57,12 +57,17 @@ class Reply(ParallelTask):
     metric: ClassVar[Metric] = Counts(
         "bleu", over=Writes.units, total="texts"
     )  # `metrics` says how it is measured
+    tried = (
+        "--text",
+        "i want thai food in the north | what price range are you looking for ? | cheap please",
+    )
     recipe = Recipe(
         model="transformer", steps=500, batch_size=32, lr=2e-3, warmup=50,
         models={
             "transformer": "transformer(layers=2, dim=64)", "seq2seq": "seq2seq(dim=64)",
             "decoder": "decoder(layers=2, dim=64)",
         },
+        compared=("transformer", "seq2seq"),
         reaches={"bleu": 65.0},
     )  # fmt: skip
 
@@ -261,6 +266,10 @@ class Reply(ParallelTask):
         """The words of the turns, and who speaks."""
         pieces = self.source_vocabulary.pieces(example.source)
         return [NAMES.get(number, piece) for number, piece in zip(example.source, pieces, strict=True)]
+
+    def unanswered(self, example: Pair) -> Pair:
+        """The turns alone."""
+        return Pair(example.source)
 
     def show(self, example: Pair, batch: Batch) -> Shown:
         """The turns and the reply in words; as one text where the reply continues it."""

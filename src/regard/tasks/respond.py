@@ -40,7 +40,13 @@ class Respond(HidesWords):
     `recall_at_k` is the share of right replies among the first k, equal scores counting against them; `mrr` one divided
     by the place of the best right one. Beside a model's numbers `regard evaluate` prints those of TF-IDF likeness to
     the context. Models that give a row for each position (encoder) guess hidden words instead: pre-training, to be
-    carried over with --init-from.
+    carried over with --init-from. What exchange and pre-training are worth, with intervals, on equal terms:
+
+        regard train respond --data woz2 --steps 2000 --out runs/words \\
+            --model "encoder(dim=64, layers=2, num_heads=4)"
+        regard compare respond --data woz2 --steps 2000 --seeds 5 \\
+            --models "matcher(layers=2),matcher(layers=2, exchange=true)" \\
+            --init-from scratch,runs/words --differences
 
     Args:
         data: lines `label TAB turn TAB … TAB reply` (label 1: right, 0: wrong) or WOZ 2.0 JSON; a file or a folder
@@ -55,9 +61,11 @@ class Respond(HidesWords):
     """
 
     metric: ClassVar[Metric] = METRICS[0]
+    tried = ("--example", "80")
     recipe = Recipe(
         model="matcher", steps=300, batch_size=16, lr=2e-3, warmup=50,
         models={"matcher": "matcher(layers=1, channels=8)"},
+        compared=("matcher", "matcher(layers=1, channels=8, exchange=true)"),
         reaches={"recall_at_1": 0.8},
     )  # fmt: skip
 
@@ -266,6 +274,10 @@ class Respond(HidesWords):
     def focused(self, example: ReplyChoice, predicted: Sequence[int]) -> ReplyChoice:
         """The best reply alone."""
         return example._replace(replies=(example.replies[predicted[0]],), right=())
+
+    def answer_text(self, predicted: Sequence[int], example: ReplyChoice) -> str:
+        """The best of the replies that this example offers."""
+        return self.decode(predicted) if self.hides else example.replies[predicted[0]]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The best of the offered replies; words where they are guessed."""

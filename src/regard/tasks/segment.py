@@ -48,6 +48,7 @@ class Segment(LocatedPictures):
         whole: measure on all pictures of the files, keep none for training; for a model trained on other data
     """
 
+    tried = ("--example", "20")
     metric: ClassVar[Metric] = MEAN_IOU
     background = True
     recipe = Recipe(

@@ -57,6 +57,7 @@ class SeriesTask(Task):
 
     takes = ("table",)
     metric = MSE
+    tried = ("--example", "100")
     recipe = Recipe(
         model="forecaster", steps=800, batch_size=32, lr=3e-3, warmup=50,
         models={

@@ -77,6 +77,7 @@ class Tag(Task):
 
     takes: ClassVar[tuple[str, ...]] = ("text",)
     metric: ClassVar[Metric] = F1
+    tried = ("--text", "yesterday mr. Velko Brant of Tarnix Labs flew to Ordenburg")
     recipe = Recipe(
         model="tagger", steps=600, batch_size=32, lr=2e-3, warmup=50, compared=("tagger", "tagger(crf=false)"),
         reaches={"f1": 0.95},
@@ -327,7 +328,7 @@ class Tag(Task):
             words[entity.end - 1] += f"]({entity.type})"
         return " ".join(words)
 
-    def draw(self, predicted: Sequence[int], example: Sentence, looked: Looked | None) -> Figure:
+    def draw(self, predicted: Sequence[int], example: Sentence, looked: Looked | None) -> Figure | None:
         """The sentence with its entities marked."""
         spans = [(one.first, one.end - 1, one.type) for one in entities(self.output_pieces(predicted))]
         return marked_words_figure(example.words, spans)

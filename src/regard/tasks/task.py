@@ -179,7 +179,17 @@ class Task:
         """What is read and what is written, where the task turns one kind of text into another."""
         return None
 
+    translates: ClassVar[bool] = (
+        False  # whether each written piece comes from pieces that are read, or from none
+    )
+
+    def unanswered(self, example: Any) -> Any | None:
+        """The example without its answer, for a model that continues what it reads; None: only typed ones."""
+        return None
+
     takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
+    tried: ClassVar[tuple[str, ...]] = ("--example", "0")  # an input of `regard predict`, on the task's page
+    pictured: ClassVar[bool] = True  # whether `--figure` can draw what the recipe's model predicts for it
     together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images
 
     def parse(self, given: Mapping[str, str]) -> Any:

@@ -63,6 +63,7 @@ class Translate(ParallelTask):
     metric: ClassVar[Metric] = Counts(
         "bleu", over=Writes.units, total="texts"
     )  # `metrics` says how it is measured
+    translates = True
     recipe = Recipe(model="transformer", steps=6000, batch_size=64, lr=1e-3, warmup=400, smoothing=0.1)
 
     def __init__(

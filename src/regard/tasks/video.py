@@ -21,6 +21,7 @@ from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.generated.moving import MOTIONS, moving
 from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
+from regard.tasks.pictures.digit_pictures import light_on_dark
 from regard.tasks.pictures.patches import cut, fold, names
 from regard.tasks.pictures.pixels import fitted
 from regard.tasks.shown import Looked, Shown
@@ -144,7 +145,7 @@ class VideoTask(Task):
             np.float32
         )
         clip = pixels / 255
-        return VideoExample(torch.from_numpy(1 - clip if clip.mean() > digits.BRIGHT else clip))
+        return VideoExample(torch.from_numpy(light_on_dark(clip)))
 
     def show(self, example: VideoExample, batch: Batch) -> Shown:
         """The frames below each other, with frame, row and column of each patch."""

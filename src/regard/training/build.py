@@ -109,14 +109,14 @@ def build_new_model(config: Config, task: Task, tell: Callable[[str], None]) -> 
     """Build the model of a new run; with `init_from`, with the vocabulary and weights of another run."""
     if config.init_from is None:
         return build_model(config, task)
-    origin = _source(config.init_from, tell)
+    origin = origin_of(config.init_from, tell)
     _copy_vocabulary(task, origin.state.get("task") or {}, tell)
     model = build_model(config, task)
     _copy_weights(model, model.adopted(origin.weights), tell)
     return model
 
 
-def _source(path: str, tell: Callable[[str], None]) -> Checkpoint:
+def origin_of(path: str, tell: Callable[[str], None] = lambda line: None) -> Checkpoint:
     """The best checkpoint of the run to initialise from."""
     run = RunFolder(Path(path))
     if not run.exists:

@@ -101,6 +101,7 @@ def test_language_reads_every_word_of_a_split_once_and_in_order():
     assert torch.equal(train, task.tokens("train")[1 : len(train) + 1])
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_an_evaluation_reports_the_perplexity_with_a_cache_beside_the_plain_one():
     task, model = made(cache=23, cache_weight=0.2, cache_sharpness=0.05)
@@ -134,6 +135,7 @@ def by_words(one, size, weight, sharpness):
     return costs
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_numbers_that_are_not_given_are_chosen_on_the_validation_text_alone(monkeypatch):
     task, model = made(cache=9)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 
 # Loaded in the order in which the table shows them.
-FAMILIES = ("dot", "structured", "lengths", "additive", "machine", "looking", "decoding", "training")
+FAMILIES = ("dot", "structured", "lengths", "additive", "machine", "looking", "decoding", "graph", "training")
 
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")

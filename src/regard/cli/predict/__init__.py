@@ -214,18 +214,43 @@ def _translation(found: Prediction) -> list[str]:
     seen = found["alignment"]
     if seen is None:
         return [*lines, f"No picture: {printable(found['no_alignment'])}"]
-    lines += drawn(seen["weights"], seen["rows"], seen["columns"], console().width)
+    from regard.cli.predict.answers import with_null
+
+    weights, columns = with_null(seen)
+    lines += drawn(weights, seen["rows"], columns, console().width)
     return [
         *lines,
         f"Rows: what was written; columns: what was read. Weights of {seen['source']}.",
-        f"Weights: {legend(seen['weights'])}.",
+        f"Weights: {legend(weights)}.",
+        *_unusual(seen),
     ]
+
+
+def _unusual(seen: Prediction) -> list[str]:
+    """The written pieces of a translation that are not aligned one to one, by kind."""
+    from regard.cli.common.terminal import printable
+
+    kinds = {kind: words for kind, words in seen.get("not_one_to_one", {}).items() if words}
+    told = [
+        f"{kind}: {' '.join(printable(seen['rows'][at]) for at in words)}" for kind, words in kinds.items()
+    ]
+    if "not_one_to_one" not in seen:
+        return []
+    return [f"Not aligned one to one: {'; '.join(told)}." if told else "Every piece is aligned one to one."]
 
 
 def _completion(found: Prediction) -> list[str]:
     from regard.cli.common.terminal import printable
 
-    return [printable(found["whole"])]
+    lines = [printable(found["whole"])]
+    seen = found["attention"]
+    if seen is None:
+        return lines
+    from regard.cli.common.console import console
+    from regard.cli.predict.picture import drawn, legend
+
+    lines += ["", *drawn(seen["weights"], seen["rows"], seen["columns"], console().width)]
+    return [*lines, f"Weights of {seen['source']}: {legend(seen['weights'])}."]
 
 
 def _filled(found: Prediction) -> list[str]:

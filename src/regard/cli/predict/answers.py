@@ -17,6 +17,7 @@ from regard.errors import BadValue
 from regard.observation import attribution
 from regard.observation.attribution import Attribution
 from regard.tasks.batch import Batch
+from regard.tasks.measures.alignments import attended_links, unusual_words
 from regard.tasks.shown import Looked, Understood
 from regard.tasks.text.vocabulary import SPECIAL
 from regard.training.loading import Loaded
@@ -26,6 +27,8 @@ Prediction = dict[str, Any]
 COMPLETION = 100  # tokens, unless the caller says otherwise
 GUESSES = 5  # for a hidden token
 DIGITS = 5  # significant, of a weight or a probability in JSON
+NULL = "(null)"  # the column of weight that no word of the source has
+LEAST_NULL = 1e-3  # less than that is rounding
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,14 @@ def example_of(loaded: Loaded, given: Mapping[str, Any]) -> Any:
     """What the task makes of a typed input, or, of `{"example": 3}`, the example of that number in its test split."""
     if "example" not in given:
         return loaded.task.parse(given)
-    if loaded.task.problem.answer.writes and loaded.task.problem.answer.needs == "past":
-        raise BadValue(f"--example: {loaded.config.model} continues a text that is typed. Give --text.")
     examples, number = loaded.task.examples("test"), given["example"]
     if not 0 <= number < len(examples):
         raise BadValue(f"--example: expected a number from 0 to {len(examples) - 1:,}, got {number}.")
+    if loaded.task.problem.answer.writes and loaded.task.problem.answer.needs == "past":
+        found = loaded.task.unanswered(examples[number])
+        if found is None:
+            raise BadValue(f"--example: {loaded.config.model} continues a text that is typed. Give --text.")
+        return found
     return examples[number]
 
 
@@ -102,7 +108,7 @@ def predict(loaded: Loaded, given: Mapping[str, Any], writing: Writing) -> Predi
     if answer.writes and answer.needs == "decoder":
         found = _written(loaded, batch, read, writing)
     elif answer.writes:
-        found = _continued(loaded, batch, given, writing)
+        found = _continued(loaded, batch, given, example, writing)
     elif getattr(answer, "blank", None) is not None:
         found = _filled(loaded, batch)
     elif answer.needs == "pooled" and hasattr(answer, "classes"):
@@ -130,12 +136,16 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
         if isinstance(found, str):
             why = found
         else:
+            weights = found.weights[: len(tokens)]
             seen = {
                 "source": found.source,
                 "rows": task.output_pieces(tokens),
                 "columns": read.pieces,
-                "weights": [_rounded(row) for row in found.weights[: len(tokens)].tolist()],
+                "weights": [_rounded(row) for row in weights.tolist()],
             }
+            if task.translates:
+                seen["null"] = _rounded((1 - weights.sum(1)).clamp(min=0).tolist())
+                seen["not_one_to_one"] = unusual_words(attended_links(weights), len(tokens))
     return {
         "kind": "translation",
         "output": task.decode(best.tokens),
@@ -147,13 +157,19 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
     }
 
 
-def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], writing: Writing) -> Prediction:
+def _continued(
+    loaded: Loaded, batch: Batch, given: Mapping[str, str], example: Any, writing: Writing
+) -> Prediction:
     """The input continued, token by token."""
     task = loaded.task
     prompt: list[int] = batch.inputs[0].tolist()
-    length = COMPLETION if writing.max_length is None else writing.max_length
     context = task.problem.inputs.length
     assert context is not None, "what continues an input knows how long one may be"
+    length = COMPLETION if writing.max_length is None else writing.max_length
+    if writing.max_length is None and getattr(task.problem.answer, "end", None) is not None:
+        length = max(
+            1, min(length, context - len(prompt))
+        )  # a reply is no longer than those that were learned
     options = writing.options(loaded.device)
     made: list[int] = []
     total = 0.0
@@ -174,16 +190,36 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], writing: 
     return {
         "kind": "completion",
         "output": output,
-        "whole": task.continued(given["text"], output),
+        "whole": task.continued(given.get("text", ""), output),
         "tokens": made,
         "score": _number(total / max(1, len(made))),
+        "attention": _continuation(loaded, batch, example, made),
     }
+
+
+def _continuation(loaded: Loaded, batch: Batch, example: Any, made: list[int]) -> Prediction | None:
+    """What each written token attended to, where what is written has an end of its own: a reply, not a book."""
+    task, ends = loaded.task, getattr(loaded.task.problem.answer, "end", None)
+    if not made or ends is None:
+        return None
+    written = torch.tensor([made], device=loaded.device)
+    whole = Batch.of(torch.cat([batch.inputs, written], 1))
+    if whole.inputs.shape[1] > (task.problem.inputs.length or 0):  # not all of it was read at once
+        return None
+    seen = attribution.continuation(loaded.model, whole, len(made))
+    if isinstance(seen, str):
+        return None
+    pieces = task.output_pieces([token for token in made if token != ends])
+    columns = task.show(example, whole).pieces
+    weights = [_rounded(row) for row in seen.weights[: len(pieces)].tolist()]
+    return {"source": seen.source, "rows": pieces, "columns": columns, "weights": weights}
 
 
 @torch.no_grad()
 def _filled(loaded: Loaded, batch: Batch) -> Prediction:
     """Guesses for the hidden tokens of the input."""
     task, ids = loaded.task, batch.inputs[0].cpu()
+    ids = ids[:, 0] if ids.dim() > 1 else ids  # a word comes with its parts
     blank: int = task.problem.answer.blank  # type: ignore[attr-defined]
     hidden = (ids == blank).nonzero().flatten().tolist()
     if not hidden:
@@ -286,11 +322,21 @@ def _read(given: Mapping[str, Any], found: Prediction) -> str:
     return " | ".join(text if isinstance(text, str) else " ".join(text) for text in given.values())
 
 
+def with_null(table: Prediction) -> tuple[list[list[float]], list[str]]:
+    """The weights and columns of a map, with a column for the null word (the sink) where it has any weight."""
+    null = table.get("null", ())
+    if max(null, default=0.0) < LEAST_NULL:
+        return table["weights"], table["columns"]
+    pairs = zip(table["weights"], null, strict=True)
+    return [[*row, rest] for row, rest in pairs], [*table["columns"], NULL]
+
+
 def _looked(found: Prediction) -> Looked | None:
     """What a prediction was drawn from, whatever kind it is."""
     table = found.get("alignment") or found.get("attention")
     if table:
-        return Looked(table["weights"], table["columns"], table["rows"], table["source"])
+        weights, columns = with_null(table)
+        return Looked(weights, columns, table["rows"], table["source"])
     seen = found.get("looked_at")
     if not seen:
         return None

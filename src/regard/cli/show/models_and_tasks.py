@@ -122,23 +122,33 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
         "recipe": dataclasses.asdict(cls.recipe),
         "reaches": catalogue.reached(name),
         "options": options.rows(known, docstring.meanings(cls)),
-        "example": _commands(name, given),
+        "example": f"regard train {_written(name, given)} --out runs/{name}",
+        "commands": _commands(name, given),
+        "own_input": _own_input(name),
         "picture": None,
     }
 
 
-def _commands(name: str, given: Mapping[str, Any]) -> str:
-    """What is usually done with a task: train, predict, look, compare."""
-    cls, run = TASKS[name], f"runs/{name}"
+def _commands(name: str, given: Mapping[str, Any]) -> list[str]:
+    """What can be done with a task, in order: each command uses the run of the first."""
+    cls, written, run = TASKS[name], _written(name, given), f"runs/{name}"
+    tried = " ".join(f'"{word}"' if " " in word else word for word in cls.tried)
+    return [
+        f"regard train {written} --out {run}",
+        f"regard evaluate {run}",
+        f"regard predict {run} {tried}" + (f" --figure {name}.svg" if cls.pictured else ""),
+        *([f"regard chat {run}"] if cls.conversation is not tasks.Task.conversation else []),
+        f"regard view {run}",
+        f"regard compare {written}",
+    ]
+
+
+def _own_input(name: str) -> str:
+    """How an input of one's own is given to a run; empty where texts are, which a command above shows."""
+    cls = TASKS[name]
     takes = cls.takes if cls.together else cls.takes[:1]
     read = " ".join(INPUTS[kind] for kind in takes)
-    lines = [
-        f"regard train {_written(name, given)} --out {run}",
-        f"regard predict {run} {read or '--example 0'}",
-        f"regard view {run} {read}".rstrip(),
-        f"regard compare {_written(name, given)}",
-    ]
-    return "\n".join(lines)
+    return f"regard predict runs/{name} {read}" if "FILE" in read else ""
 
 
 def _usual_task(name: str, able: list[str]) -> str:

@@ -35,7 +35,7 @@ def page(facts: Facts, width: int) -> RenderableType:
         ("Cost", _cost(facts)),
         ("What runs it here", _runs(facts)),
         ("A row without visible keys", _text(facts, "empty_row")),
-        ("Example", _example(facts)),
+        ("Commands" if facts.get("commands") else "Example", _example(facts, width)),
         ("Paper", _text(facts, "paper")),
         ("", _namesakes(facts)),
     ]
@@ -265,10 +265,27 @@ def _recipe(facts: Facts) -> RenderableType | None:
     )
 
 
-def _example(facts: Facts) -> RenderableType | None:
+def _example(facts: Facts, width: int) -> RenderableType | None:
     if not facts["example"] or facts["kind"] not in ("mechanism", "models", "tasks"):
         return None
-    return Text(facts["example"], style="green", overflow="fold")
+    commands = facts.get("commands") or [facts["example"]]
+    if facts.get("own_input"):
+        commands = [*commands, f"{facts['own_input']}   # your own"]
+    return Text("\n".join(_broken(one, width - INDENT) for one in commands), style="green", overflow="fold")
+
+
+def _broken(command: str, width: int) -> str:
+    """A command that is too long for a line, continued on the next as a shell reads it."""
+    if not command.startswith("regard "):  # lines of Python
+        return command
+    lines = [""]
+    for word in re.findall(r'"[^"]*"|\S+', command):
+        if lines[-1].strip() and len(lines[-1]) + 1 + len(word) + len(" \\") > width:
+            lines[-1] += " \\"
+            lines.append("    " + word)
+        else:
+            lines[-1] += f" {word}" if lines[-1] else word
+    return "\n".join(lines)
 
 
 def _namesakes(facts: Facts) -> RenderableType | None:

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from regard.comparison.columns import naming
 from regard.comparison.results import Row
 from regard.tasks.figures.colours import COLOURS, GRID, INK, MUTED
 from regard.tasks.measures.metrics import SHARE, Metric
@@ -104,9 +105,9 @@ class Drawing:
 
 
 def display_names(rows: Sequence[Row]) -> dict[str, str]:
-    """The display names of the contestants by label: their attention where all have the same model."""
-    by_attention = len(rows) > 1 and len({row["model"] for row in rows}) == 1
-    names = [row["attention"] if by_attention else row["label"] for row in rows]
+    """The display names of the contestants by label: without the model where all have the same."""
+    one_model = len(rows) > 1 and len({row["model"] for row in rows}) == 1
+    names = [" · ".join(row[field] for field in naming(rows)) if one_model else row["label"] for row in rows]
     return {
         row["label"]: name if names.count(name) == 1 else row["label"]
         for row, name in zip(rows, names, strict=True)

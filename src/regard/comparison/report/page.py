@@ -13,19 +13,15 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from regard import tasks
 from regard.comparison.comparison import Comparison
 from regard.comparison.figures import svg
 from regard.comparison.figures.style import FEW, NAMED, keys
 from regard.comparison.matching import WORDS
 from regard.comparison.report import summary, tables
 from regard.comparison.report.gallery import AttentionView, gallery
-from regard.comparison.results import Row, deciding, fairness, pairs, size_note
+from regard.comparison.results import Row, deciding, fairness, size_note
 from regard.comparison.table import target_note
-from regard.errors import RegardError
 from regard.observation.figure_text import readable
-from regard.registry import parse
-from regard.training.loading import load_run
 from regard.training.run_folder import durable
 
 FIGURES = "figures"
@@ -50,7 +46,7 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
     with durable.reporting(folder):
         folder.mkdir(parents=True, exist_ok=True)
     styles, split = keys(rows), summary.shown_split(rows)
-    found = _pairs(comparison)
+    found = comparison.pairs
     pictures = gallery(comparison, rows, styles, split, folder)
     script = _own("page.js")
     return _template().render(
@@ -100,22 +96,6 @@ def _template() -> jinja2.Template:
 
 def _own(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _pairs(comparison: Comparison) -> list[Row]:
-    """The paired comparisons on the deciding metric of the runs' task."""
-    run = next((run for run in comparison.outcomes if not run.error and run.test), None)
-    if run is None or len(comparison.contestants) < 2:
-        return []
-    try:
-        task = load_run(run.folder, tell=lambda text: None)[0]
-    except (RegardError, OSError):  # its folder is gone: the metric as the task has it without options
-        try:
-            task = tasks.build(parse(comparison.task)[0])
-        except RegardError:  # a plugin registered the task, and is not loaded here
-            return []
-    decides = next((metric for metric in task.metrics() if metric.name == run.metric), None)
-    return [] if decides is None else pairs(comparison, decides)
 
 
 def _kinds(views: Sequence[AttentionView]) -> set[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regard.comparison.columns import SPLITS, attention_varies, columns
+from regard.comparison.columns import SPLITS, columns, naming
 from regard.comparison.comparison import DEFAULT_COLUMNS, Comparison
 from regard.comparison.figures.style import Key, Keys
 from regard.comparison.job import Contestant
@@ -41,9 +41,7 @@ class ReportTable:
 def sortable(rows: Sequence[Row], keys: Keys, shown: Sequence[str]) -> ReportTable:
     """The contestants and the columns with these names."""
     made = columns(rows, shown)
-    names = ["model", "attention"] if attention_varies(rows) else ["model"]
-    if len(rows) > 1 and len({row["model"] for row in rows}) == 1:
-        names = ["attention"]  # the title names the model
+    names = naming(rows)  # where all have one model, the title names it
     body = []
     for index, row in enumerate(rows):
         cells = [SortableCell(row[name], row[name].lower()) for name in names]
@@ -51,7 +49,7 @@ def sortable(rows: Sequence[Row], keys: Keys, shown: Sequence[str]) -> ReportTab
             cell = column.cells[index]
             cells.append(SortableCell(cell.text, column.values[index], cell.half, cell.best, cell.unit))
         body.append((keys[row["label"]], cells))
-    return ReportTable([*names, *(" ".join(column.title) for column in made)], body, len(names))
+    return ReportTable([*names.values(), *(" ".join(column.title) for column in made)], body, len(names))
 
 
 @dataclass(frozen=True)
@@ -152,6 +150,7 @@ def facts(comparison: Comparison, row: Row, contestant: Contestant, key: Key) ->
     said = [
         ("model", row["model"]),
         ("attention", row["attention"]),
+        ("begins with the weights of", row["init_from"] or ""),
         ("parameters", exact(row["parameters"])),
         ("steps per second", exact(row["steps_per_second"])),
         ("peak memory, MiB", exact(row["peak_memory_mib"])),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from regard.core.files import opened
 from regard.errors import BadValue
+from regard.tasks.formats.reading import excerpt, wrong
 
 Pairs = set[tuple[int, int]]  # (source word, target word), from 0
 COUNTED = ("in sure", "in possible", "links", "sure")
@@ -56,10 +57,10 @@ def _read(path: str | Path, first: int) -> Iterable[tuple[Pairs, Pairs]]:
             for text in line.split():
                 match = _LINK.fullmatch(text)
                 if match is None or min(int(match[1]), int(match[3])) < first:
-                    raise BadValue(
-                        f"path: expected links such as 3-4 or 3p4, counted from {first}, "
-                        f"got {text[:40]!r} in line {number} of {path}."
-                    )
+                    raise wrong(
+                        Path(path), number,
+                        f"expected links such as 3-4 or 3p4, counted from {first}, got {excerpt(text)}.",
+                    )  # fmt: skip
                 links[match[2]].add((int(match[1]) - first, int(match[3]) - first))
             yield links["-"], links["p"]
 

@@ -128,6 +128,8 @@ def read_ontology(path: Path, encoding: str = "utf-8") -> Ontology:
         value = json.loads(read_text(path, encoding))
     except json.JSONDecodeError as error:
         raise wrong(path, error.lineno, f"not valid JSON: {error.msg}.") from None
+    except RecursionError:
+        raise wrong(path, None, "not valid JSON: nested too deeply.") from None
     slots = value.get("informable", value) if isinstance(value, dict) else None
     if not isinstance(slots, dict) or not slots:
         raise wrong(path, None, 'expected an object of slots, or {"informable": {slot: [value, …]}}.')
@@ -186,7 +188,8 @@ def _turn(path: Path, line: int, where: str, value: Any) -> Turn:
         raise wrong(path, line, f"{where}: the user says nothing ('transcript' is empty).")
     label = _pairs(path, line, f"{where}: turn_label", value.get("turn_label", []))
     state: list[tuple[str, str]] = []
-    for part in value.get("belief_state", []):
+    goals = value.get("belief_state", [])
+    for part in goals if isinstance(goals, list) else [goals]:
         if not isinstance(part, Mapping) or not isinstance(part.get("slots"), list):
             raise wrong(path, line, f"{where}: belief_state: expected objects with act and slots.")
         if part.get("act") != REQUEST:

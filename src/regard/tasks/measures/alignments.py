@@ -68,6 +68,12 @@ def mean_map(maps: Mapping[str, Tensor]) -> Tensor:
 
 def not_one_to_one(links: Pairs, targets: int) -> dict[str, float]:
     """How many target words have no link, share a source word, or have a link that crosses another; and all words."""
+    found = {kind: float(len(words)) for kind, words in unusual_words(links, targets).items()}
+    return {**found, "words": float(targets)}
+
+
+def unusual_words(links: Pairs, targets: int) -> dict[str, list[int]]:
+    """The target words that have no link, that share a source word, or that have a link that crosses another."""
     linked = {target for _, target in links}
     by_source: dict[int, set[int]] = {}
     for source, target in links:
@@ -78,8 +84,8 @@ def not_one_to_one(links: Pairs, targets: int) -> dict[str, float]:
         for source, target in links
         if any((source - other) * (target - place) < 0 for other, place in links)
     }
-    counts = (targets - len(linked), len(shared), len(crossing))
-    return {**dict(zip(NOT_ONE_TO_ONE, map(float, counts), strict=True)), "words": float(targets)}
+    found = ({*range(targets)} - linked, shared, crossing)
+    return dict(zip(NOT_ONE_TO_ONE, map(sorted, found), strict=True))
 
 
 def shape_metrics(shapes: Mapping[str, Mapping[str, float]]) -> list[tuple[Metric, State]]:

@@ -43,6 +43,7 @@ class Named(NamedTuple):
     transcript: str
     speaker: str = ""
     take: int = 0
+    listed: str = ""  # the line of the list that names it, as FILE:LINE
 
 
 Splits = dict[str, list[SoundRecording]]
@@ -185,7 +186,7 @@ def _listed(lines: Sequence[str], path: Path) -> list[Named]:
         name, tab, transcript = line.partition("\t")
         if not tab or not transcript.strip():
             raise wrong(path, number, f"expected path TAB transcript, got {excerpt(line)}.")
-        found.append(Named(name.strip(), " ".join(transcript.split())))
+        found.append(Named(name.strip(), " ".join(transcript.split()), listed=f"{path}:{number}"))
     return found
 
 
@@ -195,7 +196,10 @@ def _read(
     """The takes and the recordings of some files."""
     total = 0
     for file in files:
-        samples = resampled(read_sound(store.read(file.name, MOST_BYTES), store.shown(file.name)), rate)
+        try:
+            samples = resampled(read_sound(store.read(file.name, MOST_BYTES), store.shown(file.name)), rate)
+        except BadValue as trouble:
+            raise BadValue(f"{file.listed}: {trouble}" if file.listed else str(trouble)) from None
         total += len(samples)
         if total > MOST_SAMPLES:
             raise BadValue(

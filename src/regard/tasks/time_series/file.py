@@ -215,11 +215,11 @@ def _at_equal_steps(
     apart = np.diff(times)
     if (apart <= 0).any():
         row = int(np.argmax(apart <= 0)) + 1
-        what = "again" if apart[row - 1] == 0 else f"which is before that of line {lines[row - 1]}"
+        what = "comes again" if apart[row - 1] == 0 else f"is before that of line {lines[row - 1]}"
         raise wrong(
             path,
             lines[row],
-            f"the time {excerpt(stamps[row])} comes {what}. Sort the file by time, and keep one row for each.",
+            f"the time {excerpt(stamps[row])} {what}. Sort the file by time, and keep one row for each.",
         )
     if len(times) < 2:
         raise wrong(path, lines[0], "a single row. Expected a series.")
