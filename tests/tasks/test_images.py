@@ -16,6 +16,7 @@ from regard import tasks
 from regard.cli.main import main
 from regard.errors import BadValue
 from regard.observation.inspection import inspect_run
+from regard.tasks.figures.colours import ON_PICTURES
 from regard.tasks.formats.bad_files import PicturesRead
 from regard.tasks.pictures.patches import fold, names
 from regard.tasks.shown import Looked
@@ -325,7 +326,10 @@ def test_a_figure_shows_where_the_model_looked_on_the_picture(run):
         frame.images[0].get_array()
         for frame in task.draw("dog", task.parse({"image": str(path)}), looked).axes
     )
-    assert np.allclose(lit[8:, 8:], 200 / 255, atol=0.01) and np.allclose(lit[4:8, 4:8], 20 / 255, atol=0.01)
+    below = 0.6 * 200 / 255  # the picture, dimmed
+    colour = np.array([int(ON_PICTURES[2][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    assert np.allclose(lit[8:, 8:], 0.35 * below + 0.65 * colour, atol=0.01)
+    assert np.allclose(lit[4:8, 4:8], below, atol=0.01)
 
 
 def test_the_page_lays_attention_over_the_picture(run):

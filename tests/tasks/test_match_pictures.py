@@ -10,6 +10,7 @@ from PIL import Image
 from regard import tasks
 from regard.errors import BadValue
 from regard.tasks import digits
+from regard.tasks.formats.bad_files import PicturesRead
 from regard.tasks.match import INK, SPREAD
 from regard.tasks.pictures.digit_pictures import WORDS
 from regard.training import train
@@ -117,3 +118,13 @@ def test_a_run_with_pictures_of_files_trains_by_the_command_line_form_of_the_opt
         quiet=True,
     )  # fmt: skip
     assert result.metrics.keys() >= {"accuracy", "recall_at_1", "mrr"}
+
+
+def test_a_broken_picture_stops_the_reading_or_is_skipped_and_named(tmp_path):
+    home = folders(tmp_path / "digits")
+    (home / "train" / "3" / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(BadValue, match=r"pictures: .*broken\.png.*--bad-files skip"):
+        _ = tasks.build("match", pictures=str(home)).drawings
+    with pytest.warns(PicturesRead, match=r"1 files were skipped: .*broken\.png"):
+        drawn = tasks.build("match", pictures=str(home), bad_files="skip").drawings
+    assert [len(drawn["train"][digit]) for digit in range(10)] == [3] * 10

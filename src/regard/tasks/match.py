@@ -17,6 +17,7 @@ from regard.errors import BadValue, unknown_name
 from regard.tasks import digits
 from regard.tasks.answers.place import Place
 from regard.tasks.batch import Batch, Stream
+from regard.tasks.formats.bad_files import BadFiles
 from regard.tasks.formats.reading import Data
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.generated.draws import Draws, Generated
@@ -103,6 +104,7 @@ class MatchTask(Task):
         augment: change speed, add noise and mask parts of the training sounds, anew each time
         rate: samples per second that all sounds are brought to
         bands: mel bands of the spectrogram
+        bad_files: at a picture that cannot be read: stop, or skip it and say so
         seed: which examples are drawn
     """
 
@@ -125,9 +127,11 @@ class MatchTask(Task):
         augment: bool = True,
         rate: int = 8000,
         bands: int = 40,
+        bad_files: str = "stop",
         seed: int = 0,
     ) -> None:
         self.data, self.pictures, self.augment = data, pictures, augment
+        self.bad = BadFiles(bad_files)
         self.kinds = tuple(kinds.split("-"))
         for kind in self.kinds:
             if kind not in KINDS:
@@ -183,7 +187,7 @@ class MatchTask(Task):
     def drawings(self) -> Drawings:
         """The pictures of each digit in each split."""
         if self.pictures is not None:
-            return digit_pictures(self.pictures, digits.SIDE, self.seed)
+            return digit_pictures(self.pictures, digits.SIDE, self.bad, self.seed)
         found: Drawings = {}
         for row, digit, split in zip(*digits.images(), digits.split_of(), strict=True):
             found.setdefault(split, {}).setdefault(digit, []).append(row)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import BadValue
+from regard.tasks.formats.bad_files import BadFiles
 from regard.tasks.formats.class_folders import load_pictures
 from regard.tasks.formats.reading import Data
 
@@ -22,13 +23,14 @@ def light_on_dark(pixels: NDArray[Any]) -> NDArray[np.float32]:
     return np.asarray(1 - pixels if pixels.mean() > BRIGHT else pixels, np.float32).copy()
 
 
-def digit_pictures(data: Data, side: int, seed: int = 0) -> Drawings:
+def digit_pictures(data: Data, side: int, bad: BadFiles, seed: int = 0) -> Drawings:
     """The pictures of each digit in each split, from files of the task `images` whose classes are digits."""
     found: Drawings = {}
     try:
-        splits = load_pictures(data, side, seed=seed).splits
+        splits = load_pictures(data, side, bad=bad, seed=seed)
     except BadValue as trouble:  # which names the argument of the task `images`
         raise BadValue(f"pictures: {str(trouble).removeprefix('data: ')}") from None
+    bad.tell()
     for split, part in splits.items():
         for one in part:
             pixels = np.asarray(one.pixels, np.float32).mean(0).reshape(-1) / 255
