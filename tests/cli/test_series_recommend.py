@@ -15,10 +15,10 @@ from regard.training import load_run, train
 from regard.workbench import evaluate
 from tests.cli.trained import answered, called
 
+pytestmark = pytest.mark.slow  # they share two trained runs
 CONTEXT, HORIZON = 48, 7
 
 
-@pytest.mark.slow
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Two runs of a few steps, and the files they were trained on."""

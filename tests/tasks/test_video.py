@@ -106,7 +106,6 @@ def test_questions_are_trained_together_and_judged_apart():
     assert found["digit_accuracy"] == found["motion_accuracy"] == pytest.approx(2 / 3)
 
 
-@pytest.mark.slow
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("video") / "run"
@@ -118,11 +117,13 @@ def run(tmp_path_factory):
     return folder, found
 
 
+@pytest.mark.slow
 def test_a_small_run_begins_to_learn(run):
     evaluated = regard.evaluate(run[0], device="cpu", limit=300)
     assert evaluated["digit_accuracy"] > 0.15 or evaluated["motion_accuracy"] > 0.2
 
 
+@pytest.mark.slow
 def test_an_animated_picture_is_predicted(run, tmp_path, capsys):
     figure = digits.images()[0][7].reshape(8, 8)
     frames = [Image.fromarray(np.uint8(255 * frame)) for frame in moving(figure, 16, 4, (4, 4), (0, 4))]
@@ -143,6 +144,7 @@ def test_an_animated_picture_is_predicted(run, tmp_path, capsys):
     assert "expected at least 4 frames" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_shows_frames_below_each_other(run):
     opened = open_run(ViewOptions(str(run[0]), device="cpu"), str(run[0]), None, lambda text: None)
     assert (opened.image["rows"], opened.image["columns"]) == (16, 4)

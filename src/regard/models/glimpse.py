@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from regard.core.arguments import whole_number
 from regard.errors import unknown_name
 from regard.models.model import Model, model
+from regard.models.picture_features import PictureFeatures
 from regard.models.place_policy import PlacePolicy
 from regard.models.retina import Retina
 from regard.tasks.batch import Batch
@@ -52,6 +53,9 @@ class Glimpse(Model):
         entropy_weight: weight of the entropy of the choices in the reward
     """
 
+    attention_default: ClassVar[str] = (
+        "hard(estimator=reinforce)"  # `policy` chooses; `--attention` has no place here
+    )
     shows: ClassVar[dict[str, str]] = {"policy": "the place of each glimpse"}
     sides: Mapping[str, tuple[str | int, str | int]] = MappingProxyType({"policy": ("glimpses", "patches")})
 
@@ -85,6 +89,12 @@ class Glimpse(Model):
         self.core = nn.GRUCell(dim, dim)
         self.start = nn.Parameter(torch.zeros(dim))
         self.head = problem.answer.head(dim)
+
+    @classmethod
+    def refuses(cls, problem: Problem) -> str:
+        """Frames of a video."""
+        assert isinstance(problem.inputs, Patches)
+        return PictureFeatures.refusal(problem.inputs)
 
     def places(self) -> Tensor:
         """A row for each place, (places,dim): that of its row and that of its column added."""
