@@ -281,6 +281,7 @@ def command(folder, address, *jobs, output=subprocess.PIPE):
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_an_existing_cluster_is_joined_and_left_running(engine, untouched, tmp_path):
     import ray
 
@@ -292,6 +293,7 @@ def test_an_existing_cluster_is_joined_and_left_running(engine, untouched, tmp_p
     assert ray.nodes()[0]["Alive"]
 
 
+@pytest.mark.nightly
 def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path, slow):
     job = job_of(tmp_path, use=(STRANGERS, slow), steps=4000, save_every=1000, eval_every=1000)
     lines = Path(job.folder) / "metrics.jsonl"

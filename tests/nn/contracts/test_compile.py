@@ -15,6 +15,7 @@ LENGTHS = [37, 41, 53]  # as in the tests of the core
 # Loops over steps are unrolled, so each length would compile again: these are compiled for one length.
 AT_ONCE = [case for case in PLAIN if case.name not in SEQUENTIAL]
 IN_STEPS = [case for case in PLAIN if case.name in SEQUENTIAL]
+USUAL = ("multihead", "additive", "local-p", "static-memory", "global-query")  # the others: make nightly
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,11 @@ def assert_equal_to_eager(compiled, layer, inputs, mask):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", AT_ONCE, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case.name in USUAL else pytest.mark.nightly) for case in AT_ONCE],
+    ids=str,
+)
 def test_one_graph_serves_every_length(case):
     """Over a padded source. `aot_eager` traces the backward pass as well as what `eager` traces."""
     layer = case.build(cross=True, dtype=torch.float32)
