@@ -6,6 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
+# Inductor compiles in the test's own process: a pool of processes that is forked beside threads can wait for ever.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 import numpy as np
 import pytest
 import torch
