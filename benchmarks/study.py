@@ -59,7 +59,7 @@ QUESTIONS = (
             "language(context=256)", "--data", f"{DATA}/tinyshakespeare/input.txt",
             "--models", "decoder(layers=2,num_heads=4)", "--attention", "all", "--match", "parameters",
             "--seeds", "3", "--steps", "5000", "--batch-size", "64", "--optim.lr", "1e-3", "--eval-every", "500",
-            "--eval-limit", "256", "--device", "cuda", "--precision", "bf16-mixed", "--workers", "6",
+            "--eval-limit", "256", "--device", "cuda", "--precision", "bf16-mixed", "--workers", "8",
         ),
         margin=Margin(0.02, "2 %", relative=True),
         story=(

@@ -35,6 +35,7 @@ class Cosine(Multihead):
 
     Paper: Liu et al. 2022, section 3.3 (scaled cosine attention).
     Empty row: the heads give zeros, so the row is the bias of the last projection.
+    When to use: if the lengths of vectors should not count, or if training with dot products is unstable.
 
     Args:
         dim: width of queries and outputs.

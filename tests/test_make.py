@@ -73,7 +73,8 @@ def test_a_part_without_tests_fails_unless_arguments_choose_some(make):
 def test_nightly_runs_what_is_marked_so(make):
     code, ran, _ = make("nightly")
     assert code == 0
-    assert len(ran) == 1 and "-m nightly" in ran[0]
+    assert len(ran) == 2 and all("-m nightly" in line for line in ran)
+    assert "tests/browser" in ran[1]
 
 
 def test_quick_takes_a_sample_of_every_part_but_the_browsers(make):

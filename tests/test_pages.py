@@ -70,7 +70,7 @@ def test_the_reference_is_what_the_registries_and_docstrings_say():
     assert done.returncode == 0, f"run `python docs/make_reference.py`\n{done.stderr}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_examples_of_the_readme_pass_strict_type_checks(tmp_path):
     pytest.importorskip("mypy")
     blocks = PYTHON_BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))

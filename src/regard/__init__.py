@@ -19,14 +19,14 @@ from regard.errors import BadType, BadValue, Frozen, RegardError, Unsupported
 if TYPE_CHECKING:
     from regard import decoding, models, observation, tasks, training
     from regard.observation.observe import observe
-    from regard.workbench import attack, compare, evaluate, train, view
+    from regard.workbench import attack, compare, evaluate, export, train, view
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BadType", "BadValue", "Frozen", "Plan", "RegardError", "Summary", "Unsupported", "attack", "attend", "biases",
-    "compare", "decoding", "errors", "evaluate", "explain", "masks", "models", "nn", "normalizers", "observation",
-    "observe", "scores", "summarize", "tasks", "train", "training", "view", "weights",
+    "compare", "decoding", "errors", "evaluate", "explain", "export", "masks", "models", "nn", "normalizers",
+    "observation", "observe", "scores", "summarize", "tasks", "train", "training", "view", "weights",
 ]  # fmt: skip
 
 # Imported at first use, because they import libraries that `attend` does not need.
@@ -36,6 +36,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "compare": ("regard.workbench", "compare"),
     "decoding": ("regard.decoding", None),
     "evaluate": ("regard.workbench", "evaluate"),
+    "export": ("regard.workbench", "export"),
     "models": ("regard.models", None),
     "observation": ("regard.observation", None),
     "observe": ("regard.observation.observe", "observe"),

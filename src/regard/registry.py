@@ -11,7 +11,7 @@ import difflib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from regard.errors import BadType, BadValue, unknown_name
@@ -114,6 +114,21 @@ def parse(text: object) -> tuple[str, dict[str, Any]]:
     if call is None or not all(options):
         raise _unreadable(text)
     return call[1], {option[1]: _value(option[2], text) for option in options if option}
+
+
+def written(name: str, options: Mapping[str, Any]) -> str:
+    """The text that `parse` reads as this name with these options.
+
+    >>> written("causal", {"window": 4, "positions": "rotary(base=5)", "bias": False})
+    'causal(window=4, positions=rotary(base=5), bias=False)'
+    """
+    parts = []
+    for option, value in options.items():
+        bare = f"{option}={value}"
+        plain = isinstance(value, str) and _CALL.fullmatch(value) and len(split(value)) == 1
+        plain = plain and _value(value, bare) == value
+        parts.append(bare if plain else f"{option}={value!r}")
+    return f"{name}({', '.join(parts)})" if parts else name
 
 
 def split(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`regard.train`, `evaluate`, `compare`, `view` and `attack`: the verbs of the command line as typed functions.
+"""`regard.train`, `evaluate`, `export`, `compare`, `view` and `attack`: verbs of the command line as typed functions.
 
     result = regard.train("dates", steps=500)
     regard.evaluate(result)["exact_match"]
@@ -11,26 +11,26 @@ They run what the commands run, so a run folder of one is a run folder of the ot
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from regard.core.display import html_frame
-from regard.errors import BadType, BadValue, RegardError
+from regard.errors import BadValue, RegardError
+from regard.workbench_arguments import Files, folder_of, joined, load_plugins, named_settings, several
 
 if TYPE_CHECKING:
     from regard.attacks.report import AttackReport
     from regard.comparison.comparison import Comparison
     from regard.comparison.evaluate import Evaluation
     from regard.observation.seen import Seen
+    from regard.training.exporting.export import Exported
     from regard.training.run import Result
     from regard.viewer.page_model import PageModel
 
 Arguments = ParamSpec("Arguments")
 Found = TypeVar("Found")
-Number = TypeVar("Number", int, float)
-Files = str | Path | Sequence[str | Path]
 
 
 class MissingPackage(RegardError, ImportError):
@@ -75,22 +75,26 @@ def train(
 ) -> Result:
     """Train a model on a task, as `regard train` does. What is not given comes from the task's recipe.
 
-    resume: the folder of a run or checkpoint to go on with, or "auto" for the run in `out` if there is one.
-    use: files that register mechanisms, models or tasks of yours.
-    quiet: show no progress on stderr.
-    settings: any other setting of `regard train --help`: `batch_size=16`, `optim={"lr": 3e-4}`.
+    Args:
+        resume: the folder of a run or checkpoint to go on with, or "auto" for the run in `out` if there is one.
+        use: files that register mechanisms, models or tasks of yours.
+        quiet: show no progress on stderr.
+        settings: any other setting of `regard train --help`: `batch_size=16`, `optim={"lr": 3e-4}`.
 
     >>> # result = regard.train("dates", steps=500, optim={"lr": 2e-3})
     >>> # result.metrics["exact_match"], result.folder
     """
+    from regard.comparison.figures.run_curves import draw_run
     from regard.training.run import train as run
 
-    _load(use)
+    load_plugins(use)
     named = {
-        "task": task, "model": model, "attention": attention, "data": _joined(data), "steps": steps, "budget": budget,
+        "task": task, "model": model, "attention": attention, "data": joined(data), "steps": steps, "budget": budget,
         "seed": seed, "device": device, "precision": precision, "out": None if out is None else str(out),
     }  # fmt: skip
-    return run(_settings(named, settings), resume=None if resume is None else str(resume), quiet=quiet)
+    result = run(named_settings(named, settings), resume=None if resume is None else str(resume), quiet=quiet)
+    draw_run(result.folder)
+    return result
 
 
 @_needs_workbench
@@ -108,16 +112,40 @@ def evaluate(
 ) -> Evaluation:
     """Measure a run on a split, as `regard evaluate` does: every metric of its task, and what exactly was measured.
 
-    run: the folder of a run or of one of its checkpoints, or what `train` returned.
-    data: other files than the run's own. beam: write with so many beams. length_penalty: of beam search, by default
-        the task's own. limit: only the first examples.
+    Args:
+        run: the folder of a run or of one of its checkpoints, or what `train` returned.
+        data: other files than the run's own.
+        beam: write with so many beams.
+        length_penalty: of beam search, by default the task's own.
+        limit: only the first examples.
     """
     from regard.comparison.evaluate import evaluate_run
 
     return evaluate_run(
-        _folder(run), split, checkpoint=checkpoint, data=_joined(data), device=device, batch_size=batch_size, beam=beam,
-        length_penalty=length_penalty, limit=limit,
+        folder_of(run), split, checkpoint=checkpoint, data=joined(data), device=device, batch_size=batch_size,
+        beam=beam, length_penalty=length_penalty, limit=limit,
     )  # fmt: skip
+
+
+@_needs_workbench
+def export(
+    run: str | Path | Result,
+    to: str = "onnx",
+    out: str | Path | None = None,
+    *,
+    checkpoint: str | None = None,
+    data: Files | None = None,
+) -> Exported:
+    """Write the model of a run for other programs, as `regard export` does, and check that it answers the same.
+
+    run: the folder of a run or of one of its checkpoints, or what `train` returned.
+    to: "onnx", or "torch" for a program of `torch.export`. out: the file; by default in the run's folder.
+
+    >>> # regard.export("runs/dates-1").path
+    """
+    from regard.training.exporting.export import export_run
+
+    return export_run(folder_of(run), to, out, checkpoint=checkpoint, data=joined(data))
 
 
 @_needs_workbench
@@ -144,12 +172,14 @@ def compare(
 ) -> Comparison:
     """Train models × attentions × seeds on one task, as `regard compare` does; in a notebook it shows its report.
 
-    seeds: how many, or which. sweep: tune each contestant with so many trials first, by validation alone.
-    match: "parameters" or "flops": choose widths at which all contestants have the same size within 5 %; "none". By
-        default "parameters" for the models of the task's recipe, "none" for models that are named.
-    target: the validation score whose steps and seconds are measured; by default the best that every run reaches.
-    columns: of the printed table: "all", or names such as "speed,test,steps-to-target".
-    settings: any other setting of the runs, as in `train`.
+    Args:
+        seeds: how many, or which.
+        sweep: tune each contestant with so many trials first, by validation alone.
+        match: "parameters" or "flops": choose widths at which all contestants have the same size within 5 %; "none". By
+            default "parameters" for the models of the task's recipe, "none" for models that are named.
+        target: the validation score whose steps and seconds are measured; by default the best that every run reaches.
+        columns: of the printed table: "all", or names such as "speed,test,steps-to-target".
+        settings: any other setting of the runs, as in `train`.
 
     >>> # comparison = regard.compare("digits", models=["encoder", "lstm-attention"], steps=300)
     >>> # comparison.rows[0]["test"]["accuracy"], comparison.report
@@ -158,8 +188,8 @@ def compare(
     from regard.comparison.compare import compare as run
     from regard.comparison.plan import make_plan
 
-    _load(use)
-    named = {"task": task, "data": _joined(data), "steps": steps, "budget": budget}
+    load_plugins(use)
+    named = {"task": task, "data": joined(data), "steps": steps, "budget": budget}
     given = {
         "models": models, "attention": attention, "seeds": seeds, "sweep": sweep or None, "out": out,
         "engine": None if engine == "local" else engine, "workers": workers, "beam": beam, "match": match,
@@ -168,7 +198,7 @@ def compare(
     shown = {name: value for name, value in {**named, **given, **settings}.items() if value is not None}
     command = f"regard.compare({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
     plan = make_plan(
-        _settings(named, settings), models=models, attention=attention, seeds=seeds, sweep=sweep, out=out,
+        named_settings(named, settings), models=models, attention=attention, seeds=seeds, sweep=sweep, out=out,
         engine=engine, workers=workers, beam=beam, match=match, target=target, columns=columns, command=command,
     )  # fmt: skip
     if quiet:
@@ -234,6 +264,7 @@ def view(
     image: str | Path | None = None,
     sound: str | Path | None = None,
     table: str | Path | None = None,
+    example: int | None = None,
     generate: int | None = None,
     beams: int = 1,
     against: str | Path | None = None,
@@ -247,8 +278,8 @@ def view(
 
     what: a run (its folder, or what `train` returned), the folder of a Hugging Face model, or what `regard.observe`
         saw; for the last, `tokens` are the names of the positions and the other arguments do not apply.
-    text, image, sound, table: what the model reads; without them an example of its task. target: what it writes, in
-        place of its own words. generate: let it write so many tokens, step by step, with `beams`.
+    text, image, sound, table: what the model reads; without them an example of its task, `example` by number.
+    target: what it writes, in place of its own words. generate: let it write so many tokens, with `beams`.
     against: a second model on the same input. checkpoints: every checkpoint of a run, as a timeline.
     importance: also run the model without each head.
 
@@ -259,7 +290,7 @@ def view(
     from regard.viewer.page_model import page_model_of
 
     if isinstance(what, Seen):
-        opening = (text, target, image, sound, table, generate, against, checkpoint)
+        opening = (text, target, image, sound, table, example, generate, against, checkpoint)
         if any(value is not None for value in opening) or checkpoints or importance or beams != 1:
             raise BadValue(
                 "what: this was already observed, so nothing is opened or run. Give `tokens` alone, or the folder of a "
@@ -271,10 +302,10 @@ def view(
             "tokens: a model's own tokenizer says them. Leave it out, or pass what regard.observe saw."
         )
     options = ViewOptions(
-        str(_folder(what)), text=text, target=target, image=None if image is None else str(image),
+        str(folder_of(what)), text=text, target=target, image=None if image is None else str(image),
         sound=None if sound is None else str(sound), table=None if table is None else str(table), generate=generate,
         beams=beams, against=None if against is None else str(against), checkpoint=checkpoint, checkpoints=checkpoints,
-        importance=importance, device=device,
+        importance=importance, example=example, device=device,
     )  # fmt: skip
     return View(open_page(options))
 
@@ -305,11 +336,19 @@ def attack(
 ) -> AttackReport:
     """Attack a classifier of pictures or texts, as `regard attack` does; in a notebook it shows its table.
 
-    method: "fgsm", "pgd", "attention" or "words"; by default "pgd", for texts "words".
-    eps: one budget or several: how far a picture may move by `norm` ("linf", "l2"); for texts, the share of its words.
-    steps, step_size, restarts, start ("random", "clean"): of pgd. places: how many positions "attention" attacks.
-    words: how many words may be replaced. nearest, cosine: only by so near words.
-    against: other runs, attacked in the same way.
+    Args:
+        method: "fgsm", "pgd", "attention" or "words"; by default "pgd", for texts "words".
+        eps: one budget or several: how far a picture may move by `norm`; for texts, the share of its words.
+        norm: "linf" or "l2".
+        steps: steps of pgd.
+        step_size: the length of one of its steps.
+        restarts: how often it begins anew.
+        start: where it begins: "random" or "clean".
+        places: how many positions "attention" attacks.
+        words: how many words may be replaced.
+        nearest: only by so many nearest words.
+        cosine: only by words at least so near.
+        against: other runs, attacked in the same way.
 
     >>> # report = regard.attack("runs/digits-1", "pgd", eps=[0.03, 0.1])
     >>> # report.runs[0].rows[-1].accuracy, report.figure()
@@ -319,50 +358,10 @@ def attack(
 
     others = against if isinstance(against, Sequence) and not isinstance(against, str) else [against]
     settings = AttackSettings(
-        method, None if eps is None else _several(eps), norm, steps, step_size, restarts, start, places,
-        None if words is None else _several(words), nearest, cosine, seed,
+        method, None if eps is None else several(eps), norm, steps, step_size, restarts, start, places,
+        None if words is None else several(words), nearest, cosine, seed,
     )  # fmt: skip
     return attack_runs(
-        [_folder(run), *(_folder(other) for other in others)], settings, split, checkpoint=checkpoint,
-        data=_joined(data), device=device, batch_size=batch_size, limit=limit,
+        [folder_of(run), *(folder_of(other) for other in others)], settings, split, checkpoint=checkpoint,
+        data=joined(data), device=device, batch_size=batch_size, limit=limit,
     )  # fmt: skip
-
-
-def _several(numbers: Number | Sequence[Number]) -> tuple[Number, ...]:
-    return tuple(numbers) if isinstance(numbers, Sequence) else (numbers,)
-
-
-def _folder(run: object) -> str | Path:
-    """The folder of a run that was given as a path or as the result of its training."""
-    found = getattr(run, "folder", run)
-    if not isinstance(found, str | Path):
-        raise BadType(
-            f"run: expected the folder of a run, or what regard.train returned, got {type(run).__name__}."
-        )
-    return found
-
-
-def _joined(files: Files | None) -> str | None:
-    """Files as the command line takes them."""
-    if files is None or isinstance(files, str):
-        return files
-    return ",".join(map(str, [files] if isinstance(files, Path) else files))
-
-
-def _settings(named: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by dotted name, without those that were not given."""
-    return {name: value for name, value in [*named.items(), *_dotted(more)] if value is not None}
-
-
-def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def _load(use: Files) -> None:
-    from regard.plugins import load
-
-    load([use] if isinstance(use, str | Path) else use)

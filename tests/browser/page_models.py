@@ -75,6 +75,21 @@ def minilm() -> PageModel:
     return open_page(ViewOptions(str(minilm_folder()), text=SENTENCE))
 
 
+def live() -> PageModel:
+    """A small GPT-2 of seventeen words, which reads what is typed and writes."""
+    from tests.viewer.pretrained import save
+
+    return open_page(ViewOptions(str(save("gpt2", scratch("live"))), text="the cat sat on a mat"))
+
+
+GIRL = "Once upon a time, there was a little girl named Lily. She loved to play outside. One day,"
+
+
+def story() -> PageModel:
+    """The real Llama on the beginning of a story, as in docs/causes.md."""
+    return open_page(ViewOptions(str(story_folder()), text=GIRL))
+
+
 def hostile() -> PageModel:
     """Hostile labels on a small BERT, and two variants with hostile names."""
     model = peers.small("bert")
@@ -136,6 +151,11 @@ def large(length: int = 4096, layers: int = 12, heads: int = 12) -> PageModel:
 def long_text() -> PageModel:
     """One layer of it, for the everyday tests."""
     return large(4096, 1, 4)
+
+
+def lines_512() -> PageModel:
+    """Twelve layers of twelve heads over 512 tokens."""
+    return large(512, 12, 12)
 
 
 def vision() -> PageModel:

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from regard.cli import main as program
-from regard.cli.main import extra_of, main
+from regard.cli.main import main
+from regard.core.extras import extra_of
 
 REQUIREMENTS = [
     "torch>=2.11",
@@ -39,7 +40,7 @@ def test_the_extra_of_a_module_is_read_from_the_metadata_of_the_package(module, 
 
 
 def test_a_missing_library_ends_in_one_line_with_the_extra(monkeypatch, capsys):
-    monkeypatch.setattr(program, "_requirements", lambda: REQUIREMENTS)
+    monkeypatch.setattr(program, "requirements", lambda: REQUIREMENTS)
     monkeypatch.setitem(sys.modules, "regard.cli.common.command", None)
     monkeypatch.delitem(sys.modules, "regard.cli.common.command")
 
@@ -56,7 +57,7 @@ def test_a_missing_library_ends_in_one_line_with_the_extra(monkeypatch, capsys):
 
 
 def test_an_import_error_of_another_kind_is_not_hidden(monkeypatch):
-    monkeypatch.setattr(program, "_requirements", lambda: REQUIREMENTS)
+    monkeypatch.setattr(program, "requirements", lambda: REQUIREMENTS)
 
     def fail(arguments):
         raise ModuleNotFoundError("No module named 'my_helper'", name="my_helper")

@@ -228,6 +228,26 @@ def test_over_an_image_rows_and_pixels_get_their_share(length):
     assert {patch.get_width() for patch in left.patches} == {8 if length == 8 else 1}
 
 
+def test_each_word_that_looked_at_a_grid_of_patches_gets_a_picture_of_its_own():
+    weights = torch.zeros(7, 12)
+    weights[torch.arange(7), torch.tensor([0, 5, 11, 3, 4, 7, 8])] = 1.0
+    words = ["a", "two", "left", "of", "a", "<nine>", "$x$"]
+    attribution = Attribution(
+        weights, "where each word looked", rows=words, columns=[str(n) for n in range(12)]
+    )
+    drawing = attention.picture(attribution, "a", np.full((6, 8), 0.5), (3, 4))
+    frames = [frame for frame in drawing.figure.subfigs[0].axes if frame.images]
+    assert [frame.get_title() for frame in frames] == words
+    for frame, row in zip(frames, weights, strict=True):
+        drawn = frame.images[0].get_array()
+        coloured = np.ptp(drawn, axis=2) > 0.01  # the picture itself is grey
+        expected = np.kron(row.numpy().reshape(3, 4), np.ones((2, 2))) > 0
+        assert drawn.shape == (6, 8, 3) and np.array_equal(coloured, expected)
+    many = Attribution(torch.rand(25, 12), "patches", rows=[str(n) for n in range(25)], columns=["x"] * 12)
+    drawing = attention.picture(many, "a", np.full((6, 8), 0.5), (3, 4))
+    assert drawing.figure.subfigs[0].axes[0].get_title() == "the input"  # too many rows: a heat map beside it
+
+
 # Labels and looks
 
 

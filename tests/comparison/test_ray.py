@@ -143,6 +143,7 @@ def test_the_results_are_those_of_runs_without_a_cluster(engine, untouched, tmp_
     assert [(event.news, event.text) for event in heard] == [("done", "finished by an earlier command")]
 
 
+@pytest.mark.nightly
 def test_after_sigkill_a_job_resumes_from_its_checkpoint(engine, untouched, tmp_path, capsys):
     file, pauses = pauses_of(tmp_path, PAUSES)
     job = job_of(tmp_path, use=(STRANGERS, file))
@@ -165,6 +166,7 @@ def test_after_sigkill_a_job_resumes_from_its_checkpoint(engine, untouched, tmp_
     assert capsys.readouterr().out == ""  # Ray reports the death of its worker, but not among the results
 
 
+@pytest.mark.nightly
 def test_a_worker_that_sees_neither_folder_nor_file_is_sent_both_and_sends_the_run_back(
     engine, untouched, tmp_path, monkeypatch
 ):

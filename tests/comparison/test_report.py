@@ -11,10 +11,12 @@ import pytest
 
 from regard.comparison import report
 from regard.comparison.figures import svg
+from regard.comparison.job import Contestant
 from regard.comparison.report import tables
 from regard.comparison.results import pairs, rows
 from regard.tasks.measures.metrics import ACCURACY
 from regard.training import train
+from tests.comparison.made_up import comparison, outcome
 from tests.comparison.made_up_runs import made
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -248,7 +250,7 @@ def test_without_costs_there_is_no_such_section(tmp_path, undrawn):
     assert 'id="cost"' not in text and "steps/s" not in Page(text).text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_eighteen_contestants_fit_on_a_page(tmp_path, monkeypatch):
     drawn_only(monkeypatch)
     comparison = made(tmp_path, 18)
@@ -281,3 +283,53 @@ def test_the_matrix_turns_signs_with_the_point_of_view(three):
     assert other.difference.replace("+", "−") == turned.difference and other.difference.startswith("+")
     assert {other.word, turned.word} in ({"better", "worse"}, {"unclear"})
     assert other.claim == turned.claim
+
+
+def test_an_interval_that_leaves_the_possible_range_is_cut_and_marked(tmp_path, undrawn):
+    """Of 97, 99 and 100 %: the mean is 98.67 %, half of the t interval 4.303 · 1.528 / √3 = 3.79 points."""
+    runs = [outcome("encoder", seed, share) for seed, share in enumerate((0.97, 0.99, 1.0))]
+    runs += [outcome("transformer", seed, share) for seed, share in enumerate((0.1, 0.9, 0.5))]
+    given = comparison(runs, [Contestant("encoder"), Contestant("transformer")], out=tmp_path, costs={})
+    page = Page(written(given))
+    assert "98.7 ± 3.8 % †" in page.text and "cut there" in page.text
+    assert "95 % interval over 3 seeds: 94.87–100.00 %, cut at what is possible" in page.text
+    # Of 10, 50 and 90 %: ± 99 points on both sides of 50 %.
+    assert "50.0 % ‡" in page.text and "Too few seeds" in page.text
+
+
+def test_tables_and_figures_have_one_order_the_best_first(tmp_path, undrawn):
+    shares = {"encoder": 0.5, "transformer": 0.9, "lstm-attention": 0.7}
+    runs = [outcome(name, seed, share + 0.01 * seed) for name, share in shares.items() for seed in range(2)]
+    given = comparison(runs, [Contestant(name) for name in shares], out=tmp_path, seeds=[0, 1], costs={})
+    text = written(given)
+    body = text[text.index("<tbody>") : text.index("</tbody>")]
+    order = sorted(
+        shares, key=lambda name: body.index(f">{name}<") if f">{name}<" in body else body.index(name)
+    )
+    assert order == ["transformer", "lstm-attention", "encoder"]
+    details = text[text.index('id="details"') :]
+    assert sorted(shares, key=lambda name: details.index(f"--model {name} ")) == order
+    assert "<h1>3 models on digits</h1>" in text  # the three names would break at their hyphens
+
+
+def test_robustness_is_a_section_where_an_attack_was_kept(tmp_path, undrawn):
+    runs = [outcome(name, 0, 0.9, folder=str(tmp_path / name)) for name in ("encoder", "transformer")]
+    given = comparison(
+        runs, [Contestant("encoder"), Contestant("transformer")], out=tmp_path, seeds=[0], costs={}
+    )
+    assert "Robustness" not in Page(written(given)).text
+    for name, accuracy in (("encoder", 0.25), ("transformer", 0.5)):
+        folder = tmp_path / name / "attacks"
+        folder.mkdir(parents=True)
+        rows = [{"eps": 0.1, "choice": None, "accuracy": {"value": accuracy}}]
+        kept = {"split": "test", "clean": {"value": 0.9}, "rows": rows}
+        (folder / "pgd-test.json").write_text(json.dumps({"attack": {"method": "pgd"}, "runs": [kept]}))
+        (folder / "broken.json").write_text("{")
+        (folder / "hostile.json").write_text(json.dumps({"attack": {"method": HOSTILE}, "runs": [kept]}))
+    text = Page(written(given)).text
+    assert "pgd, test split contestant none ε = 0.1 encoder 90.0 % 25.0 % transformer 90.0 % 50.0 %" in text
+
+
+def test_the_batch_size_stands_beside_the_operations(tmp_path, undrawn):
+    text = Page(written(comparison(out=tmp_path))).text
+    assert "FLOPs per step batch size memory MiB" in text and "1.00G 32 31.2" in text

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from regard import models
+from regard import models, tasks
 from regard.errors import BadValue
 from regard.models.retina import Retina
 from regard.nn import loss_terms
+from regard.observation import inspection
 from regard.tasks import Batch, OneOf, Problem
 from regard.tasks.answers import OneOfAfterEach
 from regard.tasks.pictures.patches import cut
@@ -182,3 +183,11 @@ def test_a_problem_of_one_class_gets_the_last_logits():
 def test_an_unknown_policy_is_refused():
     with pytest.raises(BadValue, match="policy: there is no 'best'"):
         built(policy="best")
+
+
+@pytest.mark.parametrize("policy", ["random", "centre"])
+def test_a_policy_without_weights_is_inspected_and_says_so(policy):
+    task = tasks.build("glimpse(canvas=24, smallest=12, largest=12, clutter=1)")
+    model = models.build(f"glimpse(dim=16, glimpses=2, policy={policy})", task.problem).eval()
+    found = inspection.inspect_model(model, task)
+    assert not found.attributions and "no single gradient" in " ".join(found.missing)

@@ -5,8 +5,12 @@ import torch
 
 import regard
 from regard import models
+from regard.models.clue_scores import SCALE
 from regard.models.token_rows import CharacterAttention, CharacterConvolution
+from regard.nn import loss_terms
 from regard.tasks import Batch, HiddenTokens, Problem, Stream, Tags, TokenRows, Tokens
+from regard.tasks.text.word_clues import CluesSpec
+from regard.tasks.text.word_vectors import WordVectors
 
 WORDS, LETTERS, WIDTH, SHAPES = 23, 17, 7, 11
 TAGS = Tags(("O", "B-x", "I-x"))
@@ -136,3 +140,66 @@ def test_unknown_ways_to_read_characters_are_refused():
         built(characters="rnn")
     with pytest.raises(regard.RegardError, match="cell: there is no 'tcn'"):
         built(cell="tcn")
+
+
+def clued(**options):
+    vectors = torch.randn(WORDS, 4, generator=torch.Generator().manual_seed(9))
+    vectors[0] = 0
+    known = WordVectors(WORDS, width=4, vectors=vectors)
+    problem = Problem({"words": Tokens(WORDS), "vectors": known, "clues": CluesSpec(31, 6)}, TAGS)
+    model = built(problem, clue_decay=0.25, clue_dropout=0.0, **options)
+    torch.nn.init.normal_(model.clues.table.weight[1:])  # id 0 is padding, whose weights stay 0
+    torch.nn.init.normal_(model.clues.around.weight)
+    words = torch.tensor([[7, 9, 11, 5], [6, 8, 0, 0]])
+    clues = torch.randint(1, 31, (2, 4, 6), generator=torch.Generator().manual_seed(8))
+    keep = words != 0
+    clues[1, 2:] = 0
+    clues[:, :, 5] = 0
+    streams = {"words": Stream(words, keep), "vectors": Stream(words, keep), "clues": Stream(clues, keep)}
+    return model, Batch(streams, {"targets": Stream(torch.zeros(2, 4).long(), keep)})
+
+
+@torch.no_grad()
+def test_clues_add_a_linear_score_of_clues_and_of_the_vectors_around_a_word():
+    model, given = clued()
+    model.eval()
+    both = model(given)
+    own, model.clues = model.clues, None
+    rest = model(given)
+    table, around = own.table.weight, own.around.weight
+    vectors = model.given["vectors"].rows.table
+    for example, words in enumerate(([7, 9, 11, 5], [6, 8])):
+        for place, _word in enumerate(words):
+            score = rest[example, place].clone()
+            for clue in given.streams["clues"].data[example, place].tolist():
+                if clue:
+                    score += table[clue]
+            near = [words[at] if 0 <= at < len(words) else 0 for at in (place - 1, place, place + 1)]
+            score += around @ (SCALE * torch.cat([vectors[one] for one in near]))
+            assert torch.allclose(both[example, place], score, atol=1e-5)
+
+
+def test_the_weights_of_clues_are_kept_small_by_half_of_their_squares_for_each_sentence():
+    model, given = clued()
+    with loss_terms.collecting() as offered:
+        model.train()(given)
+    squares = model.clues.table.weight.square().sum() + model.clues.around.weight.square().sum()
+    assert offered[0](torch.zeros(1), torch.ones(1)).item() == pytest.approx(2 * 0.5 * 0.25 * squares.item())
+    with loss_terms.collecting() as offered:
+        model.eval()(given)
+    assert offered == []
+
+
+def test_dropped_clues_leave_the_mean_score_as_it_is():
+    model, given = clued()
+    model.clues.dropout, model.clues.around = 0.5, None
+    clues = given.streams["clues"].data
+    torch.manual_seed(0)
+    with torch.no_grad():
+        mean = torch.stack([model.clues.train()(clues, None) for _ in range(3000)]).mean(0)
+        assert torch.allclose(mean, model.clues.eval()(clues, None), atol=0.25)
+
+
+def test_a_tagger_may_leave_clues_out():
+    model = built(Problem({"words": Tokens(WORDS), "clues": CluesSpec(31, 6)}, TAGS), clues=False)
+    assert model.clues is None

@@ -169,3 +169,33 @@ def test_positions_are_named_as_the_model_cuts_them():
 def test_wrong_options_are_refused(options, words):
     with pytest.raises(BadValue, match=words):
         models.build("vit", Problem.of(PICTURE, OneOf(3)), **options)
+
+
+@pytest.mark.parametrize("spec", [PICTURE, VIDEO])
+def test_a_stem_of_convolutions_reads_each_frame_by_itself_across_the_borders_of_patches(spec):
+    model = small(spec, stem=5)
+    given = cut(pictures(spec), spec)
+    rows = model.embedding(given)
+    places = spec.rows * spec.columns
+    for frame in range(spec.frames):
+        here = slice(frame * places, (frame + 1) * places)
+        assert torch.equal(model.embedding.features(given[:, here])[0], rows[:, here])
+    changed = given.clone()
+    changed[:, 0, spec.side - 1] += 1  # the pixel in the upper right corner of the first patch
+    moved = (model.embedding(changed) - rows).abs().amax((0, 2)) > 0
+    assert moved[:2].all() and not moved[places:].any()
+    linear = small(spec).embedding
+    assert ((linear(changed) - linear(given)).abs().amax((0, 2)) > 0).tolist() == [True] + [False] * (
+        spec.frames * places - 1
+    )
+
+
+def test_every_weight_of_a_vit_with_a_stem_has_a_gradient():
+    model = small(PICTURE, stem=5).train()
+    model(batch(PICTURE)).logsumexp(-1).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_wrong_stem_is_named():
+    with pytest.raises(BadValue, match="stem"):
+        small(PICTURE, stem=-1)

@@ -56,10 +56,11 @@ def test_the_formula_is_an_indented_block_after_the_first_sentence(name):
 
 
 @by_name
-def test_paper_empty_row_options_and_example_follow_in_this_order(name):
+def test_paper_empty_row_use_options_and_example_follow_in_this_order(name):
     text = docstring(name)
-    places = [text.find(mark) for mark in ("\nPaper: ", "\nEmpty row: ", "\nArgs:\n", "\n>>> ")]
-    assert -1 not in places, dict(zip(("Paper", "Empty row", "Args", "example"), places, strict=True))
+    marks = ("\nPaper: ", "\nEmpty row: ", "\nWhen to use: ", "\nArgs:\n", "\n>>> ")
+    places = [text.find(mark) for mark in marks]
+    assert -1 not in places, dict(zip(marks, places, strict=True))
     assert places == sorted(places)
 
 

@@ -42,11 +42,6 @@ def request(form, b=B, t=T, masked=False, dtype=torch.float64):
     return layout, new(t, b, layout.drive), trained, before, keep
 
 
-def plainly(layout, drive, trained, before, keep):
-    states = plain.sequence(layout, drive, trained, before, keep)
-    return [torch.stack([state[part] for state in states]) for part in range(3)] + [states[-1].memory]
-
-
 def graded(call, arguments, pulls):
     layout, drive, trained, before, keep = arguments
     results = call(layout, drive, trained, before, keep)
@@ -59,8 +54,8 @@ def graded(call, arguments, pulls):
 def test_the_fast_steps_equal_the_plain_ones_in_results_and_every_gradient(form, masked):
     for dtype, tolerance in ((torch.float64, 1e-11), (torch.float32, 2e-4)):
         arguments = request(form, masked=masked, dtype=dtype)
-        pulls = [torch.randn_like(result) for result in plainly(*arguments)]
-        expected, found = graded(plainly, arguments, pulls), graded(op.sequence, arguments, pulls)
+        pulls = [torch.randn_like(result) for result in plain.sequence(*arguments)]
+        expected, found = graded(plain.sequence, arguments, pulls), graded(op.sequence, arguments, pulls)
         for x, y in zip(found, expected, strict=True):
             torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
 

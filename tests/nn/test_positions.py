@@ -13,7 +13,7 @@ from torch.autograd import gradcheck
 from regard.errors import BadType, BadValue
 from regard.nn import positions
 
-ENCODINGS = ["sinusoidal", "learned", "half-wave", "none"]
+ENCODINGS = ["sinusoidal", "sinusoidal-split", "learned", "half-wave", "none"]
 
 
 def by_complex_numbers(x, places, base=10000.0):
@@ -129,6 +129,7 @@ def test_rows_of_the_table_are_added_from_the_offset_on(name):
     module, x = positions.build(name, dim=5, max_length=13), torch.randn(2, 4, 5)
     tables = {
         "sinusoidal": lambda: positions.sinusoidal(13, 5),
+        "sinusoidal-split": lambda: positions.sinusoidal(13, 5)[:, [0, 2, 4, 1, 3]],
         "learned": lambda: module.table,
         "half-wave": lambda: positions.half_wave(13, 5),
         "none": lambda: torch.zeros(13, 5),

@@ -64,8 +64,9 @@ def test_layers_are_chosen_by_name_by_path_and_in_order():
     )  # fmt: skip
     expected = whole(both, names=["encoder.0", "encoder.1"])
     assert torch.allclose(rollout(both, layers="encoder"), expected, atol=1e-12)
+    unclear = Maps(Map(soft(1, 2, 7, 7), name="a.self"), Map(soft(1, 2, 7, 7), name="b.cross"))
     with pytest.raises(BadValue, match="such as 'encoder'"):
-        rollout(both)
+        rollout(unclear)
 
 
 def test_a_row_without_weight_is_the_identity():
@@ -158,3 +159,93 @@ def test_flow_is_never_less_than_rollout():
     """Rollout is one feasible flow."""
     seen = model(3, 3, 11, batch=1)
     assert bool((flow(seen) >= rollout(seen) - 1e-6).all())
+
+
+def translator(t=5, n=7, residual=0.5):
+    """An encoder of two layers and a decoder of two, as random maps."""
+    return Maps(
+        Map(soft(2, 3, n, n), name="encoder.layers.0.self_attn"),
+        Map(soft(2, 3, n, n), name="encoder.layers.1.self_attn"),
+        Map(soft(2, 3, t, t, causal=True), name="decoder.layers.0.self_attn"),
+        Map(soft(2, 3, t, n), name="decoder.layers.0.multihead_attn"),
+        Map(soft(2, 3, t, t, causal=True), name="decoder.layers.1.self_attn"),
+        Map(soft(2, 3, t, n), name="decoder.layers.1.multihead_attn"),
+    )
+
+
+def block_matrices(seen, residual, batch=0):
+    """Each site as one matrix over the decoder's and the encoder's rows together, from the first to the last."""
+    t, n = seen["decoder.layers.0.multihead_attn"].given[0].shape[2:]
+    for name in seen.names():
+        table, own = np.eye(t + n), seen[name].given[0][batch].double().numpy().mean(0)
+        mixed = (1 - residual) * own
+        if name.startswith("encoder"):
+            table[t:, t:] = residual * np.eye(n) + mixed
+        elif "multihead" in name:
+            table[:t, :t], table[:t, t:] = residual * np.eye(t), mixed
+        else:
+            table[:t, :t] = residual * np.eye(t) + mixed
+        yield table
+
+
+@pytest.mark.parametrize("residual", [0.5, 0.2])
+def test_rollout_through_encoder_and_decoder_is_the_product_of_block_matrices(residual):
+    seen = translator()
+    product = np.eye(12)
+    for table in block_matrices(seen, residual, batch=1):
+        product = table @ product
+    found = rollout(seen, residual=residual, batch=1)
+    assert found.shape == (5, 12)
+    np.testing.assert_allclose(found.numpy(), product[:5], atol=1e-12)
+    np.testing.assert_allclose(found.sum(1).numpy(), 1, atol=1e-12)
+    np.testing.assert_allclose(
+        rollout(seen, [-1], residual=residual, batch=1).numpy(), product[4:5], atol=1e-12
+    )
+
+
+def test_flow_through_encoder_and_decoder_is_the_minimum_cut():
+    torch.manual_seed(5)
+    t, n = 2, 2
+    seen = Maps(
+        Map(soft(1, 1, n, n, sharp=2.0), name="encoder.0"),
+        Map(soft(1, 1, t, t, sharp=2.0), name="decoder.0.self"),
+        Map(soft(1, 1, t, n, sharp=2.0), name="decoder.0.cross"),
+    )
+    encoder, own, cross = (0.5 * seen[name].given[0][0, 0].double().numpy() for name in seen.names())
+    # Nodes: decoder after cross (0, 1), after self (2, 3), read by the decoder (4, 5), encoded (6, 7), read (8, 9).
+    edges = {(i, 2 + i): 0.5 for i in range(2)} | {
+        (i, 6 + j): cross[i, j] for i in range(2) for j in range(2)
+    }
+    for i, j in itertools.product(range(2), range(2)):
+        edges[2 + i, 4 + j] = own[i, j] + 0.5 * (i == j)
+        edges[6 + i, 8 + j] = encoder[i, j] + 0.5 * (i == j)
+
+    def cut(start, end):
+        inner = [node for node in range(10) if node not in (start, end)]
+        sets = (set(kept) | {start} for k in range(9) for kept in itertools.combinations(inner, k))
+        return min(sum(w for (a, b), w in edges.items() if a in side and b not in side) for side in sets)
+
+    found = flow(seen)
+    for row in range(2):
+        for key, node in enumerate((4, 5, 8, 9)):
+            assert found[row, key] == pytest.approx(cut(row, node), abs=1e-7)
+
+
+def test_a_decoder_row_that_attends_to_no_source_keeps_its_own_rows():
+    seen = translator()
+    seen["decoder.layers.1.multihead_attn"].given[0][:, :, 2] = 0
+    seen["decoder.layers.0.multihead_attn"].given[0][:, :, :3] = 0
+    found = rollout(seen)
+    assert found[2, 5:].sum() == 0 and found[2].sum() == pytest.approx(1)
+
+
+def test_steps_of_a_decoder_roll_out_like_one_pass():
+    seen = translator()
+    steps = Maps(*(
+        Map(*(w[:, :, i : i + 1, : (i + 1 if "self" in name else None)] for i in range(5)), name=name)
+        if name.startswith("decoder") else Map(w, name=name)
+        for name in seen.names() for w in [seen[name].given[0]]
+    ))  # fmt: skip
+    np.testing.assert_allclose(rollout(steps, call=None).numpy(), rollout(seen).numpy(), atol=1e-12)
+    with pytest.raises(BadValue, match="do not fit together"):
+        rollout(steps, call=3)

@@ -10,8 +10,9 @@ from regard import models, tasks
 from regard.errors import BadValue
 from regard.tasks.formats.gold import Gold, error_rate, quality, read_gold, read_links, tally
 from regard.tasks.generated.toy_language import sentence
-from regard.tasks.measures.alignments import IBM1, attended_links, diagonal_links, not_one_to_one
+from regard.tasks.measures.alignments import attended_links, diagonal_links, not_one_to_one
 from regard.tasks.measures.metrics import Answered
+from regard.tasks.measures.word_models import IBM1
 from regard.training import train
 from regard.training.evaluation import evaluation_mode
 
@@ -49,6 +50,28 @@ def test_ibm_model_1_learns_the_classic_example():
     one = IBM1(pairs, rounds=1)
     at = list(one._codes).index((the + 1) * one._width + das)
     assert one._likely[at] == pytest.approx((1 / 3 + 1 / 3) / (4 / 3))
+
+
+def test_guided_rows_are_those_that_the_error_rate_reads(tmp_path):
+    """A batch of training pairs says where each row should look; one of other splits does not."""
+    path = str(written(tmp_path))
+    for rows, first in (("written", 0), ("read", 1)):
+        task = tasks.build("align", data=path, guide=1.0, rows=rows)
+        model = models.build("transformer", task.problems()[0], dim=8, layers=1, num_heads=1)
+        task.problem = model.problem
+        examples = task.examples("train")
+        batch = task.collate(examples, seeded())
+        links, guided = batch.answers["guide"].data, batch.answers["guide"].keep
+        for place, pair in enumerate(examples):
+            count = len(pair.target) - 1  # without the end
+            assert guided[place].nonzero().flatten().tolist() == list(range(first, first + count))
+            shares = task._word_model.shares(pair.source, pair.target[:-1])
+            found = links[place, first : first + count, : len(pair.source)]
+            assert torch.allclose(found, torch.from_numpy(shares).float())
+            assert links[place].sum() == pytest.approx(shares.sum(), abs=1e-5)
+        assert "guide" not in task.collate(task.examples("test"), seeded()).answers
+    with pytest.raises(BadValue, match="guide: expected 0 or more"):
+        tasks.build("align", guide=-1.0)
 
 
 def test_what_is_not_one_to_one_is_counted():

@@ -162,6 +162,24 @@ def test_batches_state_and_examples_are_as_the_problem_says():
         tasks.build("ask(figures=cats)")
 
 
+def test_only_the_chosen_kinds_of_questions_are_asked_half_of_them_relational():
+    task = tasks.build("ask(size=24, patch=6, objects=3, kinds='left,nearest,what')")
+    kinds = [task.examples("train")[number].kind for number in range(60)]
+    assert kinds[::2] == ["relational nearest"] * 30 and set(kinds[1::2]) == {"left", "what"}
+    assert sorted(task.labels) == ["circle", "no", "square", "yes"]
+    alone = tasks.build("ask(objects=4, kinds=count)")
+    assert {alone.examples("test")[number].kind for number in range(20)} == {"relational count"}
+    assert alone.labels == ["1", "2", "3", "4"]
+    colours = {
+        name
+        for number in range(20)
+        for name in (one.colour for one in alone.scene("test", number)[1].figures)
+    }
+    assert colours == {"red", "green", "blue", "orange"}  # as many as figures
+    with pytest.raises(regard.RegardError, match="kinds: there is no 'why'"):
+        tasks.build("ask(kinds='what,why')")
+
+
 def test_models_that_read_two_streams_serve_the_task():
     problem = tasks.build("ask").problem
     able = {name for name in models.names() if models.fits(models.MODELS[name], problem)}
@@ -191,6 +209,10 @@ def test_an_image_with_questions_is_answered_with_what_was_looked_at(run, tmp_pa
         assert main([*command, "--text", text]) == 0
         found += json.loads(capsys.readouterr().out)
     first, second, third = found
+    figure = tmp_path / "x.svg"
+    assert main([*command, "--text", "what is on the left?", "--figure", str(figure)]) == 0
+    assert figure.read_text().count("<image") == 1 + len(first["looked_at"].get("readings", [0]))
+    assert "over the patches" in capsys.readouterr().out or "readings" in first["looked_at"]
     assert first["output"] == "green" and second["output"] == "blue"
     assert "purple" in third["notes"][0] and not second["notes"] and len(first["looked_at"]["pieces"]) == 9
     assert main([*command]) == 2 and main([*command[:2], "--text", "what"]) == 2

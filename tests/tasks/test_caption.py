@@ -221,7 +221,16 @@ def test_a_picture_is_described_with_where_each_word_looked(run, tmp_path, capsy
     ]
     assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in seen["weights"])
     assert figure.read_text().count("<image") == len(seen["rows"]) + 1
-    assert main(command) == 0 and "where each word looked" in capsys.readouterr().out
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    assert (
+        "where each word looked" in told and "┌" not in told
+    )  # a picture has too many patches for a map of text
+    plain = [row.split() for row in told.splitlines() if row.startswith("  ")]
+    words, weights = told.splitlines()[0].partition("  →  ")[2].split(), seen["weights"]
+    assert seen["grid"] == [4, 4] and [row[0] for row in plain] == words
+    if words == seen["rows"]:
+        assert [row[1] for row in plain] == [seen["columns"][int(np.argmax(row))] for row in weights]
 
 
 def test_the_page_shows_the_picture_with_its_grid_and_the_words(run, tmp_path):

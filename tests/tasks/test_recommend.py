@@ -288,6 +288,28 @@ def test_predictions_are_the_best_items_outside_the_history():
     assert small.predict(small(batch), batch) == [[2]], "where there are fewer than ten, all of them"
 
 
+@pytest.mark.parametrize(("negatives", "calibration"), [(1, 0.0), (5, 0.75)])
+def test_with_drawn_negatives_the_loss_is_the_binary_cross_entropy_on_average(negatives, calibration):
+    problem = Problem.of(Tokens(8, length=5), NextItem(8, negatives, calibration))
+    torch.manual_seed(3)
+    model = models.build("recommender", problem, dim=6, layers=1, dropout=0.0).double().train()
+    batch = Batch.of(torch.tensor([[1, 4, 7]]), None, torch.tensor([[4, 7, 1]]))
+    with torch.no_grad():
+        outputs = model(batch)
+        found = sum(float(model.loss(outputs, batch)[0]) for _ in range(3000)) / 3000
+    expected, share = 0.0, negatives / 6  # of the seven items six are others
+    for place, right in enumerate((4, 7, 1)):
+        scores = outputs[0, place].tolist()
+        weight = share * (calibration * (1 - 1 / share) + 1 / share)
+        others = [math.log1p(math.exp(scores[item])) for item in range(1, 8) if item != right]
+        expected += weight * math.log1p(math.exp(-scores[right])) + negatives * sum(others) / 6
+    assert found == pytest.approx(expected, rel=0.02)
+    over_all = torch.nn.functional.cross_entropy(outputs[0], batch.targets[0], reduction="sum")
+    assert float(model.eval().loss(outputs, batch)[0]) == pytest.approx(float(over_all)), (
+        "validations measure all items"
+    )
+
+
 @torch.no_grad()
 def test_the_loss_of_a_batch_is_the_cross_entropy_over_all_items(tmp_path):
     task = built(tmp_path)

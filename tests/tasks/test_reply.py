@@ -9,6 +9,7 @@ import torch
 
 from regard import models, tasks
 from regard.cli.main import main
+from regard.comparison.grid import compose
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.observation import attribution
@@ -17,6 +18,7 @@ from regard.tasks.measures.distinct import distinct
 from regard.tasks.measures.metrics import Answered
 from regard.tasks.text.vocabulary import END
 from regard.training import train
+from regard.training.evaluation import Fingerprint
 
 TURNS = [
     ("thai food", "which area ?"), ("thai food", "which area ?", "the north", "the jade house is nice"),
@@ -105,6 +107,21 @@ def test_what_is_written_is_judged_against_the_reply(folder, model):
     second = metrics["distinct_2"].of(Answered(StandIn(), batch))
     # "is nice" comes twice: 8 different of 9 pairs
     assert metrics["distinct_2"].value(second) == pytest.approx(8 / 9)
+
+
+def test_models_of_both_answers_are_compared_on_the_same_replies(folder):
+    """The hash of the examples depends neither on how a model reads them nor on the size of batches."""
+    found = set()
+    for model, size in (("transformer", 3), ("transformer", 2), ("decoder", 3), ("decoder", 1)):
+        task = tasks.build("reply", data=str(folder))
+        posed(task, model)
+        digest, examples = Fingerprint(), task.examples("test")
+        for begin in range(0, len(examples), size):
+            digest.add(task.collate(examples[begin : begin + size], seeded()))
+        found.add(digest.hexdigest)
+    assert len(found) == 1
+    kept = compose({"task": "reply", "data": str(folder)}, ["transformer", "decoder"])
+    assert [one.label for one in kept.contestants] == ["transformer", "decoder"] and not kept.left_out
 
 
 def test_variety_merges_as_if_all_texts_were_one_batch():

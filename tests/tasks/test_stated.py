@@ -26,6 +26,8 @@ def test_every_field_of_language_sound_time_items_graphs_pictures_and_actions_st
         "graph",
         "align",
         "images",
+        "video",
+        "caption",
         "detect",
         "segment",
         "glimpse",

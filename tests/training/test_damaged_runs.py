@@ -120,7 +120,7 @@ FILES = st.integers(0, 10**6)
 
 @pytest.mark.slow
 @given(FILES, st.sampled_from(sorted(set(DAMAGES) - {"nest"})), st.floats(0, 1))
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 def test_damage_anywhere_gives_the_right_answer_or_an_error(made, tmp_path_factory, number, how, share):
     run = damage(made, Path(made.run.parent), made.files[number % len(made.files)], how, share)
     assert_right_or_an_error(made, run)

@@ -40,7 +40,7 @@ def logged(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_sigkill_at_random_moments_changes_nothing(tmp_path, uninterrupted, seed):
     own, run = random.Random(seed), tmp_path / "run"
     kills = 0

@@ -19,7 +19,7 @@ SETTINGS = ["train", "toy", "--steps", "6", "--log-every", "1", "--save-every", 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.parametrize("attempt", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2))])
 def test_of_two_runs_started_in_one_folder_exactly_one_trains(tmp_path, attempt):
     out = tmp_path / "run"
     logs = []

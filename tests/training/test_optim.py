@@ -14,7 +14,7 @@ def rates(schedule, warmup=5, steps=23, lr=0.7):
     return [optim.rate(Optim(lr=lr, warmup=warmup, schedule=schedule), step, steps) for step in range(steps)]
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "inverse-root", "constant"])
+@pytest.mark.parametrize("schedule", ["cosine", "inverse-root", "halving", "constant"])
 def test_the_learning_rate_rises_linearly_to_its_peak(schedule):
     assert rates(schedule)[:5] == pytest.approx([0.7 * n / 5 for n in (1, 2, 3, 4, 5)])
     assert max(rates(schedule)) == pytest.approx(0.7)
@@ -33,9 +33,29 @@ def test_inverse_root_is_vaswanis_formula():
     assert found == pytest.approx(want)
 
 
+def test_halving_halves_the_rate_after_each_quarter_of_the_steps_that_follow_the_warm_up():
+    # 18 steps after 5 of warm-up: quarters end after 4.5, 9 and 13.5 of them.
+    assert rates("halving")[5:] == pytest.approx([0.7] * 5 + [0.35] * 4 + [0.175] * 5 + [0.0875] * 4)
+    assert optim.rate(Optim(lr=0.8, warmup=0, schedule="halving"), 900, 10) == pytest.approx(0.1), (
+        "no further"
+    )
+
+
+def test_sgd_moves_against_the_gradient_alone():
+    layer = nn.Linear(3, 2)
+    before = {name: one.detach().clone() for name, one in layer.named_parameters()}
+    built = optim.build(layer, Optim(optimizer="sgd", lr=0.1, weight_decay=0.0))
+    layer(torch.tensor([[1.0, -2.0, 0.5]])).sum().backward()
+    built.step()
+    moved = torch.tensor([1.0, -2.0, 0.5]).expand(2, 3)
+    assert torch.allclose(layer.weight, before["weight"] - 0.1 * moved)
+    assert torch.allclose(layer.bias, before["bias"] - 0.1)
+    assert optim.optimizer_state(built, layer) == {}, "it has nothing to remember"
+
+
 def test_constant_stays_and_without_warm_up_the_rate_starts_at_its_peak():
     assert rates("constant")[5:] == [0.7] * 18
-    for schedule in ("cosine", "inverse-root", "constant"):
+    for schedule in ("cosine", "inverse-root", "halving", "constant"):
         assert rates(schedule, warmup=0)[0] == pytest.approx(0.7)
 
 
@@ -80,7 +100,7 @@ def test_embeddings_decay_where_that_is_asked_for():
     assert len(built.param_groups[0]["params"]) == 5 and built.param_groups[0]["weight_decay"] == 0.2
 
 
-@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+@pytest.mark.parametrize("name", ["adamw", "rmsprop", "sgd"])
 def test_the_optimiser_state_survives_a_round_trip(name):
     nets = [Net(), Net()]
     nets[1].load_state_dict(nets[0].state_dict())

@@ -15,7 +15,8 @@ from regard.core.request import Request
 from regard.implementations import reference
 from regard.implementations.triton import additive, additive_backward, additive_strips
 from regard.implementations.triton.blocks import prepare
-from regard.implementations.triton.launch import Backward, KernelWork
+from regard.implementations.triton.dot import Backward
+from regard.implementations.triton.kernel_work import KernelWork
 from tests.contracts.harness import assert_within
 from tests.contracts.orders import ORIGINAL, draw_order
 from tests.triton.conftest import DEVICE

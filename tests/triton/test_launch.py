@@ -1,4 +1,7 @@
-"""How kernels are launched: with or without the copy engine, and again without checking every argument."""
+"""How kernels are launched: with or without the copy engine, and again by Triton's C function."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -6,7 +9,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import regard
 from regard import biases, masks
-from regard.implementations.triton import blocks, launch, relaunch
+from regard.core import plan
+from regard.implementations.triton import blocks, kernel_work, launching, raw_launches
 
 from .conftest import DEVICE, GPU
 
@@ -45,64 +49,229 @@ def test_rows_of_every_width_and_layout_give_what_the_reference_gives(name, widt
 
 def test_the_copy_engine_is_asked_only_for_rows_it_can_read():
     rows = torch.zeros(2, 3, 5, 16, device=DEVICE)
-    assert launch.copied_in_bulk(rows, rows.transpose(1, 2))
-    assert not launch.copied_in_bulk(rows, rows[..., :12])
-    assert not launch.copied_in_bulk(rows[:1].expand(2, -1, -1, -1))
-    assert not launch.copied_in_bulk(torch.zeros(2, 3, 5, 17, device=DEVICE)[..., 1:])
-    single = launch.described(torch.zeros(1, 3, 5, 16).as_strided((1, 3, 5, 16), (7, 80, 16, 1)), 4)
+    assert kernel_work.copied_in_bulk(rows, rows.transpose(1, 2))
+    assert not kernel_work.copied_in_bulk(rows, rows[..., :12])
+    assert not kernel_work.copied_in_bulk(rows[:1].expand(2, -1, -1, -1))
+    assert not kernel_work.copied_in_bulk(torch.zeros(2, 3, 5, 17, device=DEVICE)[..., 1:])
+    single = kernel_work.described(torch.zeros(1, 3, 5, 16).as_strided((1, 3, 5, 16), (7, 80, 16, 1)), 4)
     assert single.strides == [16, 80, 16, 1] and single.block_shape == [1, 1, 4, 16]
 
 
+class PyCUtensorMap:
+    """Stands in for Triton's tensor map, which is known by its name."""
+
+    def __init__(self, address, pattern):
+        self.address, self.shape = address, tuple(pattern.shape)
+
+
+def _python_part(launcher):
+    """What Triton's Python code does around its C function, for kernels that take descriptors."""
+
+    def inner(*arguments):
+        head, values = (
+            (arguments[:-1], arguments[-1])
+            if isinstance(arguments[-1], tuple)
+            else (arguments[:9], arguments[9:])
+        )
+        flat = []
+        for value in values:
+            if isinstance(value, TensorDescriptor):
+                flat += [PyCUtensorMap(value.base.data_ptr(), value), *value.shape, *value.strides]
+            else:
+                flat.append(value)
+        return launcher(*head, tuple(flat)) if isinstance(arguments[-1], tuple) else launcher(*head, *flat)
+
+    return inner
+
+
+class _Run:
+    """Triton's launcher of one kernel: `nested` as in its later versions."""
+
+    def __init__(self, noted, nested):
+        self.nested, self.launch = nested, _python_part(lambda *arguments: noted.append(arguments))
+
+    def __call__(self, x, y, z, stream, function, metadata, for_hooks, enter, leave, *values):
+        head = (x, y, z, stream, function, metadata, for_hooks, enter, leave)
+        self.launch(*head, values) if self.nested else self.launch(*head, *values)
+
+
 class _Kernel:
-    """Stands in for a Triton kernel and records its launches."""
+    """Stands in for a Triton kernel and records its launches: by Triton, and by its C function."""
 
-    arg_names = ("A", "size", "B", "C")
+    arg_names = ("A", "size", "B", "C", "D")
+    function, packed_metadata = 77, (4, 1, 0)
+    metadata = SimpleNamespace(global_scratch_size=0, profile_scratch_size=0)
 
-    def __init__(self):
+    def __init__(self, nested=False):
         self.first, self.later = [], []
+        self.run = _Run(self.later, nested)
 
     def __getitem__(self, grid):
-        def run(*values, **named):
-            (self.later if values else self.first).append((grid, values or named))
+        def run(**named):
+            self.first.append((grid, named))
             return self
 
         return run
 
 
-def test_a_second_launch_has_the_same_arguments_with_the_new_tensors(monkeypatch):
-    monkeypatch.setattr(relaunch, "INTERPRETED", False)
-    kernel, memory = _Kernel(), {}
+@pytest.fixture
+def raw(monkeypatch):
+    """Launch as on a GPU."""
+    monkeypatch.setattr(launching, "INTERPRETED", False)
+    monkeypatch.setattr(launching, "refusal", lambda device: None)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 5, raising=False)
 
-    def call(a, b, key="key", size=7):
-        def arguments():
-            described = TensorDescriptor.from_tensor(b, [2, 4])
-            return {"C": (1, 2), "B": described, "A": a, "size": size, "num_warps": 4}
 
-        relaunch.launch(kernel, 5, memory, key, {"A": a, "B": b}, arguments)
+def _launch(kernel, table, first, second):
+    arguments = {
+        "A": first,
+        "size": 7,
+        "B": TensorDescriptor.from_tensor(second, [2, 4]),
+        "C": (1, table),
+        "D": 0.5,
+    }
+    return launching.Launch(kernel, (5, 1, 1), arguments, ["B", "A"])
 
+
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_a_second_launch_passes_to_the_c_function_what_triton_passed_with_the_new_tensors(raw, nested):
+    kernel, table = _Kernel(nested), torch.zeros(3)
     one, two, three = (torch.full((4, 4), float(n)) for n in (1, 2, 3))
-    call(one, two)
-    call(three, one)
-    assert len(kernel.first) == 1 and kernel.first[0][0] == (5,)
-    grid, (a, size, b, c) = kernel.later[0]
-    assert grid == (5, 1, 1) and a is three and size == 7 and c == (1, 2)
-    assert b.base is one and b.shape == two.shape and b.block_shape == [2, 4] and b.padding == "zero"
-    assert memory["key"].values[0] is None and memory["key"].values[2].base is None  # no tensor is kept
-    call(one, two, key="another", size=8)
-    assert len(kernel.first) == 2 and len(memory) == 2
+    launch = _launch(kernel, table, one, two)
+    assert launch.arguments["A"] is None and launch.gaps[0][2].base is None  # no tensor is kept
+    launch(two, one)
+    launch(one, three)
+    launch(one, three)
+    assert len(kernel.first) == 1 and kernel.first[0][0] == (5, 1, 1) and len(kernel.later) == 2
+    head, values = kernel.later[0][:9], kernel.later[0][9] if nested else kernel.later[0][9:]
+    assert head == (5, 1, 1, 5, 77, (4, 1, 0), None, None, None)
+    a, size, b, *described, constants, number = values
+    assert (a, size, number) == (three.data_ptr(), 7, 0.5) and constants == (1, table.data_ptr())
+    assert b.address == one.data_ptr() and b.shape == (4, 4) and described == [4, 4, 4, 1]
+    again = kernel.later[1][9] if nested else kernel.later[1][9:]
+    assert again[2] is b  # the map of an address is made once
 
 
-def test_unaligned_tensors_are_checked_in_every_launch(monkeypatch):
-    monkeypatch.setattr(relaunch, "INTERPRETED", False)
-    kernel, memory = _Kernel(), {}
-    odd = torch.zeros(9)[1:]
+def test_the_same_tensor_may_be_passed_twice(raw):
+    kernel, one = _Kernel(), torch.ones(4, 4)
+    launch = _launch(kernel, torch.zeros(3), one, one)
+    launch(one, one)
+    launch(one, one)
+    assert kernel.later[0][9] == one.data_ptr() and kernel.later[0][11].address == one.data_ptr()
 
-    def arguments():
-        return {"A": odd, "size": 1, "B": None, "C": None}
 
+def test_launches_go_through_triton_where_raw_ones_are_refused_or_watched(raw, monkeypatch):
+    kernel, rows = _Kernel(), torch.zeros(4, 4)
+    launch = _launch(kernel, rows, rows, rows)
+    monkeypatch.setattr(launching, "refusal", lambda device: "not checked")
+    launch(rows, rows)
+    launch(rows, rows)
+    assert len(kernel.first) == 2 and not kernel.later
+    monkeypatch.setattr(launching, "refusal", lambda device: None)
+    launch(rows, rows)
+    monkeypatch.setattr(launching, "watched", lambda: True)
+    launch(rows, rows)
+    assert len(kernel.first) == 4 and not kernel.later
+    monkeypatch.setattr(launching, "watched", lambda: False)
+    launch(rows, rows)
+    assert len(kernel.first) == 4 and len(kernel.later) == 1
+
+
+def test_unaligned_tensors_have_no_launches_to_repeat():
+    prepared = blocks.prepare(None, None, (1, 1, 4, 4), torch.device("cpu"))
+    odd, even = torch.zeros(65)[1:].view(1, 1, 4, 16), torch.zeros(1, 1, 4, 16)
+    score = regard.scores.dot()
+    assert kernel_work.find_launches(prepared, odd, even, even, score, 1.0) is None
+    assert kernel_work.find_launches(prepared, even, even, even, score, 1.0, others=(odd,)) is None
+    known = kernel_work.find_launches(prepared, even, even, even, score, 1.0)
+    assert known is kernel_work.find_launches(prepared, even, even, even, score, 1.0)
+    assert known is not kernel_work.find_launches(prepared, even, even, even, score, 0.5)
+
+
+def test_what_code_is_compiled_for_is_told_from_the_arguments():
+    parameters = [
+        SimpleNamespace(is_constexpr=constant, do_not_specialize=plain)
+        for constant, plain in ((False, False), (False, False), (False, True), (False, True), (True, False))
+    ]
+    kernel, rows = SimpleNamespace(params=parameters), torch.zeros(9)
+
+    def kinds(tensor=rows, number=5, plain=5, numbers=(5, 5), constant="x"):
+        return launching._kinds(kernel, (tensor, number, plain, numbers, constant))
+
+    same = [{"number": 7}, {"plain": 16}, {"plain": 1}, {"numbers": (6, 7)}, {"tensor": torch.zeros(4)}]
+    assert all(kinds(**change) == kinds() for change in same)
+    other = [
+        {"number": 1}, {"number": 32}, {"number": 2**31}, {"plain": 2**31}, {"numbers": (5, 1)}, {"numbers": (16, 5)},
+        {"numbers": (5, 5, 5)}, {"tensor": rows[1:]}, {"tensor": rows.double()}, {"tensor": None}, {"constant": "y"},
+        {"number": 5.0},
+    ]  # fmt: skip
+    assert all(kinds(**change) != kinds() for change in other)
+
+
+def test_a_failed_check_of_raw_launches_says_what_failed(monkeypatch):
+    def fail(device):
+        raise AttributeError("no launcher")
+
+    monkeypatch.setattr(raw_launches, "_compare", fail)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    why = raw_launches._checked(torch.device("cuda", 0))
+    assert "AttributeError: no launcher" in why
+    monkeypatch.setattr(raw_launches, "_REFUSAL", [why])
+    assert plan._reason("triton").endswith("raised AttributeError: no launcher")
+    monkeypatch.setattr(raw_launches, "_REFUSAL", [])
+    assert plan._reason("triton") == plan._REASONS["triton"]
+
+
+@pytest.mark.parametrize("name", _MASKS)
+def test_calls_that_repeat_a_signature_give_the_same_bits(name):
+    rows = [_rows(1, 2, 35, 16, seed=n) for n in range(3)]
+    upstream = _rows(1, 2, 35, 16, seed=3).detach()
+
+    def call(given):
+        output = regard.attend(*given, mask=_MASKS[name], impl="triton")
+        return [output, *torch.autograd.grad(output, given, upstream)]
+
+    first = call(rows)
     for _ in range(2):
-        relaunch.launch(kernel, 1, memory, "key", {"A": odd}, arguments)
-    assert len(kernel.first) == 2 and not memory
+        assert all(torch.equal(a, b) for a, b in zip(call(rows), first, strict=True))
+    moved = [part.detach().clone().requires_grad_() for part in rows]
+    assert all(torch.equal(a, b) for a, b in zip(call(moved), first, strict=True))
+    only_keys = regard.attend(rows[0].detach(), *rows[1:], mask=_MASKS[name], impl="triton")
+    assert torch.equal(torch.autograd.grad(only_keys, rows[1], upstream)[0], first[2])
+
+
+def test_kept_launches_hold_no_tensor_of_a_call():
+    given, mask = (
+        [_rows(1, 1, 19, 16, seed=n) for n in range(3)],
+        masks.window(6, 1) | masks.global_tokens([2]),
+    )
+    output = regard.attend(*given, mask=mask, impl="triton")
+    torch.autograd.grad(output, given, torch.ones_like(output))
+    prepared = blocks.prepare(
+        mask, None, (1, 1, 19, 19), torch.device(DEVICE, 0) if GPU else torch.device("cpu")
+    )
+    kept = [launch for known in prepared.launches.values() for launch in known.values()]
+    assert len(kept) == 4
+    own = {
+        id(tensor)
+        for tensor in (
+            *prepared.tables,
+            *[t for one in prepared.cached_lists.values() for t in (one.index, one.counts)],
+        )
+    }
+    for launch in kept:
+        tensors = [value for value in launch.arguments.values() if isinstance(value, torch.Tensor)]
+        assert all(id(tensor) in own or tensor.dtype == torch.int32 for tensor in tensors)
+
+
+def test_a_repeated_call_can_be_differentiated_twice():
+    rows, found = [_rows(1, 1, 5, 16, seed=n) for n in range(3)], []
+    for impl in ("reference", "triton", "triton"):
+        output = regard.attend(*rows, mask=masks.causal(), impl=impl)
+        (slope,) = torch.autograd.grad(output.square().sum(), rows[0], create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum(), rows[1])[0])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[2], found[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_mask_with_tensors_is_prepared_once_and_let_go_with_it():

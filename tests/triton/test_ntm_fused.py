@@ -6,10 +6,10 @@ They run on a GPU where there is one, in Triton's interpreter elsewhere.
 import pytest
 import torch
 
-from regard.nn.ntm import forward, fused, op
+from regard.nn.ntm import forward, fused, op, plain
 from regard.nn.ntm.layout import MachineLayout
 from tests.nn.ntm_machines import build, by_form, inputs
-from tests.nn.test_ntm_steps import graded, plainly
+from tests.nn.test_ntm_steps import graded
 from tests.nn.test_ntm_steps import request as usual_request
 
 GPU = torch.cuda.is_available()
@@ -49,8 +49,8 @@ def frozen(arguments):
 def compare(arguments):
     """Results and every gradient, against the plain steps."""
     assert fused.takes(arguments[0], arguments[1])
-    pulls = [torch.randn_like(result) for result in plainly(*arguments)]
-    expected, found = graded(plainly, arguments, pulls), graded(op.sequence, arguments, pulls)
+    pulls = [torch.randn_like(result) for result in plain.sequence(*arguments)]
+    expected, found = graded(plain.sequence, arguments, pulls), graded(op.sequence, arguments, pulls)
     for x, y in zip(found, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=TOLERANCE, atol=TOLERANCE)
 
@@ -72,10 +72,10 @@ def test_in_float32_they_are_as_near_to_the_truth_as_the_plain_steps():
         return type(tensors)(*[x.detach().float().requires_grad_() for x in tensors])
 
     near = (exact[0], exact[1].detach().float().requires_grad_(), rounded(exact[2]), rounded(exact[3]), None)
-    pulls = [torch.randn_like(result) for result in plainly(*exact)]
-    truth = graded(plainly, exact, pulls)
+    pulls = [torch.randn_like(result) for result in plain.sequence(*exact)]
+    truth = graded(plain.sequence, exact, pulls)
     errors = []
-    for way in (plainly, op.sequence):
+    for way in (plain.sequence, op.sequence):
         found = graded(way, near, [pull.float() for pull in pulls])
         errors.append(
             max(float((x - y).detach().norm() / y.norm().detach()) for x, y in zip(found, truth, strict=True))
@@ -115,7 +115,7 @@ def test_results_that_nobody_used_need_no_gradient_and_repeats_give_the_same_bit
     def only_seen(call):
         return torch.autograd.grad(call(*arguments)[0], wanted, pull)
 
-    first, again, expected = only_seen(op.sequence), only_seen(op.sequence), only_seen(plainly)
+    first, again, expected = only_seen(op.sequence), only_seen(op.sequence), only_seen(plain.sequence)
     for x, y, z in zip(first, again, expected, strict=True):
         assert torch.equal(x, y)
         torch.testing.assert_close(x, z, rtol=TOLERANCE, atol=TOLERANCE)

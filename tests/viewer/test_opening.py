@@ -130,6 +130,9 @@ def test_the_memory_of_a_turing_machine_is_shown_step_by_step(runs):
     page_model = opened(runs["copy"])
     scene = page_model.scene()
     assert scene["memory"] == {"write": [0], "read": [1]} and scene["start"] == "memory"
+    steps = scene["sites"][0]["calls"][0]["queries"]
+    assert [len(scene["bits"][name]) for name in ("input", "output")] == [steps, steps]
+    assert {bit for row in scene["bits"]["input"] for bit in row} <= {0.0, 1.0}
     assert scene["sites"][0]["rows"] == "steps" and scene["sites"][0]["calls"][0]["keys"] == 8
     torch.testing.assert_close(
         weights(page_model).sum(-1), torch.ones(scene["sites"][0]["calls"][0]["queries"])
@@ -228,7 +231,15 @@ def test_a_classifier_shows_its_answer(runs):
     assert len(variant["answer"]["others"]) == min(5, len(odds) - 1)
     digit = opened(runs["digits"]).scene()["variants"][0]["answer"]
     assert digit["text"].split()[0] in [str(n) for n in range(10)] and len(digit["others"]) == 5
-    assert opened(runs["dates"], text=DATE).scene()["variants"][0]["answer"] is None
+
+
+def test_a_translation_shows_its_text_with_its_probability(runs):
+    answer = opened(runs["dates"], text=DATE, target="1979-05-03").scene()["variants"][0]["answer"]
+    shares = [share for _, share in answer["others"]]
+    assert len(shares) == len("1979-05-03") + 1  # with the end
+    assert answer["text"].startswith("“1979-05-03” ")
+    mean = float(torch.tensor(shares, dtype=torch.float64).log().mean().exp())
+    assert answer["text"].endswith(f"({100 * mean:.1f} % per token)")
 
 
 def test_maps_over_different_kinds_of_positions_are_not_compared(runs):

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+import regard
 from regard.errors import BadValue
+from regard.observation.analysis.flow import flow
+from regard.observation.analysis.rollout import rollout
 from regard.viewer.page_model import PageModel, Variant, page_model_of
 from regard.viewer.requests import NotFound, RequestHandler
 from tests.viewer.stand_ins import Seen, StandIn, random_map, small_page_model
@@ -258,3 +261,47 @@ def test_concurrent_requests_get_the_same_results_as_sequential_ones():
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda question: answers.answer(*question), questions * 3))
     assert together == alone * 3
+
+
+def test_examples_of_a_batch_are_shown_one_by_one():
+    torch.manual_seed(3)
+    model = torch.nn.MultiheadAttention(12, 3, batch_first=True).eval()
+    given = torch.randn(3, 5, 12)
+    with torch.no_grad(), regard.observe(model) as seen:
+        model(given, given, given)
+    page_model = page_model_of(seen, [list("abcde"), list("vwxyz")])
+    scene = page_model.scene()
+    assert [one["name"] for one in scene["variants"]] == ["example 0", "example 1"] and scene["start"] is None
+    assert scene["tokens"]["tokens"] == list("abcde") and scene["variants"][1]["tokens"]["tokens"] == list(
+        "vwxyz"
+    )
+    expected = seen[seen.names()[0]].weights(rows=[2], heads=[1])[:, 0, 0]
+    handler = RequestHandler(page_model)
+    for variant in (0, 1):
+        which = {"variant": str(variant), "site": "0", "head": "1"}
+        row = torch.frombuffer(
+            bytearray(handler.answer("row", {**which, "row": "2"})[1]), dtype=torch.float32
+        )
+        torch.testing.assert_close(row, expected[variant], atol=1e-6, rtol=0)
+        top = json.loads(handler.answer("top", {**which, "top": "2"})[1])
+        assert top["keys"][2] == expected[variant].topk(2).indices.tolist()
+    assert len(page_model_of(seen).variants) == 3  # without labels every example
+    assert len(page_model_of(seen, list("abcde")).variants) == 1  # the labels belong to the first
+    with pytest.raises(BadValue, match="lists for 3 examples, got 4"):
+        page_model_of(seen, [list("abcde")] * 4)
+
+
+@pytest.mark.parametrize("kind", ["rollout", "flow"])
+def test_a_decoder_is_followed_into_its_encoder(kind):
+    labels = {"tokens": list("abcde"), "targets": list("xyz"), "read": list("_xy")}
+    sites = [("encoder.0", 5, 5), ("decoder.0.self", 3, 3), ("decoder.0.cross", 3, 5)]
+    seen = Seen([StandIn(name, [random_map(2, rows, keys)]) for name, rows, keys in sites])
+    page_model = PageModel("x", [Variant("v", seen, labels)], two_sides=True)
+    analysis = {"rollout": rollout, "flow": flow}[kind](seen, [2])[0].float()
+    handler = RequestHandler(page_model)
+    for site, expected in ((1, analysis[:3]), (2, analysis[3:])):
+        _, content = handler.answer(kind, {"row": "2", "site": str(site)})
+        torch.testing.assert_close(torch.frombuffer(bytearray(content), dtype=torch.float32), expected)
+    own = torch.frombuffer(bytearray(handler.answer(kind, {"row": "2", "site": "0"})[1]), dtype=torch.float32)
+    expected = {"rollout": rollout, "flow": flow}[kind](seen, [2], layers=["encoder.0"])[0].float()
+    torch.testing.assert_close(own, expected)

@@ -1,6 +1,7 @@
 """Hugging Face models from folders, opened for the viewer."""
 
 import json
+import math
 import shutil
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+import regard
 from regard.errors import BadValue
 from regard.viewer.opening import ViewOptions, open_page
 from regard.viewer.opening.pretrained import pieces_of
@@ -15,7 +17,9 @@ from regard.viewer.requests import RequestHandler
 
 pytest.importorskip("transformers")
 
-from tests.viewer.pretrained import MAKERS, save
+import transformers
+
+from tests.viewer.pretrained import MAKERS, WORDS, save
 
 TEXT = "the cat sat on a mat and it looked at the dog"
 
@@ -179,9 +183,44 @@ def test_a_tagger_answers_with_its_labelled_tokens(folders):
     assert found and variant["answer"]["text"].startswith(", ".join(told[:8]))
 
 
-def test_models_that_are_not_classifiers_have_no_answer(folders):
-    for kind in ("bert", "gpt2", "t5"):
-        assert opened(folders[kind], text=TEXT).scene()["variants"][0]["answer"] is None
+def test_a_model_without_a_head_has_no_answer(folders):
+    assert opened(folders["bert"], text=TEXT).scene()["variants"][0]["answer"] is None
+
+
+def test_the_answer_of_a_decoder_is_its_next_token_with_its_probability(folders):
+    answer = opened(folders["gpt2"], text=TEXT).scene()["variants"][0]["answer"]
+    model, tokenizer = read_back(folders["gpt2"], transformers.GPT2LMHeadModel)
+    odds = model(**tokenizer(TEXT, return_tensors="pt")).logits[0, -1].softmax(-1)
+    best = odds.argsort(descending=True).tolist()
+    assert answer["text"] == f"next “{WORDS[best[0]]}” {100 * odds[best[0]]:.1f} %"
+    assert [label for label, _ in answer["others"]] == [f"“{WORDS[number]}”" for number in best[1:6]]
+
+
+def test_the_answer_of_an_encoder_decoder_is_its_text_with_its_probability(folders):
+    answer = opened(folders["t5"], text=TEXT, target="the dog sat").scene()["variants"][0]["answer"]
+    model, tokenizer = read_back(folders["t5"], transformers.T5ForConditionalGeneration)
+    target = tokenizer("the dog sat", return_tensors="pt")["input_ids"]
+    inputs = tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    loss = model(input_ids=inputs, labels=target).loss.item()  # the mean over the tokens
+    count = target.shape[1]
+    whole, each = written_share(math.exp(-count * loss)), f"{100 * math.exp(-loss):.1f} % per token"
+    assert answer["text"] == f"“the dog sat” {whole} ({each})"
+    assert [label for label, _ in answer["others"]] == [f"“{word}”" for word in ("the", "dog", "sat")]
+
+
+def written_share(share):
+    return f"{100 * share:.1f} %" if share >= 0.0005 else f"{100 * share:.1e} %"
+
+
+def test_a_generated_text_carries_the_product_of_its_steps(folders):
+    scene = opened(folders["gpt2"], text="the cat", generate=3).scene()
+    shares = [step["probability"] for step in scene["generation"]["steps"]]
+    mean = math.prod(shares) ** (1 / len(shares))
+    assert f"{100 * mean:.1f} % per token" in scene["variants"][0]["answer"]["text"]
+
+
+def read_back(folder, kind):
+    return kind.from_pretrained(folder).eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
@@ -239,20 +278,33 @@ def test_the_name_of_a_model_says_how_to_get_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     with pytest.raises(BadValue) as caught:
         opened("bert-base-uncased")
-    download = "hf download bert-base-uncased --local-dir bert-base-uncased"
-    for words in ("does not exist", "Expected a local folder", download, "regard view bert-base-uncased"):
+    for words in ("does not exist", "not in the Hub's cache", "`hf download bert-base-uncased`"):
         assert words in str(caught.value)
-    with pytest.raises(BadValue, match="--local-dir vit-small`, then `regard view vit-small"):
+    with pytest.raises(BadValue, match="`hf download google/vit-small`"):
         opened("google/vit-small")
     for path in ("runs/dates-1", "./bert", "/nowhere/bert", "a/b/c"):
         with pytest.raises(BadValue, match=r"does not exist\. `regard train dates` makes a run") as caught:
             opened(path)
         assert "hf download" not in str(caught.value)
-    kept = tmp_path / "cache" / "models--google--vit-small" / "snapshots" / "1a2b"
-    kept.mkdir(parents=True)
-    (kept / "config.json").write_text("{}")
-    with pytest.raises(BadValue, match=r"regard view .*models--google--vit-small/snapshots/1a2b"):
-        opened("google/vit-small")
+
+
+@pytest.mark.parametrize("referenced", [True, False])
+def test_the_name_of_a_model_is_opened_from_the_hub_s_cache(folders, tmp_path, monkeypatch, referenced):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    kept = tmp_path / "cache" / "models--someone--bert-small"
+    shutil.copytree(folders["bert"], kept / "snapshots" / "1a2b")
+    if referenced:  # the branch says which snapshot; another one is newer
+        (kept / "refs").mkdir()
+        (kept / "refs" / "main").write_text("1a2b")
+        shutil.copytree(folders["gpt2"], kept / "snapshots" / "3c4d")
+    page_model = opened("someone/bert-small", text=TEXT)
+    assert page_model.title == "someone/bert-small"
+    with regard.observe("someone/bert-small") as seen:
+        seen.model(torch.tensor([[2, 5, 3]]))
+    assert type(seen.model).__name__.startswith("Bert") and not seen.model.training and len(seen.names()) > 0
+    with pytest.raises(BadValue, match=r"model: .*does not exist"):
+        regard.observe("someone/never-downloaded")
 
 
 def test_a_folder_s_own_code_is_never_run(folders, tmp_path):

@@ -28,14 +28,17 @@ def observed(model: models.Model, batch: Batch) -> Seen:
 
 def attended(seen: Seen, batch: Batch, spec: StreamSpec) -> Tensor | None:
     """The share of the weight that each position of the input receives, (b,n): the mean over layers, heads and real
-    queries.
+    queries. Attention to another stream (the words of a question) does not count.
 
     None where no layer attends to the positions of the input, or to a coarser or finer grid over the picture.
     """
     found = []
+    count = batch.inputs.shape[1]
+    others = {stream.data.shape[1] for stream in list(batch.streams.values())[1:]} - {count}
     for site in seen.sites.values():
-        weights = None if site.columns not in ("source", "position") else received(site, batch)
-        over = None if weights is None else _over_positions(weights, batch.inputs.shape[1], spec)
+        if site.columns not in ("source", "position") or site.shape()[3] in others:
+            continue
+        over = _over_positions(received(site, batch), count, spec)
         if over is not None:
             total = over.sum(1, keepdim=True)  # gates of places do not sum to 1
             found.append(over / torch.where(total > 0, total, 1))
@@ -53,11 +56,11 @@ def received(site: Site, batch: Batch) -> Tensor:
 
 
 def real_rows(batch: Batch, queries: int) -> Tensor:
-    """1 for each query that is no padding, (b,queries) in float64, where the queries are the input's positions."""
-    keep = batch.keep
-    if keep is None or keep.shape[1] != queries:
-        return torch.ones(batch.size, queries, dtype=torch.float64)
-    return keep.cpu().double()
+    """1 for each query that is no padding, (b,queries) in float64, where the queries are a stream's positions."""
+    for stream in batch.streams.values():
+        if stream.keep is not None and stream.keep.shape[1] == queries:
+            return stream.keep.cpu().double()
+    return torch.ones(batch.size, queries, dtype=torch.float64)
 
 
 def _over_positions(weights: Tensor, count: int, spec: StreamSpec) -> Tensor | None:

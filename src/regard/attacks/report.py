@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.attacks.intervals import Share, paired_difference
 from regard.attacks.settings import AttackPlan, Level
 from regard.attacks.specimen import Specimen
 from regard.core.display import html_table
+from regard.training.run_folder import durable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+KEPT = "attacks"  # the folder of kept results in a run
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,19 @@ class AttackReport:
                 "notes": run.notes,
             })  # fmt: skip
         return {"attack": self.plan.described(), "runs": found, "notes": self.notes}
+
+    def keep(self) -> list[Path]:
+        """Store the result of each run in its folder, where the report of a comparison finds it; returns the files."""
+        made = []
+        for run in self.runs:
+            alone = dataclasses.replace(self, runs=[run])
+            folder = Path(run.run) / KEPT
+            with durable.reporting(folder):
+                folder.mkdir(exist_ok=True)
+            path = folder / f"{self.plan.method}-{run.split}.json"
+            durable.replace(path, json.dumps(alone.to_dict(), indent=1, ensure_ascii=False).encode())
+            made.append(path)
+        return made
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from regard import models
 from regard.attacks.pixels import slope
 from regard.errors import BadValue
-from regard.tasks.answers import OneOf
+from regard.tasks.answers import OneOf, OneOfAfterEach
 from regard.tasks.batch import Batch
 from regard.tasks.pictures.normalized import from_pixels, to_pixels
 from regard.tasks.streams import Patches, StreamSpec, Tokens, Vectors
@@ -22,18 +23,19 @@ ROUNDING = 1e-5  # of pixels that were normalised and back
 
 
 def kind_of(task: Task) -> str:
-    """What a task's classifiers read: `PICTURES` or `TEXTS`; others cannot be attacked, and the message says why."""
+    """What is attacked of a task's classifiers: `PICTURES` or `TEXTS`; others are refused, and the message says why.
+
+    The first stream is attacked. What else a classifier reads (a question about a picture) stays as it is.
+    """
     streams = list(task.problem.streams.values())
-    if not isinstance(task.problem.answer, OneOf):
+    if not isinstance(task.problem.answer, OneOf | OneOfAfterEach):
         raise BadValue(
             f"run: expected a classifier, but {task.name} asks for {task.problem.answer.words}. Attack a run of a "
             "task such as digits or classify."
         )
-    if len(streams) > 1 or not isinstance(streams[0], Tokens | Vectors):
+    if not isinstance(streams[0], Tokens | Vectors):
         reads = " and ".join(spec.words for spec in streams)
-        raise BadValue(
-            f"run: expected a task that reads one picture or one text, but {task.name} reads {reads}."
-        )
+        raise BadValue(f"run: expected a task that reads a picture or a text, but {task.name} reads {reads}.")
     return TEXTS if isinstance(streams[0], Tokens) else PICTURES
 
 
@@ -67,15 +69,21 @@ class Target:
         return replace(self, batch=self.batch.map(repeat), inputs=repeat(self.inputs))
 
     def losses(self, inputs: Tensor) -> Tensor:
-        """The loss of each example with other inputs, (b,)."""
+        """The loss of each example with other inputs, (b,); where a model answers step by step, of the last answer."""
         batch = self.reading(inputs)
-        return self.model.head.each_loss(self.model(batch), batch)
+        outputs = self.model(batch)
+        if isinstance(self.model.problem.answer, OneOfAfterEach):
+            assert batch.targets is not None
+            return cross_entropy(outputs.logits[:, -1].float(), batch.targets, reduction="none")
+        return self.model.head.each_loss(outputs, batch)
 
     @torch.no_grad()
     def predicted(self, inputs: Tensor) -> Tensor:
         """The class that the model gives to each example with other inputs, (b,)."""
         batch = self.reading(inputs)
-        return torch.tensor(self.model.predict(self.model(batch), batch), device=inputs.device)
+        found = self.model.predict(self.model(batch), batch)
+        classes = [one["class"] if isinstance(one, dict) else one for one in found]
+        return torch.tensor(classes, device=inputs.device)
 
     def right(self, inputs: Tensor) -> Tensor:
         """Whether the model's class is the right one, (b,)."""

@@ -79,6 +79,9 @@ def add_arguments(parser: Parser) -> None:
     checkpoint = "best (the default), last, or the name or step of one"
     parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
     parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    parser.add_argument(
+        "--keep", action="store_true", help="store the result in the run's folder; reports of compare show it"
+    )
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 
@@ -98,6 +101,9 @@ def run(options: Namespace) -> int:
         except Damaged as trouble:
             tell(f"regard attack: damaged checkpoint: {trouble}")
             return FAILED
+    if options.keep:
+        for path in found.keep():
+            tell(f"kept {path}")
     if options.figure is not None:
         _draw(found, Path(options.figure))
     if options.json:

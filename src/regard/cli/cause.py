@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from regard.cli.common.terminal import printable, tell
 from regard.errors import BadValue, unknown_name
@@ -24,8 +24,6 @@ EXAMPLES = (
     'regard cause path/to/hf-model --text "Once upon a time" --by contributions',
 )
 
-PAIRS = ("heads", "attention", "layers", "paths")  # what needs a second text
-SINGLE = ("lens", "contributions", "inputs", "faithfulness")
 FIGURES = (".png", ".pdf", ".svg")
 
 
@@ -79,8 +77,10 @@ def run(options: Namespace) -> int:
     by = _checked(options)
     from regard.observation.observe import observe
     from regard.viewer.opening import ViewOptions
+    from regard.viewer.opening.causes import CauseRequest, causes_of, unrecorded
     from regard.viewer.opening.library_errors import in_words
-    from regard.viewer.opening.opening import opened_model, plain_target
+    from regard.viewer.opening.live import written_text
+    from regard.viewer.opening.opening import opened_model
 
     def opened(text: str | None, target: str | None) -> tuple[OpenedModel, Seen]:
         wanted = ViewOptions(
@@ -88,15 +88,18 @@ def run(options: Namespace) -> int:
         )
         one = opened_model(wanted, options.run, options.checkpoint, tell)
         with observe(one.model) as seen:
-            in_words(lambda: _unrecorded(one), "the model cannot run on this input")
+            in_words(lambda: unrecorded(one), "the model cannot run on this input")
         return one, seen
 
     one, seen = opened(options.text, options.target)
     other = None
     if options.against is not None:  # a model that writes reads the same words of its own in both runs
-        target = plain_target(one) if one.two_sides and options.target is None else options.target
+        target = written_text(one) if one.two_sides and options.target is None else options.target
         other = opened(options.against, target)[1]
-    found = _found(by, options, one, seen, other)
+    asked = CauseRequest(
+        by, options.answer, options.other, options.position, options.positions, options.measure
+    )
+    found = causes_of(asked, one, seen, other)
     if options.figure is not None:
         found.plot().savefig(options.figure, dpi=200)
         tell(f"{options.figure} written.")
@@ -107,15 +110,10 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _unrecorded(one: OpenedModel) -> Any:
-    import torch
-
-    with torch.no_grad():
-        return one.run()
-
-
 def _checked(options: Namespace) -> str:
     """What to do; wrong options are refused before anything is loaded."""
+    from regard.viewer.opening.causes import PAIRS, SINGLE
+
     known = PAIRS if options.against is not None else SINGLE
     by = options.by or ("heads" if options.against is not None else "inputs")
     if by in PAIRS and options.against is None:
@@ -139,82 +137,3 @@ def _checked(options: Namespace) -> str:
         if not path.parent.is_dir():
             raise BadValue(f"--figure: the folder {str(path.parent)!r} does not exist. Make it first.")
     return by
-
-
-def _found(by: str, options: Namespace, one: OpenedModel, seen: Seen, other: Seen | None) -> Any:
-    from regard.observation.ablation import logits_of
-
-    output = _unrecorded(one)
-    try:
-        classes = logits_of(output).shape[-1]
-    except BadValue:
-        classes = None
-    words = _words(one)
-    tokens = next(iter(one.labels.values()), None)
-    asked: dict[str, Any] = {"position": options.position, "words": words}
-    if by != "lens":
-        for name in ("answer", "other"):
-            if options[name] is not None:
-                asked[name] = _class(f"--{name}", options[name], classes, words)
-    if by in ("lens", "contributions"):
-        if classes is None:
-            raise BadValue(f"--by: this model has no logits, so it has no {by}. Use inputs or faithfulness.")
-        if by == "lens":
-            return seen.lens(words=words, tokens=tokens)
-        return seen.contributions(**asked)
-    asked["measure"] = options.measure or ("probability" if by == "faithfulness" else "logit")
-    if classes is None:
-        asked = {"measure": _similarity(output)}
-    if by == "faithfulness":
-        asked.pop("other", None)
-        return seen.faithfulness(**asked)
-    if by == "inputs":
-        return seen.attributions(tokens=tokens, **asked)
-    asked |= {"tokens": tokens, "positions": options.positions}
-    return (
-        seen.patch_paths(None, other, **asked) if by == "paths" else seen.patch(None, other, at=by, **asked)
-    )
-
-
-def _similarity(clean: Any) -> Any:
-    """For models without logits: the cosine of the mean row with that of the run on --text."""
-    import torch
-    from torch import Tensor
-
-    def row(output: Any) -> Tensor:
-        found = getattr(output, "last_hidden_state", None)
-        rows: Tensor = found if isinstance(found, Tensor) else output[0]
-        return rows.flatten(1, -2).mean(1) if rows.dim() > 2 else rows
-
-    before = row(clean).detach()
-
-    def similarity(output: Any) -> Tensor:
-        return torch.cosine_similarity(row(output), before).mean()
-
-    return similarity
-
-
-def _words(one: OpenedModel) -> Any:
-    """The text of a class or token; its number where the model has no vocabulary."""
-    writer = one.writer
-    config = getattr(one.model, "config", None)
-    labels = getattr(config, "id2label", None)
-    if writer is not None:
-        return lambda number: writer.pieces([number])[0]
-    if labels and "Classification" in type(one.model).__name__:
-        return lambda number: str(labels.get(number, number))
-    return str
-
-
-def _class(argument: str, given: str, classes: int | None, words: Any) -> int:
-    """A class or token from its number or its text."""
-    if classes is None:
-        raise BadValue(f"{argument}: this model has no classes or tokens to answer with. Leave it out.")
-    if given.strip().isdecimal() and int(given) < classes:
-        return int(given)
-    fitting = [number for number in range(classes) if words(number).strip() == given.strip()]
-    if not fitting:
-        raise BadValue(
-            f"{argument}: no single class or token reads {given!r}. Give its number, from 0 to {classes - 1}."
-        )
-    return fitting[0]

@@ -80,7 +80,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--target", type=str, metavar="SCORE", help=target)
     columns = (
         "the columns of the table, joined by commas, or all: speed, validation, test (these by default), "
-        "steps-to-target, seconds-to-target, width, parameters, flops, memory, steps, seconds, seeds, "
+        "steps-to-target, seconds-to-target, width, parameters, batch, flops, memory, steps, seconds, seeds, "
         "validation.METRIC, test.METRIC"
     )
     parser.add_argument("--columns", type=str, metavar="A,B", help=columns)

@@ -69,6 +69,10 @@ def run(options: Namespace) -> int:
     except ProcessLost:  # reported already
         return FAILED
     if os.environ.get("RANK", "0") == "0":  # under torchrun only rank 0 prints
+        if not options.fast_dev_run:
+            from regard.comparison.figures.run_curves import draw_run
+
+            draw_run(result.folder)
         _show(result, options.json, kept=not options.fast_dev_run)
     return result.exit_code
 

@@ -51,6 +51,9 @@ def add_arguments(parser: Parser) -> None:
         metavar="FILE",
         help="a CSV file whose last rows are read, for runs that forecast",
     )
+    parser.add_argument(
+        "--example", type=int, metavar="N", help="the N-th validation example of a run's task, from 0"
+    )
     parser.add_argument("--generate", type=int, metavar="N", help="let it write up to N tokens, step by step")
     parser.add_argument(
         "--beams", type=int, default=1, metavar="K", help="with --generate: search with K beams"
@@ -101,7 +104,8 @@ def run(options: Namespace) -> int:
         options.run, text=options.text, target=options.target, image=options.image, sound=options.sound,
         table=options.table, generate=options.generate, beams=options.beams, against=options.against,
         checkpoint=options.checkpoint, checkpoints=options.checkpoints, gold=options.gold,
-        importance=options.importance, device=options.device, allow_missing=options.allow_missing,
+        importance=options.importance, example=options.example, device=options.device,
+        allow_missing=options.allow_missing,
     )  # fmt: skip
     try:
         page_model = open_page(wanted, tell)

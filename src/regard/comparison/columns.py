@@ -13,6 +13,7 @@ from typing import Any
 from regard.comparison.comparison import DEFAULT_COLUMNS
 from regard.comparison.matching import FLOPS, PARAMETERS
 from regard.comparison.results import Row, deciding
+from regard.comparison.statistics import CUT, CUT_WORDS, TOO_FEW, TOO_FEW_WORDS, possible
 from regard.errors import BadValue, unknown_name
 from regard.registry import split as split_names
 from regard.tasks.measures.metrics import SHARE, Metric
@@ -30,9 +31,11 @@ class TableCell:
     half: str = ""  # empty: no interval
     best: bool = False
     unit: str = ""  # after number and interval: " %"
+    mark: str = ""  # of an interval that was cut, or covers everything that is possible
 
     def __str__(self) -> str:
-        return (f"{self.text} {PLUS_MINUS} {self.half}" if self.half else self.text) + self.unit
+        number = f"{self.text} {PLUS_MINUS} {self.half}" if self.half else self.text
+        return number + self.unit + self.mark
 
 
 @dataclass(frozen=True)
@@ -124,16 +127,33 @@ def _over_seeds(
         for mean, row in zip(means, rows, strict=True)
     ]
     best = _best(texts, means, higher)
+    marks = [
+        "" if half is None or low is None or high is None else _mark(low / scale, high / scale, share)
+        for half, (_, low, high) in zip(halves, numbers, strict=True)
+    ]
     cells = [
         TableCell(
             text,
-            "" if half is None else f"{half:,.{decimals}f}",
+            "" if half is None or mark == TOO_FEW else f"{half:,.{decimals}f}",
             text in best,
             " %" if share and mean is not None else "",
+            mark,
         )
-        for text, half, mean in zip(texts, halves, means, strict=True)
+        for text, half, mean, mark in zip(texts, halves, means, marks, strict=True)
     ]
     return Column(title, cells, means)
+
+
+def _mark(low: float, high: float, share: bool) -> str:
+    """Whether an interval leaves what is possible."""
+    found = possible(low, high, Metric("", unit=SHARE if share else ""))
+    return TOO_FEW if found.empty else CUT if found.cut else ""
+
+
+def mark_notes(made: Sequence[Column]) -> list[str]:
+    """What the marks of these columns mean."""
+    marks = {cell.mark for column in made for cell in column.cells}
+    return [words for mark, words in ((CUT, CUT_WORDS), (TOO_FEW, TOO_FEW_WORDS)) if mark in marks]
 
 
 def _steps_to_target(rows: Sequence[Row]) -> Column | None:
@@ -182,6 +202,7 @@ NAMED: dict[str, Callable[[Sequence[Row]], Column | None]] = {
     "width": lambda rows: number(rows, "width", ("width",), "{:,}".format, higher=None),
     "parameters": lambda rows: _size(rows, "parameters", ("parameters",), PARAMETERS),
     "flops": lambda rows: _size(rows, "flops_per_step", ("FLOPs", "per step"), FLOPS),
+    "batch": lambda rows: number(rows, "batch_size", ("batch", "size"), "{:,}".format, higher=None),
     "memory": lambda rows: number(rows, "peak_memory_mib", ("memory", "MiB"), significant, higher=False),
     "steps": lambda rows: number(rows, "steps", ("steps",), "{:,.0f}".format, higher=None),
     "seconds": lambda rows: number(rows, "seconds", ("seconds of", "training"), significant, higher=None),

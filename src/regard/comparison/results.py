@@ -16,7 +16,7 @@ from regard import tasks
 from regard.comparison.bootstrap import bootstrap, draws
 from regard.comparison.comparison import Comparison
 from regard.comparison.convergence import Convergence, convergence
-from regard.comparison.job import Contestant, Outcome
+from regard.comparison.job import Contestant, Cost, Outcome
 from regard.comparison.matching import FLOPS, WITHIN, WORDS, spread
 from regard.comparison.signature import signature
 from regard.comparison.statistics import Bootstrap, holm, interval, judge, paired
@@ -73,6 +73,7 @@ def _row(comparison: Comparison, contestant: Contestant, reached: Convergence) -
         **reached.row(contestant.label, warnings),
         "peak_memory_mib": cost.peak_memory_mib if cost else None,
         "flops_per_step": cost.flops_per_step if cost else None,
+        "batch_size": _batch_size(cost),
         "match": None if match is None else match.by,
         "width": None if match is None else match.widths[contestant.label],
         "trained_as": trained,
@@ -138,6 +139,12 @@ def _metrics(split: str, found: Mapping[int, Mapping[str, float]], decides: str,
                 f"{split} {name} is missing or not finite with seed {', '.join(bad)}, so it has no mean"
             )
     return row
+
+
+def _batch_size(cost: Cost | None) -> int | None:
+    """The examples of the step whose cost was measured."""
+    shapes = list(cost.batch.values()) if cost else []
+    return shapes[0][0] if shapes and shapes[0] else None
 
 
 def _number(value: float | None) -> float:

@@ -74,6 +74,38 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - reach, mean + reach, count)
 
 
+@dataclass(frozen=True)
+class PossibleInterval:
+    """An interval within what its metric can be. Student's t knows no bounds, so few seeds may leave them."""
+
+    low: float
+    high: float
+    cut_low: bool
+    cut_high: bool
+
+    @property
+    def empty(self) -> bool:
+        """Whether the interval covers everything that is possible, and so says nothing."""
+        return self.cut_low and self.cut_high
+
+    @property
+    def cut(self) -> bool:
+        """Whether an end was cut."""
+        return self.cut_low or self.cut_high
+
+
+def possible(low: float, high: float, metric: Metric) -> PossibleInterval:
+    """An interval cut to 0 and 1 for a share; as it is for other metrics."""
+    if metric.unit != SHARE:
+        return PossibleInterval(low, high, False, False)
+    return PossibleInterval(max(low, 0.0), min(high, 1.0), low < 0, high > 1)
+
+
+CUT, TOO_FEW = "†", "‡"  # marks beside intervals
+CUT_WORDS = f"{CUT} The interval would reach beyond what is possible and is cut there."
+TOO_FEW_WORDS = f"{TOO_FEW} Too few seeds: the interval would cover everything that is possible."
+
+
 def paired(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference:
     """The difference of two contestants, seed by seed; both map a seed to its result."""
     seeds = sorted(first.keys() & second.keys())

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from regard.comparison.columns import Column, columns, counted, naming, target_text
+from regard.comparison.columns import Column, columns, counted, mark_notes, naming, target_text
 from regard.comparison.comparison import DEFAULT_COLUMNS
 from regard.comparison.results import Row, deciding, size_note
 from regard.tasks.measures.metrics import SHARE
@@ -23,13 +23,14 @@ from regard.tasks.measures.metrics import SHARE
 _PLAIN = (
     "label", "model", "attention", "init_from", "task", "seeds", "budget", "decides", "higher_is_better", "unit",
     "parameters", "steps_per_second", "peak_memory_mib", "flops_per_step", "steps", "seconds", "match", "width",
-    "trained_as", "target", "target_given",
+    "trained_as", "target", "target_given", "batch_size",
 )  # fmt: skip
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
     "|": r"\textbar{}", '"': r"\char34{}", "'": r"\textquotesingle{}", "`": r"\textasciigrave{}",
     "·": r"$\cdot$", "–": r"\textendash{}", "±": r"$\pm$", "×": r"$\times$", "≤": r"$\leq$", "≥": r"$\geq$",
+    "†": r"\dag{}", "‡": r"\ddag{}",
 }  # fmt: skip
 _NARROWEST = 10  # of the names' column
 _LIGATURES = re.compile(r"([-,])(?=\1)")  # `--` would become one longer dash
@@ -108,6 +109,7 @@ def _notes(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         )
     elif most == 1:
         notes.append("One seed: no interval, and no difference can be claimed. More: --seeds 3.")
+    notes += mark_notes(columns(rows, names))
     notes += _sizes(rows)
     if {"steps-to-target", "seconds-to-target"} & {*names} and (target := target_note(rows)):
         notes.append(target)
@@ -254,6 +256,7 @@ def _caption(rows: Sequence[Row], shown: Sequence[str]) -> str:
         said += f"mean and half of the 95 % interval over seeds {', '.join(map(str, seeds))}."
     else:
         said += f"seed {seeds[0]} alone, no interval." if seeds else "no run finished."
+    said += "".join(f" {note}" for note in mark_notes(columns(rows, shown)))
     said += f" {note}" if (note := size_note(rows)) else ""
     if any(name.endswith("-to-target") for name in shown) and (note := target_note(rows)):
         said += f" {note}"
@@ -265,7 +268,8 @@ def _latex(column: Column, index: int) -> str:
     cell = column.cells[index]
     text = _escaped(cell.text)
     text = f"\\textbf{{{text}}}" if cell.best else text
-    return (f"{text} $\\pm$ {_escaped(cell.half)}" if cell.half else text) + _escaped_unit(cell.unit)
+    number = f"{text} $\\pm$ {_escaped(cell.half)}" if cell.half else text
+    return number + _escaped_unit(cell.unit) + _escaped(cell.mark)
 
 
 def _escaped_unit(unit: str) -> str:

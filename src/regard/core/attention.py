@@ -24,7 +24,7 @@ from regard.scores.base import spread_heads
 Rows = Sequence[int] | slice | Tensor | None
 
 
-_PLANS: dict[Any, plan.Implementation] = {}
+_PLANS: dict[Any, tuple[plan.Implementation, plan.Shortcut | None]] = {}
 _PLAIN: set[Any] = set()  # signatures of calls without options that go straight to torch's function
 _MOST_PLANS = 4096
 
@@ -73,19 +73,26 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
     if is_plain and _plain_signature(query, key, value) in _PLAIN:
         return sdpa.direct(query, key, value, None, 0.0)
     call = call or Call(query, key, value)
-    implementation, signature = None, None
+    implementation, shortcut, signature = None, None, None
     if not compiling:
         try:
             signature = plan.signature(call)
-            implementation = _PLANS.get(signature)
+            implementation, shortcut = _PLANS.get(signature, (None, None))
         except (AttributeError, TypeError):
             pass  # an argument of a wrong type: the check below raises for it
+    if shortcut is not None:
+        found = shortcut(call)
+        if found is not None:
+            return found
     asked = request.build(call, check=implementation is None)
     if implementation is None:
         implementation = plan.implementation(plan.make(asked, call.impl).impl)
         if signature is not None:
             direct = is_plain and implementation is sdpa and query.dim() == 4 and sdpa.is_direct(asked)
-            _remember(signature, implementation, _plain_signature(query, key, value) if direct else None)
+            shortcut = plan.shortcut(implementation, call, asked)
+            _remember(
+                signature, (implementation, shortcut), _plain_signature(query, key, value) if direct else None
+            )
     output, logsumexp = implementation.run(asked)
     if query.dim() == 3:
         output = output.squeeze(1)
@@ -112,7 +119,9 @@ def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None
         return None
 
 
-def _remember(signature: Any, runner: plan.Implementation, plain_signature: Any) -> None:
+def _remember(
+    signature: Any, runner: tuple[plan.Implementation, plan.Shortcut | None], plain_signature: Any
+) -> None:
     if len(_PLANS) + len(_PLAIN) > _MOST_PLANS:
         _PLANS.clear()
         _PLAIN.clear()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
     """A context in which autocast is off."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+    return torch.autocast(device.type, enabled=False) if autocasts(device) else nullcontext()
 
 
 def autocasts(device: torch.device) -> bool:

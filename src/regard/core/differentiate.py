@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from regard.core.tracing import constant_when_traced, only_standard_operators
 from regard.errors import Unsupported
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 _AUTOGRAD_KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
 
 
@@ -28,15 +27,6 @@ def summation_dtype(like: Tensor) -> torch.dtype:
     return torch.float64 if like.device.type != "mps" else torch.float32
 
 
-def constant_when_traced(function: Function) -> Function:
-    """Let `torch.compile` call `function` while tracing and treat its result as a constant.
-
-    The same as torch.compiler.assume_constant_result, which would import the compiler only to set this attribute.
-    """
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
-
-
 @constant_when_traced
 def transforming() -> bool:
     """Whether a transform of `torch.func` (grad, vjp, jacrev, vmap, jvp …) is active."""
@@ -44,8 +34,9 @@ def transforming() -> bool:
 
 
 def needs_plain_torch() -> bool:
-    """Whether a transform or forward-mode differentiation is active, for which custom operators have no rule."""
-    return transforming() or forward_ad._current_level >= 0
+    """Whether no custom operator may be used: inside transforms and forward-mode differentiation, for which they have
+    no rule, and while a model is exported to other programs, which do not know them."""
+    return transforming() or forward_ad._current_level >= 0 or only_standard_operators()
 
 
 @contextmanager
@@ -94,6 +85,11 @@ def gradients(
     results, grads = zip(*live, strict=True)
     found = iter(torch.autograd.grad(results, wanted, grads, allow_unused=True, create_graph=again))
     return [next(found) if target is not None and target.requires_grad else None for target in targets]
+
+
+def recorded() -> bool:
+    """Whether operations may be differentiated, now or later: with gradients on, in forward mode, in a transform."""
+    return torch.is_grad_enabled() or transforming() or forward_ad._current_level >= 0
 
 
 def forbid_second_derivative(output: Tensor, kernel: str) -> None:

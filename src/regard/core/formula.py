@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regard.biases import Bias
 from regard.core.arguments import readable
+from regard.core.differentiate import recorded
 from regard.core.grid import Grid
 from regard.masks import Mask
 from regard.normalizers import Normalizer
@@ -62,6 +63,8 @@ def _guarded_pairs(score: Score, query: Tensor, key: Tensor, grid: Grid, scale: 
     The derivative of q·k for a hidden pair is 0·k, which is NaN where k is. So the recorded scores are computed with
     such rows set to zero, and their own pairs take the scores that were computed without recording.
     """
+    if not recorded():
+        return score.pairs(query, key, grid, scale)
     nonfinite_query = ~query.detach().isfinite().all(-1, keepdim=True)  # (b,h,q,1)
     nonfinite_key = ~key.detach().isfinite().all(-1, keepdim=True)  # (b,g,k,1)
     clean = score.pairs(query.masked_fill(nonfinite_query, 0), key.masked_fill(nonfinite_key, 0), grid, scale)
@@ -97,7 +100,7 @@ def normalize_rows(
 ) -> RowWeights:
     """Weights (b,h,q,k). The sink is one more column, which takes weight and is then cut off."""
     weights = _weights(normalizer, scores, visible, sink, grid)
-    if visible is None:
+    if visible is None or not recorded():
         return RowWeights(weights)
     nonfinite = ~weights.detach().isfinite().all(-1, keepdim=True)
     if readable(nonfinite) and not bool(nonfinite.any()):
@@ -151,9 +154,11 @@ def weighted_sum(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tens
             return finite
         seen = visible.expand_as(weights).to(weights.dtype)
         nan, high, low = (apply(seen, marks.to(weights.dtype)) > 0).chunk(3, -1)
-    poison = torch.where(nan | high | low, _zeros_with_infinite_slope(weights).sum(-1, keepdim=True), 0)
-    finite = torch.where(high, torch.inf, finite)
-    return torch.where(nan | (high & low), torch.nan, torch.where(low, -torch.inf, finite)) + poison
+    found = torch.where(low, -torch.inf, torch.where(high, torch.inf, finite))
+    found = torch.where(nan | (high & low), torch.nan, found)
+    if not recorded():
+        return found
+    return found + torch.where(nan | high | low, _zeros_with_infinite_slope(weights).sum(-1, keepdim=True), 0)
 
 
 def mix_values(

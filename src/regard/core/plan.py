@@ -20,6 +20,7 @@ from regard.core.call import Call
 from regard.core.differentiate import transforming
 from regard.core.display import html_table
 from regard.core.request import Request
+from regard.core.tracing import only_standard_operators
 from regard.core.value import Value
 from regard.errors import BadType, Unsupported, unknown_name
 from regard.implementations import HAS_TRITON, reference, sdpa, tiled
@@ -41,6 +42,9 @@ class Implementation(Protocol):
     def run(self) -> Callable[[Request], tuple[Tensor, Tensor | None]]:
         """Returns the output (b,h,q,v) of a request and, if it wants that, its log-sum-exp (b,h,q)."""
 
+
+# Runs a call of a known signature without building a request; returns None if that is not possible this time.
+Shortcut = Callable[[Call], Tensor | None]
 
 NAMES = ("reference", "tiled", "sdpa", "flex", "triton")
 _LOADED: dict[str, Implementation] = {"reference": reference, "tiled": tiled, "sdpa": sdpa}
@@ -91,6 +95,12 @@ def implementation(name: str) -> Implementation:
     return _LOADED[name]
 
 
+def shortcut(chosen: Implementation, call: Call, request: Request) -> Shortcut | None:
+    """A shorter way to run calls of this signature, where the chosen implementation has one."""
+    find: Callable[[Call, Request], Shortcut | None] | None = getattr(chosen, "shortcut", None)
+    return None if find is None else find(call, request)
+
+
 def make(request: Request, impl: str, complete: bool = False) -> Plan:
     """Choose an implementation. `complete`: also ask those that the choice does not need, for `explain`."""
     if not isinstance(impl, str):
@@ -131,11 +141,22 @@ def _automatic(request: Request, complete: bool) -> Plan:
                 rejected[name] = (
                     refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} for such requests"
                 )
-    return Plan(chosen, _REASONS[chosen], rejected)
+    return Plan(chosen, _reason(chosen), rejected)
+
+
+def _reason(chosen: str) -> str:
+    """Why an implementation is chosen, and what slows it down here, if it knows of something."""
+    remark: Callable[[], str | None] | None = getattr(implementation(chosen), "remark", None)
+    known = None if remark is None else remark()
+    return _REASONS[chosen] if known is None else f"{_REASONS[chosen]}; {known}"
 
 
 def _fastest_first(request: Request) -> tuple[str, ...]:
     """The implementations `auto` tries, in the order of their speed as docs/results.md shows it."""
+    if only_standard_operators():
+        return (
+            "reference",
+        )  # in torch's operators, and without a case for short rows: one graph for every length
     if request.query.device.type != "cuda":
         return ("sdpa", "tiled", "reference")
     built_in = request.mask is None or isinstance(request.mask, (FullMask, CausalMask))

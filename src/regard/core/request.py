@@ -61,11 +61,16 @@ class Request:
 
     def inputs(self) -> list[Tensor]:
         """Every tensor of the request."""
-        tensors = [self.query, self.key, self.value]
-        for value in (self.score, self.mask, self.bias, self.normalizer):
-            if value is not None:
-                tensors.extend(value.tensors)
+        tensors = [self.query, self.key, self.value, *self.value_tensors()]
         return tensors if self.sink is None else [*tensors, self.sink]
+
+    def value_tensors(self) -> list[Tensor]:
+        """The tensors of score, mask, bias and normaliser, in this order."""
+        tensors: list[Tensor] = []
+        for value in (self.score, self.mask, self.bias, self.normalizer):
+            if value is not None and value.tensors:
+                tensors.extend(value.tensors)
+        return tensors
 
     def widened(self) -> Request:
         """The same request in the accumulation dtype, if its score transforms rows: no rounding in between."""
@@ -87,7 +92,10 @@ class Request:
         """The same request after the row-wise part of its score: what remains is a score of pairs."""
         score, query, key = self.score.reduce(self.query, self.key, guarded=self.mask is not None)
         value = self.value if key.shape[1] == self.value.shape[1] else spread_heads(self.value, key.shape[1])
-        return replace(self, query=query, key=key, value=value, score=score)
+        return Request(
+            query, key, value, score, self.mask, self.bias, self.normalizer, self.scale, self.dropout, self.sink,
+            self.want_logsumexp,
+        )  # fmt: skip
 
 
 def build(call: Call, check: bool = True) -> Request:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from regard.core.arguments import described
-from regard.core.differentiate import constant_when_traced
+from regard.core.tracing import constant_when_traced
 from regard.errors import BadType, Frozen
 from regard.registry import Registry
 

@@ -6,6 +6,8 @@ expression:
 
 - a *span*: a query sees the keys from its low to its high − 1. Causal masks, windows, lengths, prefixes, blocks and
   packed documents are spans, and so is every `&` of them;
+- a *band*: a span that begins and ends at fixed distances from the query (causal masks, windows). Two numbers say it,
+  so that a kernel need not read a table;
 - *ends*: the same for a mask that defines `Mask.ends`; its spans may differ from head to head;
 - the *same* id: a query sees the keys that carry its id. Documents, padding and dilated masks are of this kind, and
   so is the complement of global tokens;
@@ -47,6 +49,8 @@ from regard.masks.positional import (
     WindowMask,
 )
 
+_FAR = 1 << 28  # farther than any two positions; four times as much fits into 32 bits
+
 # What the kernel computes: a kind, then nodes, or indices into the lists of tables, strides and numbers.
 Node = tuple[Any, ...]
 
@@ -69,8 +73,11 @@ def unknown_part(value: Mask | Bias) -> str | None:
 class Lowering:
     """Collects the tables, strides and numbers of a mask or a bias."""
 
-    def __init__(self, sizes: Sizes, device: torch.device, numbers: tuple[float, ...] = ()) -> None:
-        self.sizes, self.device = sizes, device
+    def __init__(
+        self, sizes: Sizes, device: torch.device, numbers: tuple[float, ...] = (), bands: bool = False
+    ) -> None:
+        """`bands=False`: they become spans, for kernels that are compiled for the numbers among the strides."""
+        self.sizes, self.device, self.bands = sizes, device, bands
         self.shift = sizes[3] - sizes[2]
         self.rows = torch.arange(sizes[2], device=device)[None]  # (1,q)
         self.columns = torch.arange(sizes[3], device=device)[None]  # (1,k)
@@ -80,6 +87,11 @@ class Lowering:
 
     def mask(self, mask: Mask) -> Node:
         """Whether a query sees a key."""
+        band = self._band(mask) if self.bands else None
+        if band is not None:
+            # As 4·x + 3: Triton would compile again for a number in a tuple that is 1 or a multiple of 16.
+            self.strides.extend([4 * end + 3 for end in (band if band[0] < band[1] else (_FAR, -_FAR))])
+            return ("band", len(self.strides) - 2)
         span = self._span(mask)
         if span is not None:
             low, high = [
@@ -170,6 +182,21 @@ class Lowering:
             document = document.clamp(min=0)
             return ends[document] * inside, ends[document + 1] * inside
         return None
+
+    def _band(self, mask: Mask) -> tuple[int, int] | None:
+        """The distances from a query's index to its first key and to the one after its last; None if they vary."""
+        if isinstance(mask, And):
+            left, right = self._band(mask.left), self._band(mask.right)
+            return None if left is None or right is None else (max(left[0], right[0]), min(left[1], right[1]))
+        if not isinstance(mask, (CausalMask, WindowMask)) or isinstance(mask.offset, Tensor):
+            return None
+        shift = position_shift(mask.align, mask.offset, self.sizes[2], self.sizes[3])
+        low, high = (
+            (-_FAR, shift + 1)
+            if isinstance(mask, CausalMask)
+            else (shift - mask.before, shift + mask.reach + 1)
+        )
+        return max(-_FAR, min(low, _FAR)), max(-_FAR, min(high, _FAR))
 
     def _position(self, mask: CausalMask | WindowMask) -> Tensor:
         """The position of each query, (b|1,q)."""

@@ -30,9 +30,14 @@ SCHEMA = (
 
 def pack(request: Request) -> tuple[list[Tensor], str]:
     """The `tensors` and the `spec` of a request."""
-    values = (request.score, request.mask, request.bias, request.normalizer)
-    tensors = [tensor for value in values if value is not None for tensor in value.tensors]
-    return tensors, "[" + ",".join([value.spec if value is not None else "null" for value in values]) + "]"
+    spec = spec_of(request.score, request.mask, request.bias, request.normalizer)
+    return request.value_tensors(), spec
+
+
+def spec_of(score: Score, mask: Mask | None, bias: Bias | None, normalizer: Normalizer) -> str:
+    """The values of a request as one text, without their tensors."""
+    values = (score, mask, bias, normalizer)
+    return "[" + ",".join([value.spec if value is not None else "null" for value in values]) + "]"
 
 
 @lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.biases import DenseBias
 from regard.core.arguments import readable
+from regard.core.call import Call
 from regard.core.differentiate import forbid_second_derivative, transforming
 from regard.core.request import Request
 from regard.implementations.infinities import restore_nan_rows
@@ -92,7 +93,7 @@ def _refuse_shape(request: Request) -> str | None:
     if queries <= 0:
         return "no query sees a key"
     if request.query.device.type in ("cpu", "meta"):
-        if keys < SHORTEST_ROW:
+        if _may_be_short(keys):
             return f"with fewer than {SHORTEST_ROW} keys (here {keys}) torch's CPU kernel turns a NaN query into zeros"
         return None
     if torch.compiler.is_compiling():
@@ -103,6 +104,15 @@ def _refuse_shape(request: Request) -> str | None:
         query, key, value, mask, request.dropout, causal, scale=scale, enable_gqa=grouped
     )
     return None if choice != _MATH else "torch has no fused kernel for this and would need quadratic memory"
+
+
+def _may_be_short(keys: int) -> bool:
+    """Whether a row has fewer keys than torch's CPU kernel needs, in some length that an exported graph serves."""
+    if torch.compiler.is_exporting():
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return not statically_known_true(keys >= SHORTEST_ROW)
+    return keys < SHORTEST_ROW
 
 
 def is_direct(request: Request) -> bool:
@@ -133,6 +143,51 @@ def direct(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
     output = restore_nan_rows(output, scaled_dot_product_attention, query, key, value, options)
     forbid_second_derivative(output, "torch's fused attention")
     return output
+
+
+def shortcut(call: Call, request: Request) -> PaddedCall | None:
+    """How to run calls with key padding of the same signature on a CPU; None for other calls."""
+    mask = request.mask
+    padded = (
+        mask is not None
+        and mask is call.mask
+        and not isinstance(mask, (FullMask, CausalMask))
+        and mask.by_key
+    )
+    as_given = request.query is call.query and request.query.device.type == "cpu" and call.scale is None
+    same_width = request.query.shape[3] == request.value.shape[3]
+    plain = request.bias is None and not request.score.transforms and request.scale >= _SMALLEST_SCALE
+    return PaddedCall(request) if padded and as_given and same_width and plain else None
+
+
+class PaddedCall:
+    """Calls of one signature whose mask hides keys from all queries: no request is built."""
+
+    def __init__(self, request: Request) -> None:
+        self.sizes = request.sizes
+        self.options: dict[str, Any] = {}
+        if request.query.shape[1] != request.key.shape[1]:
+            self.options["enable_gqa"] = True
+        if request.scale != 1 / math.sqrt(request.query.shape[3]):
+            self.options["scale"] = request.scale
+
+    def __call__(self, call: Call) -> Tensor | None:
+        """The output; None where inputs are so large that the guards of `run` are needed."""
+        query, key, value, mask = call.query, call.key, call.value, call.mask
+        assert isinstance(mask, Mask)
+        mask.check_contents(self.sizes)
+        if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
+            return None
+        # Scores of bounded rows are finite, so that no row of NaN can be lost either.
+        if not (is_bounded(query) and is_bounded(key) and is_bounded(value)):
+            return None
+        batch, _, _, keys = self.sizes
+        seen = mask.real_keys(keys, batch, query.device).reshape(-1, 1, 1, keys)
+        if seen.shape[0] != batch:
+            seen = seen.expand(batch, -1, -1, -1)
+        output = scaled_dot_product_attention(query, key, value, seen, **self.options)
+        forbid_second_derivative(output, "torch's fused attention")
+        return output
 
 
 def run(request: Request) -> tuple[Tensor, None]:

@@ -45,7 +45,7 @@ class LengthsMask(Mask):
 
     def check(self, sizes: Sizes) -> None:
         for argument, lengths in (("key_lengths", self.key_lengths), ("query_lengths", self.query_lengths)):
-            if lengths is not None and not fits(len(lengths), sizes[0]):
+            if lengths is not None and not fits(lengths.shape[0], sizes[0]):
                 raise BadValue(
                     f"mask: {argument} has {len(lengths)} entries but the batch is {sizes[0]}. "
                     f"Pass one length per batch entry."

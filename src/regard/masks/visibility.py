@@ -11,6 +11,7 @@ from regard.core.grid import Sizes, full_grid
 from regard.core.value import rebuild
 from regard.masks.algebra import EMPTY, FULL, And, Mask, Or, cut
 from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PaddingMask
+from regard.masks.positional import CausalMask, FullMask, WindowMask
 
 _BLOCK = 128
 _CELLS = 1 << 22  # pairs evaluated at once
@@ -67,6 +68,36 @@ def _evaluate(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Te
         grid = complete.part(rows=slice(top, min(sizes[2], top + rows)), columns=keys)
         seen = seen | mask.tile(grid).any(-2)
     return seen
+
+
+def hides_queries(mask: Mask) -> bool:
+    """Whether `hidden_queries` finds any tensor, without computing it."""
+    if isinstance(mask, LengthsMask):
+        return mask.query_lengths is not None
+    if isinstance(mask, PaddingMask):
+        return mask.query_keep is not None
+    if isinstance(mask, And):
+        return hides_queries(mask.left) or hides_queries(mask.right)
+    if isinstance(mask, Or):
+        return hides_queries(mask.left) and hides_queries(mask.right)
+    return isinstance(mask, DocumentsMask)
+
+
+def sees_itself(mask: Mask, sizes: Sizes) -> bool:
+    """Whether each query that `hidden_queries` does not name is known to see a key: the one at its own position."""
+    if isinstance(mask, And):
+        return sees_itself(mask.left, sizes) and sees_itself(mask.right, sizes)
+    if isinstance(mask, Or):
+        return sees_itself(mask.left, sizes) or sees_itself(mask.right, sizes)
+    if isinstance(mask, (CausalMask, WindowMask)):
+        return (
+            mask.offset is None
+            and (mask.align == "bottom-right" or sizes[2] == sizes[3])
+            and sizes[2] <= sizes[3]
+        )
+    if isinstance(mask, DocumentsMask):
+        return mask.key_ids is None and sizes[2] == sizes[3]
+    return isinstance(mask, FullMask)
 
 
 def hidden_queries(mask: Mask, queries: int, device: torch.device) -> Tensor | None:

@@ -77,6 +77,10 @@ class Answerer(Model):
         layers: of a picture, how often it and the question attend to each other; 2 by default.
         num_heads: of a picture, heads of these attentions; 4 by default.
         width: of a picture, channels of the first convolution; 16 by default. Each stage has twice as many.
+        norm: of a picture, what normalises the channels of a convolution: group (of one picture; the default), or batch
+            (over the pictures of a training batch).
+        modulated: of a picture, whether the question first scales and shifts the channels of its patches, and the mean
+            of the patches joins the question before the hops.
     """
 
     attention_default: ClassVar[str] = "hops over the memory"  # no mechanism that `--attention` could replace
@@ -97,13 +101,15 @@ class Answerer(Model):
         layers: int | None = None,
         num_heads: int | None = None,
         width: int | None = None,
+        norm: str | None = None,
+        modulated: bool | None = None,
     ) -> None:
         super().__init__(problem)
         self.memory_name, self.question_name = list(problem.streams)[:2]
         told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
         assert isinstance(asked, Tokens)
         whole_number("dim", dim, 1)
-        options = MemoryOptions(tying, ordered, dropout, layers, num_heads, width)
+        options = MemoryOptions(tying, ordered, dropout, layers, num_heads, width, norm, modulated)
         self.memory = memory_of(told, asked, dim, whole_number("hops", hops, 1), options)
         self.hops = nn.ModuleList(Hop() for _ in range(hops))
         self.question = None if self.memory.reads_question else WeightedSum(asked, dim, ordered=ordered)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
+from regard.models.channel_norm import channel_norm
 from regard.models.model import Model, model
 from regard.nn import positions as encodings
 from regard.nn.blocks import EncoderLayer
@@ -22,7 +23,6 @@ from regard.tasks.problem import Problem
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Patches
 
-GROUPS = 8  # of channels that are normalised together
 HALVINGS = 2  # between the three stages: a place of the last one is 4 × 4 pixels
 
 
@@ -38,11 +38,12 @@ class ResidualBlock(nn.Module):
         spatial: bool,
         reduction: int,
         dropout: float,
+        norm: str = "group",
     ) -> None:
         super().__init__()
         self.first = nn.Conv2d(before, width, 3, stride, 1, bias=False)
         self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList(_norm(width) for _ in range(2))
+        self.norms = nn.ModuleList(channel_norm(norm, width) for _ in range(2))
         self.dropout = nn.Dropout(dropout)
         self.channel = ChannelAttention(width, reduction) if channel else nn.Identity()
         self.spatial = SpatialAttention() if spatial else nn.Identity()
@@ -122,7 +123,7 @@ class CnnAttention(Model):
         widths = [max(1, dim // 4), max(1, dim // 2), dim]
         before = problem.inputs.channels * problem.inputs.frames
         self.stem = nn.Conv2d(before, widths[0], 3, 1, 1, bias=False)
-        self.stem_norm = _norm(widths[0])
+        self.stem_norm = channel_norm("group", widths[0])
         made: list[nn.Module] = []
         before = widths[0]
         reduction = whole_number("reduction", reduction, 1)
@@ -163,7 +164,3 @@ class CnnAttention(Model):
         return dataclasses.replace(
             shown, pieces=names(here), grid=self.grid if shown.picture is not None else None
         )
-
-
-def _norm(width: int) -> nn.Module:
-    return nn.GroupNorm(math.gcd(width, GROUPS), width)

@@ -39,6 +39,7 @@ class Detector(Model):
         decoder_layers: how often the queries look
         queries: how many things can be found on one picture; at most one for each patch
         width: channels of the first convolution; each stage has twice as many
+        norm: what normalises the channels of a convolution: group (of one picture) or batch (over a training batch)
     """
 
     takes_attention: ClassVar[str] = "each encoder layer's attention among the patches"
@@ -62,12 +63,13 @@ class Detector(Model):
         width: int = 16,
         attention: str | None = None,
         dropout: float = 0.0,
+        norm: str = "group",
     ) -> None:
         super().__init__(problem)
         spec: Any = problem.inputs
         self.features = PictureFeatures(
             spec, dim, width=width, layers=layers, attention=attention or self.attention_default,
-            num_heads=num_heads, dropout=dropout,
+            num_heads=num_heads, dropout=dropout, norm=norm,
         )  # fmt: skip
         self.queries = min(whole_number("queries", queries, 1), spec.rows * spec.columns)
         self.dim, self.scores = dim, problem.answer.outputs - 4

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
-from regard.core.arguments import share
-from regard.errors import Unsupported
+from regard.core.arguments import share, whole_number
+from regard.errors import BadValue, Unsupported
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.nn import positions as encodings
+from regard.nn.blocks import make_norm
 from regard.tasks.batch import Stream
 from regard.tasks.streams import Nodes, Patches, StreamSpec, Tokens, Vectors
 
+COUNTED = "counted"  # positions of real tokens only
 _EMBEDDERS: dict[type[Any], Callable[[Any, int], nn.Module]] = {}
 
 
@@ -58,6 +60,10 @@ class StreamEmbedding(nn.Module):
 
     `word_dropout`: in training, the share of the words of the vocabulary whose rows are zero wherever they stand in a
     batch (Gal & Ghahramani 2016; "embedding dropout" of Merity et al. 2018).
+    `scaled`: whether rows of ids are multiplied by √dim, so that they are as large as sinusoids although a head shares
+    their weights. `norm`: the normalisation of the sums, "none", "layer" or "rms". `segments`: how many parts of a text
+    have a vector of their own (BERT's sentences A and B); data (b,n,2) then holds ids and segments, (b,n) is segment 0.
+    positions="counted" are learned ones that count real tokens only, from the id of the padding + 1 (RoBERTa).
     """
 
     def __init__(
@@ -68,14 +74,24 @@ class StreamEmbedding(nn.Module):
         positions: str = "sinusoidal",
         dropout: float = 0.0,
         word_dropout: float = 0.0,
+        scaled: bool = True,
+        norm: str = "none",
+        norm_eps: float | None = None,
+        segments: int = 0,
     ) -> None:
         super().__init__()
         self.spec = spec
         self.rows = _EMBEDDERS[type(spec)](spec, dim)
-        # Embeddings are initialised small, so that the head can share them; scale them to the size of sinusoids.
-        self.scale = math.sqrt(dim) if isinstance(self.rows, nn.Embedding) else 1.0
+        self.scale = math.sqrt(dim) if scaled and isinstance(self.rows, nn.Embedding) else 1.0
         chosen = "none" if isinstance(spec, Nodes) else positions
-        self.positions = encodings.build(chosen, dim, spec.length)
+        self.counted = chosen == COUNTED
+        self.positions = self._counted(dim) if self.counted else encodings.build(chosen, dim, spec.length)
+        self.segments: nn.Parameter | None = None
+        if whole_number("segments", segments, 0):
+            if not isinstance(self.rows, nn.Embedding):
+                raise BadValue(f"segments: only tokens have segments, got a stream of {spec.words}.")
+            self.segments = nn.Parameter(torch.randn(segments, dim) * 0.02)
+        self.norm = nn.Identity() if norm == "none" else make_norm(norm, dim, norm_eps)
         self.dropout = nn.Dropout(dropout)
         self.word_dropout = share("word_dropout", word_dropout)
 
@@ -83,13 +99,33 @@ class StreamEmbedding(nn.Module):
         """(b,n) ids or (b,n,width) numbers → (b,n,dim); `offset`: the position of the first of them."""
         if isinstance(self.rows, nn.Linear):
             data = data.to(self.rows.weight.dtype)
+        part = None
+        if self.segments is not None:
+            data, part = (data[..., 0], data[..., 1]) if data.dim() == 3 else (data, torch.zeros_like(data))
         rows = self.rows(data) * self.scale
         if self.word_dropout and self.training and isinstance(self.rows, nn.Embedding):
             kept = torch.empty(self.rows.num_embeddings, dtype=rows.dtype, device=rows.device)
             kept = kept.bernoulli_(1 - self.word_dropout).div_(1 - self.word_dropout)
             rows = rows * kept[data][..., None]
-        found: Tensor = self.dropout(self.positions(rows, offset))
-        return found
+        if self.segments is not None and part is not None:
+            rows = rows + self.segments[part]
+        found: Tensor = self.norm(self.positions(rows, self._places(data, offset)))
+        return self.dropout(found)  # type: ignore[no-any-return]
+
+    def _counted(self, dim: int) -> encodings.Learned:
+        if not isinstance(self.spec, Tokens) or self.spec.length is None:
+            raise BadValue(
+                f"positions: {COUNTED!r} positions count tokens, up to a known number of them, got {self.spec}."
+            )
+        return encodings.Learned(dim, self.spec.length + self.spec.padding + 1)
+
+    def _places(self, data: Tensor, offset: int) -> int | Tensor:
+        """The position of the first row; where only real tokens count, that of each row."""
+        if not self.counted:
+            return offset
+        assert isinstance(self.spec, Tokens)
+        real = data != self.spec.padding
+        return real.cumsum(1) * real + (self.spec.padding + offset * real)
 
     def shared(self, outputs: int) -> nn.Embedding | None:
         """The embedding, if a head with so many outputs can share its weights."""

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from torch import Tensor, nn
+
+from regard.errors import unknown_name
 from regard.models.embedding import joined_keep, pooled
 from regard.models.model import model
 from regard.models.reader import Reader
+from regard.nn.blocks import ACTIVATIONS, make_norm
 from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+
+POOLINGS = ("mean", "first")
+BEFORE_HEAD = ("none", "tanh", "norm")
 
 
 @model("encoder", gives=("pooled", "rows"), reads=None, several_streams=True)
@@ -16,12 +24,55 @@ class Encoder(Reader):
 
     Paper: Devlin et al. 2019; the layers of Vaswani et al. 2017.
     All weights but the head's have the same names in both uses, so that `--init-from` carries them over.
+
+    pooling: the row of an example is the mean over its positions, or that of its first position (BERT's `[CLS]`).
+    before_head: what rows go through before the head: "none"; "tanh", tanh(W x + b), BERT's pooler; "norm",
+    normalised activation(W x + b), before the head that fills gaps in BERT and RoBERTa.
     """
 
     takes_attention: ClassVar[str] = "each layer's attention among the positions"
 
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        dim: int = 128,
+        activation: str = "gelu",
+        norm_type: str = "layer",
+        norm_eps: float | None = None,
+        pooling: str = "mean",
+        before_head: str = "none",
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            problem, dim=dim, activation=activation, norm_type=norm_type, norm_eps=norm_eps, **options
+        )
+        if pooling not in POOLINGS:
+            raise unknown_name("pooling", pooling, POOLINGS)
+        if before_head not in BEFORE_HEAD:
+            raise unknown_name("before_head", before_head, BEFORE_HEAD)
+        self.pooling = pooling
+        self.before_head: nn.Module = nn.Identity()
+        if before_head != "none":
+            norm = make_norm(norm_type, dim, norm_eps) if before_head == "norm" else nn.Identity()
+            self.before_head = BeforeHead(dim, activation if before_head == "norm" else "tanh", norm)
+
     def forward(self, batch: Batch) -> Any:
         rows = self.rows(batch)
-        if self.problem.answer.needs == "pooled":
-            return self.head(pooled(rows, joined_keep(batch.streams.values())), batch)
-        return self.head(rows[:, : batch.inputs.shape[1]], batch)
+        if self.problem.answer.needs != "pooled":
+            return self.head(self.before_head(rows[:, : batch.inputs.shape[1]]), batch)
+        one = rows[:, 0] if self.pooling == "first" else pooled(rows, joined_keep(batch.streams.values()))
+        return self.head(self.before_head(one), batch)
+
+
+class BeforeHead(nn.Module):
+    """A linear map of rows, an activation and a normalisation."""
+
+    def __init__(self, dim: int, activation: str, norm: nn.Module) -> None:
+        super().__init__()
+        self.map, self.activation, self.norm = nn.Linear(dim, dim), activation, norm
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(…,dim) → (…,dim)."""
+        found: Tensor = self.norm(ACTIVATIONS[self.activation](self.map(rows)))
+        return found

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.core.arguments import whole_number
 from regard.errors import unknown_name
 from regard.models.model import Model, model
-from regard.models.picture_features import PictureFeatures
+from regard.models.picture_features import PictureFeatures, convolution
 from regard.models.place_policy import PlacePolicy
 from regard.models.retina import Retina
 from regard.tasks.batch import Batch
@@ -77,14 +77,14 @@ class Glimpse(Model):
             raise unknown_name("policy", policy, POLICIES)
         self.spec, self.chooses = spec, policy
         self.glimpses = whole_number("glimpses", glimpses, 1)
-        self.retina = Retina(spec, side, scales)
+        self.retina = Retina(spec, whole_number("side", side, 2), scales)
         self.rows = nn.Parameter(torch.randn(spec.rows, dim) * 0.5)
         self.columns = nn.Parameter(torch.randn(spec.columns, dim) * 0.5)
         self.policy = PlacePolicy(dim, estimator="reinforce", entropy_weight=entropy_weight)
+        width = dim // 4
         self.what = nn.Sequential(
-            nn.Conv2d(scales * spec.channels, dim // 4, 3, padding=1), nn.ReLU(),
-            nn.Conv2d(dim // 4, dim // 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
-            nn.Linear(dim // 4 * ((side + 1) // 2) ** 2, dim), nn.LayerNorm(dim),
+            convolution(scales * spec.channels, width), convolution(width, width, 2, 2), nn.Flatten(),
+            nn.Linear(width * (side // 2) ** 2, dim), nn.LayerNorm(dim),
         )  # fmt: skip
         self.core = nn.GRUCell(dim, dim)
         self.start = nn.Parameter(torch.zeros(dim))

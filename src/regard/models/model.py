@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from regard import registry
 from regard.core.options import read_options
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
-from regard.models.crossing import attention_to_source
+from regard.models.crossing import Guide, attention_to_source
 from regard.models.embedding import readable
 from regard.models.preset import Preset, with_preset
 from regard.registry import Registry, parse
@@ -26,6 +26,9 @@ from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Tokens, Vectors
+
+if TYPE_CHECKING:
+    from regard.models.pretrained.loading import Pretrained
 
 MODELS: Registry[type[Model]] = Registry("model")
 ModelClass = TypeVar("ModelClass", bound="type[Model]")
@@ -81,6 +84,8 @@ class Model(nn.Module):
     presets: ClassVar[Mapping[str, Preset]] = {}  # by the names that the option `preset` takes
 
     head: Head
+    built_as: tuple[str, dict[str, Any]] | None = None  # the name and options that `build` was given
+    pretrained: Pretrained | None = None  # the checkpoint of the Hub's form that it was loaded from
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
@@ -175,7 +180,12 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     known = options_of(cls)
     if "attention" in chosen and not cls.takes_attention:
         raise BadValue(f"attention: {plain} has no place for another attention; leave --attention out.")
-    return cls(problem, **with_preset(plain, cls.presets, read_options(plain, cls, chosen, known))[1])
+    read = read_options(plain, cls, chosen, known)
+    made = cls(problem, **with_preset(plain, cls.presets, read)[1])
+    made.built_as = plain, read
+    if weight := getattr(problem.answer, "guide", 0.0):
+        made.add_module("guide", Guide(made, weight))
+    return made
 
 
 def preset_settings(name: str, warmup: int | None = None) -> dict[str, Any]:

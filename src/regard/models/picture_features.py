@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
-from regard.models.cnn_attention import GROUPS, ResidualBlock
+from regard.models.channel_norm import channel_norm
+from regard.models.cnn_attention import ResidualBlock
 from regard.models.stack import Stack
 from regard.tasks.pictures.patches import fold
 from regard.tasks.streams import Patches
@@ -34,11 +35,13 @@ def cell_centres(rows: int, columns: int, device: torch.device | str | None = No
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).flatten(0, 1)
 
 
-def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Sequential:
+def convolution(
+    inputs: int, outputs: int, size: int = 3, stride: int = 1, norm: str = "group"
+) -> nn.Sequential:
     """A convolution with normalisation and GELU; with stride 1 the picture keeps its size."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, size, stride, padding=size // 2 if stride == 1 else 0, bias=False),
-        nn.GroupNorm(math.gcd(GROUPS, outputs), outputs),
+        channel_norm(norm, outputs),
         nn.GELU(),
     )
 
@@ -76,6 +79,7 @@ class PictureFeatures(nn.Module):
         attention: str = "multihead",
         num_heads: int = 4,
         dropout: float = 0.0,
+        norm: str = "group",
     ) -> None:
         super().__init__()
         self.spec = spec
@@ -83,15 +87,20 @@ class PictureFeatures(nn.Module):
         steps = factors(spec.side)
         widths = [min(dim, whole_number("width", width, 1) * 2**number) for number in range(len(steps) or 1)]
         self.widths = widths  # of the map before each stage
-        self.first = convolution(spec.channels, widths[0])
+        self.first = convolution(spec.channels, widths[0], norm=norm)
         self.stages = nn.ModuleList()
         for number, step in enumerate(steps):
             after = widths[number + 1] if number + 1 < len(steps) else dim
-            parts = [convolution(widths[number], after, step, step), convolution(after, after)]
-            self.stages.append(nn.Sequential(*parts, *(_block(after) for _ in range(blocks))))
+            parts = [
+                convolution(widths[number], after, step, step, norm),
+                convolution(after, after, norm=norm),
+            ]
+            self.stages.append(nn.Sequential(*parts, *(_block(after, norm) for _ in range(blocks))))
         if not steps:
             self.stages.append(
-                nn.Sequential(convolution(widths[0], dim), *(_block(dim) for _ in range(blocks)))
+                nn.Sequential(
+                    convolution(widths[0], dim, norm=norm), *(_block(dim, norm) for _ in range(blocks))
+                )
             )
         self.encoder = None
         if whole_number("layers", layers, 0):
@@ -116,13 +125,13 @@ class PictureFeatures(nn.Module):
         return rows, maps
 
 
-def _block(width: int) -> ResidualBlock:
+def _block(width: int, norm: str) -> ResidualBlock:
     """A residual block without attention of its own, which begins by changing nothing.
 
     From the usual start, two blocks on the way made digits in scenes several times as slow to learn.
     """
-    made = ResidualBlock(width, width, 1, channel=False, spatial=False, reduction=1, dropout=0.0)
+    made = ResidualBlock(width, width, 1, channel=False, spatial=False, reduction=1, dropout=0.0, norm=norm)
     last = made.norms[-1]
-    assert isinstance(last, nn.GroupNorm)
+    assert isinstance(last, nn.GroupNorm | nn.BatchNorm2d)
     nn.init.zeros_(last.weight)
     return made

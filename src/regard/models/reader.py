@@ -35,21 +35,35 @@ class Reader(Model):
         attention_dropout: float = 0.0,
         hidden_dropout: float | None = None,
         norm: str = "pre",
+        norm_type: str = "layer",
+        norm_eps: float | None = None,
         residual: bool = True,
         activation: str = "gelu",
         hidden: int | None = None,
         gated: bool = False,
+        feed_forward_bias: bool = True,
+        shared_positions: bool = False,
+        scaled_embedding: bool = True,
+        embedding_norm: str = "none",
+        segments: int = 0,
         tied: bool = False,
+        head_bias: bool = True,
     ) -> None:
         super().__init__(problem)
-        around: dict[str, Any] = {"positions": positions, "dropout": dropout, "word_dropout": word_dropout}
-        self.embedding = StreamEmbedding(problem.inputs, dim, **around)
+        around: dict[str, Any] = {
+            "positions": positions, "dropout": dropout, "word_dropout": word_dropout, "scaled": scaled_embedding,
+            "norm": embedding_norm, "norm_eps": norm_eps,
+        }  # fmt: skip
+        self.embedding = StreamEmbedding(problem.inputs, dim, segments=segments, **around)
         self.stack = Stack(
             dim, layers, attention or self.attention_default, causal=self.causal, num_heads=num_heads, norm=norm,
-            residual=residual, activation=activation, dropout=dropout, hidden_dropout=hidden_dropout,
-            attention_dropout=attention_dropout, hidden=hidden, gated=gated,
+            norm_type=norm_type, norm_eps=norm_eps, residual=residual, activation=activation, dropout=dropout,
+            hidden_dropout=hidden_dropout, attention_dropout=attention_dropout, hidden=hidden, gated=gated,
+            feed_forward_bias=feed_forward_bias, shared_positions=shared_positions,
         )  # fmt: skip
         self.head = problem.answer.head(dim, self.embedding.shared(problem.answer.outputs) if tied else None)
+        if not head_bias:
+            self.head.drop_bias()
         further = list(problem.streams.items())[1:]
         self.further = nn.ModuleDict({name: StreamEmbedding(spec, dim, **around) for name, spec in further})
         if further:  # which stream a row comes from

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.core.tracing import exporting
 from regard.errors import unknown_name
+from regard.models.recurrent_steps import stepped
 from regard.nn.state import State
 
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {
@@ -54,6 +56,8 @@ class Recurrent(nn.Module):
             return rows, state if state is not None else self.initial_state(rows)
         if keep is None:
             found, after = self.cells(rows, before)
+        elif exporting():
+            found, after = stepped(self.cells, rows.masked_fill(~keep[..., None], 0), keep, before)
         else:
             lengths = keep.sum(1).clamp(min=1).cpu()  # pack_padded_sequence refuses empty sequences
             packed = pack_padded_sequence(

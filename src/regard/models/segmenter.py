@@ -35,6 +35,7 @@ class Segmenter(Model):
         layers: encoder layers over the patches; 0: convolutions alone
         decoder_layers: how often the classes look
         width: channels of the first convolution; each stage has twice as many
+        norm: what normalises the channels of a convolution: group (of one picture) or batch (over a training batch)
     """
 
     takes_attention: ClassVar[str] = "each encoder layer's attention among the patches"
@@ -55,13 +56,14 @@ class Segmenter(Model):
         width: int = 16,
         attention: str | None = None,
         dropout: float = 0.0,
+        norm: str = "group",
     ) -> None:
         super().__init__(problem)
         spec: Any = problem.inputs
         self.spec: Patches = spec
         self.features = PictureFeatures(
             spec, dim, width=width, layers=layers, attention=attention or self.attention_default,
-            num_heads=num_heads, dropout=dropout,
+            num_heads=num_heads, dropout=dropout, norm=norm,
         )  # fmt: skip
         self.rise = Rise(dim, self.features.widths)
         self.classes = nn.Parameter(torch.randn(problem.answer.outputs, dim) * dim**-0.5)

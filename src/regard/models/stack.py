@@ -13,8 +13,9 @@ from regard.core.arguments import whole_number
 from regard.decoding import Hypothesis, beam_search, sample
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.nn.blocks import NORMS, DecoderLayer, EncoderLayer
+from regard.nn.blocks import DecoderLayer, EncoderLayer, make_norm
 from regard.nn.state import State
+from regard.registry import split
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,10 @@ class Stack(nn.Module):
     """`layers` encoder layers, or decoder layers with attention to a source, and a last normalisation when norm="pre".
 
     `causal`: no layer may look ahead; a mechanism that cannot help it is refused. Further options are those of the
-    layers: residual, activation, dropout, hidden_dropout, attention_dropout, hidden, gated.
+    layers: residual, activation, dropout, hidden_dropout, attention_dropout, hidden, gated, feed_forward_bias.
+
+    `attention` may name one mechanism for each layer, separated by commas. `shared_positions`: all layers add the same
+    table of distances to their scores (positions t5 and relative), as in T5.
     """
 
     def __init__(
@@ -43,18 +47,33 @@ class Stack(nn.Module):
         num_heads: int = 1,
         norm: str = "pre",
         norm_type: str = "layer",
+        norm_eps: float | None = None,
+        shared_positions: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
         shared: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "norm_type": norm_type, **options}
+        shared["norm_eps"] = norm_eps
         made: list[nn.Module] = []
-        for _ in range(whole_number("layers", layers, 1)):
+        for name in _each_attention(attention, whole_number("layers", layers, 1)):
             if cross is not None:
-                made.append(DecoderLayer(dim, attention, cross, **shared))
+                made.append(DecoderLayer(dim, name, cross, **shared))
             else:
-                made.append(EncoderLayer(dim, attention, causal=causal, **shared))
+                made.append(EncoderLayer(dim, name, causal=causal, **shared))
         self.layers = nn.ModuleList(made)
-        self.norm = NORMS[norm_type](dim) if norm == "pre" else nn.Identity()
+        self.norm = make_norm(norm_type, dim, norm_eps) if norm == "pre" else nn.Identity()
+        if shared_positions:
+            self._share_positions()
+
+    def _share_positions(self) -> None:
+        tables = [getattr(layer.attention, "bias_table", None) for layer in self.layers]
+        if tables[0] is None or any(table is None or table.shape != tables[0].shape for table in tables):
+            raise BadValue(
+                "shared_positions: every layer must add one table of distances to its scores, for instance "
+                "attention='multihead(positions=t5)'."
+            )
+        for layer in self.layers:
+            layer.attention.bias_table = tables[0]  # type: ignore[union-attr]
 
     def forward(self, rows: Tensor, *, mask: Mask | None = None, **source: Any) -> Tensor:
         """(b,n,dim) → (b,n,dim). Layers that attend to a source get `source` and `source_mask`."""
@@ -74,6 +93,16 @@ class Stack(nn.Module):
     def initial_state(self, batch: int, device: torch.device, dtype: torch.dtype) -> StackState:
         """The initial state."""
         return StackState(tuple(layer.initial_state(batch, device, dtype) for layer in self.layers))  # type: ignore[operator]
+
+
+def _each_attention(attention: str, layers: int) -> list[str]:
+    """The name of each layer's mechanism."""
+    names = [part.strip() for part in split(attention)] or [attention]
+    if len(names) not in (1, layers):
+        raise BadValue(
+            f"attention: expected one mechanism, or one for each of {layers} layers, got {len(names)}."
+        )
+    return names * layers if len(names) == 1 else names
 
 
 class CachedStep:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.core.arguments import whole_number
+from regard.core.arguments import finite_number, share, whole_number
 from regard.errors import unknown_name
+from regard.models.clue_scores import ClueScores
 from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Recurrent
@@ -19,6 +20,7 @@ from regard.tasks.answers import Head
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import TokenRows, Tokens
+from regard.tasks.text.word_clues import CluesSpec
 from regard.tasks.text.word_vectors import WordVectors
 
 CHARACTERS: dict[str, Callable[..., nn.Module]] = {
@@ -33,7 +35,8 @@ class Tagger(Model):
     """Tags each word from its vector, its characters and what it attends to; the tags are chosen together.
 
     Paper: characters Ma and Hovy 2016; attention over a sentence for names Yan et al. 2019; the conditional random
-    field Lafferty et al. 2001. Each part can be left out: `characters=none`, `cell=none`, `layers=0`, `crf=false`.
+    field Lafferty et al. 2001. Each part can be left out: `characters=none`, `cell=none`, `layers=0`, `crf=false`,
+    `clues=false`.
 
     Args:
         dim: width of the rows.
@@ -46,6 +49,9 @@ class Tagger(Model):
         shape_dim: width of the vector of a word's shape, or of another id that is given for each word.
         crf: whether tags are chosen together; else each word's tag alone.
         positions: encoding of positions that is added to the rows.
+        clues: whether clues that the task gives for each word score tags directly, beside what the layers say.
+        clue_dropout: share of the clues that training leaves out.
+        clue_decay: weight of the squares of the clues' weights in the loss of a sentence; about 1 / training sentences.
         dropout: of inputs, of the rows and in the layers.
     """
 
@@ -66,6 +72,9 @@ class Tagger(Model):
         shape_dim: int = 16,
         crf: bool = True,
         positions: str = NONE,
+        clues: bool = True,
+        clue_dropout: float = 0.1,
+        clue_decay: float = 3e-4,
         dropout: float = 0.3,
     ) -> None:
         super().__init__(problem)
@@ -73,7 +82,7 @@ class Tagger(Model):
         self.embedding.scale = (
             1.0  # vectors of words seen once or twice stay small beside what characters say
         )
-        spelled = [name for name, spec in problem.streams.items() if isinstance(spec, TokenRows)]
+        spelled = [name for name, spec in problem.streams.items() if type(spec) is TokenRows]
         self.spelled = spelled[0] if spelled and characters != NONE else ""
         if characters not in (*CHARACTERS, NONE):
             raise unknown_name("characters", characters, [*CHARACTERS, NONE])
@@ -98,6 +107,16 @@ class Tagger(Model):
         self.dropout = nn.Dropout(dropout)
         outputs = problem.answer.outputs
         self.head = problem.answer.head(dim, self.embedding.shared(outputs)) if crf else Head(outputs, dim)
+        clued = {name: spec for name, spec in problem.streams.items() if isinstance(spec, CluesSpec)}
+        self.clued = next(iter(clued), "")
+        self.clues: ClueScores | None = None
+        if self.clued and clues:
+            self.vectors = next(
+                (n for n, given in problem.streams.items() if isinstance(given, WordVectors)), ""
+            )
+            known: Any = self.given[self.vectors].rows if self.vectors else None
+            options = share("clue_dropout", clue_dropout), finite_number("clue_decay", clue_decay)
+            self.clues = ClueScores(clued[self.clued], outputs, known, *options)
 
     def forward(self, batch: Batch) -> Any:
         rows: Tensor = self.embedding(batch.inputs)
@@ -110,4 +129,9 @@ class Tagger(Model):
             rows = self.dropout(self.recurrent(rows, batch.keep)[0])
         if self.stack is not None:
             rows = self.dropout(self.stack(rows, mask=padding_mask(batch.keep)))
-        return self.head(rows, batch)
+        scores = self.head(rows, batch)
+        if self.clues is None:
+            return scores
+        known: Any = self.given[self.vectors].rows if self.vectors else None
+        vectors = None if known is None else known.of(batch.streams[self.vectors].data)
+        return scores + self.clues(batch.streams[self.clued].data, vectors)

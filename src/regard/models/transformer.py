@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from regard.core.arguments import finite_number
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.masks import Mask
@@ -86,19 +87,29 @@ class Transformer(Model):
         attention_dropout: float = 0.0,
         hidden_dropout: float | None = None,
         norm: str = "pre",
+        norm_type: str = "layer",
+        norm_eps: float | None = None,
         residual: bool = True,
         activation: str = "gelu",
         hidden: int | None = None,
         gated: bool = False,
+        feed_forward_bias: bool = True,
+        shared_positions: bool = False,
+        scaled_embedding: bool = True,
         tied: bool = True,
         tied_source: bool = False,
+        head_bias: bool = True,
+        head_scale: float = 1.0,
     ) -> None:
         super().__init__(problem)
-        around: dict[str, Any] = {"positions": positions, "dropout": dropout, "word_dropout": word_dropout}
+        around: dict[str, Any] = {
+            "positions": positions, "dropout": dropout, "word_dropout": word_dropout, "scaled": scaled_embedding,
+        }  # fmt: skip
         shared: dict[str, Any] = {
             "num_heads": num_heads, "norm": norm, "dropout": dropout, "attention_dropout": attention_dropout,
             "hidden_dropout": hidden_dropout, "residual": residual, "activation": activation, "hidden": hidden,
-            "gated": gated,
+            "gated": gated, "norm_type": norm_type, "norm_eps": norm_eps, "feed_forward_bias": feed_forward_bias,
+            "shared_positions": shared_positions,
         }  # fmt: skip
         self.embedding = StreamEmbedding(problem.inputs, dim, **around)
         self.add_stacks(
@@ -107,6 +118,9 @@ class Transformer(Model):
         )  # fmt: skip
         if tied_source:
             self._tie_source()
+        if not head_bias:
+            self.head.drop_bias()
+        self.head.row_scale = finite_number("head_scale", head_scale)
 
     def _tie_source(self) -> None:
         """Embed source and target with the same weights (Vaswani et al. 2017, section 3.4)."""

@@ -14,6 +14,7 @@ from regard.errors import BadValue
 from regard.masks import Mask
 from regard.models.embedding import StreamEmbedding
 from regard.models.model import Model, model
+from regard.models.picture_features import PictureFeatures
 from regard.nn import positions as encodings
 from regard.nn.blocks import EncoderLayer, Residual, mechanism_of
 from regard.nn.building import build_bidirectional
@@ -60,6 +61,26 @@ class DividedLayer(EncoderLayer):
         return super().forward(torch.cat([x[:, : self.first], found], 1), mask=same_frame)
 
 
+class ConvolutionStem(nn.Module):
+    """Patches (b,n,width) → rows (b,n,dim) by convolutions over each picture or frame.
+
+    Paper: Xiao et al. 2021, Early convolutions help Transformers see better.
+    """
+
+    def __init__(self, spec: Patches, dim: int, width: int) -> None:
+        super().__init__()
+        self.frames = spec.frames
+        still = dataclasses.replace(spec, length=spec.rows * spec.columns, frames=1)
+        self.features = PictureFeatures(still, dim, width=width, norm="batch")
+        self.rows = nn.Identity()  # where gradients with respect to patches are read off
+
+    def forward(self, data: Tensor) -> Tensor:
+        size, count, width = data.shape
+        rows, _ = self.features(data.reshape(size * self.frames, count // self.frames, width))
+        found: Tensor = self.rows(rows.reshape(size, count, -1))
+        return found
+
+
 @model("vit", gives=("pooled", "rows"), reads=(Patches,))
 class Vit(Model):
     """A Transformer encoder over patches with learned positions; it answers from their mean or from a class token.
@@ -71,6 +92,7 @@ class Vit(Model):
         pool: mean (over patches), or class (a token of its own)
         over_time: for a video: divided (time, then space), or joint (all patches of all frames at once)
         positions: what is added to patches: learned, sinusoidal, half-wave or none
+        stem: channels of the first of a few convolutions that read the patches; 0: a linear map reads each
     """
 
     takes_attention: ClassVar[str] = "each layer's attention among the patches"
@@ -89,6 +111,7 @@ class Vit(Model):
         pool: str = "mean",
         over_time: str = "divided",
         positions: str = "learned",
+        stem: int = 0,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
         hidden: int | None = None,
@@ -103,7 +126,11 @@ class Vit(Model):
         if problem.answer.needs == "rows" and self.spec != self.given:
             raise BadValue("patch: the task asks for a row for each of its own patches. Leave patch= out.")
         count = self.spec.rows * self.spec.columns
-        self.embedding = StreamEmbedding(self.spec, dim, positions="none")
+        self.embedding: nn.Module = (
+            ConvolutionStem(self.spec, dim, stem)
+            if whole_number("stem", stem, 0)
+            else StreamEmbedding(self.spec, dim, positions="none")
+        )
         self.places = encodings.build(positions, dim, count)
         self.times = encodings.build(positions, dim, self.spec.frames) if self.spec.frames > 1 else None
         self.dropout = nn.Dropout(dropout)

@@ -22,8 +22,12 @@ class KnownVectors(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(b,n) ids → (b,n,dim)."""
-        found: Tensor = self.map(nn.functional.embedding(ids, self.table))
+        found: Tensor = self.map(self.of(ids))
         return found
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The vectors as they are, (b,n,width)."""
+        return nn.functional.embedding(ids, self.table)
 
 
 @embeds(WordVectors)

@@ -44,6 +44,8 @@ class Additive(Alignment):
 
     Paper: Bahdanau et al. 2014, section 3.1 and appendix A.1.2.
     Empty row: zeros.
+    When to use: for a recurrent decoder and its source, whose rows come from different networks. Each pair takes d
+    evaluations of tanh, so for long self-attention prefer a dot product.
 
     Args:
         dim: width of queries and outputs.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.core.arguments import described, whole_number
+from regard.core.arguments import described, finite_number, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.nn.building import build_across, build_bidirectional, build_causal
@@ -27,10 +28,17 @@ from regard.registry import Registry, parse
 ACTIVATIONS: Registry[Callable[[Tensor], Tensor]] = Registry("activation")
 for _name in ("relu", "gelu", "silu", "tanh", "sigmoid"):
     ACTIVATIONS.add(_name, getattr(F, _name))
+ACTIVATIONS.add("gelu-tanh", partial(F.gelu, approximate="tanh"))
 
-NORMS: Registry[Callable[[int], nn.Module]] = Registry("norm_type")
+NORMS: Registry[Callable[..., nn.Module]] = Registry("norm_type")
 NORMS.add("layer", nn.LayerNorm)
 NORMS.add("rms", nn.RMSNorm)
+
+
+def make_norm(norm_type: str, dim: int, eps: float | None = None) -> nn.Module:
+    """A normalisation of rows by name; `eps` is added to the variance, None: torch's default."""
+    make = NORMS[norm_type]  # raises for an unknown name
+    return make(dim) if eps is None else make(dim, eps=finite_number("norm_eps", eps, above=0))
 
 
 class Residual(nn.Module):
@@ -53,11 +61,12 @@ class Residual(nn.Module):
         dropout: float = 0.0,
         norm_type: str = "layer",
         residual: bool = True,
+        norm_eps: float | None = None,
     ) -> None:
         super().__init__()
         if norm not in ("pre", "post", "none"):
             raise BadValue(f"norm: expected 'pre', 'post' or 'none', got {norm!r}.")
-        made = NORMS[norm_type](dim)  # raises for an unknown name
+        made = make_norm(norm_type, dim, norm_eps)
         self.before = norm == "pre"
         self.norm = nn.Identity() if norm == "none" else made
         self.residual = residual
@@ -121,6 +130,7 @@ class EncoderLayer(nn.Module):
     `attention` is a mechanism or its name, which may contain options: `"local(window=65)"`. With `causal=True` a name
     is built as a causal mechanism, which makes this the layer of a decoder-only model; otherwise as one that reads in
     both directions if it can. `hidden_dropout` acts inside the feed-forward block; None: like `dropout`.
+    `feed_forward_bias`: whether its linear maps add a learned vector. `norm_eps`: see `make_norm`.
     """
 
     def __init__(
@@ -139,15 +149,19 @@ class EncoderLayer(nn.Module):
         activation: str = "gelu",
         num_heads: int = 1,
         attention_dropout: float = 0.0,
+        norm_eps: float | None = None,
+        feed_forward_bias: bool = True,
     ) -> None:
         super().__init__()
         common = {"num_heads": num_heads, "dropout": attention_dropout}
         make = build_causal if causal else build_bidirectional
         self.attention = mechanism_of("attention", attention, dim, make, common)
         inside = dropout if hidden_dropout is None else hidden_dropout
-        self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=inside)
-        self.around_attention = Residual(dim, norm, dropout, norm_type, residual)
-        self.around_feed_forward = Residual(dim, norm, dropout, norm_type, residual)
+        self.feed_forward = FeedForward(
+            dim, hidden, gated=gated, activation=activation, dropout=inside, bias=feed_forward_bias
+        )
+        self.around_attention = Residual(dim, norm, dropout, norm_type, residual, norm_eps)
+        self.around_feed_forward = Residual(dim, norm, dropout, norm_type, residual, norm_eps)
 
     def forward(
         self, x: Tensor, *, mask: Mask | Tensor | None = None, state: State | None = None
@@ -179,7 +193,8 @@ class DecoderLayer(nn.Module):
     `attention` must be able to be causal; `cross` may be any mechanism. A `cross` that is built from a name is aligned
     with the beginning of the source (align="top-left"), so that decoding in steps equals one call. Each part has its
     own residual connection and normalisation. `hidden_dropout` acts inside the feed-forward block; None: like
-    `dropout`. With `cross_causal=True`, position t sees the first t + 1 rows of the source only.
+    `dropout`. `feed_forward_bias` and `norm_eps` are as in `EncoderLayer`. With `cross_causal=True`, position t sees
+    the first t + 1 rows of the source only.
     """
 
     def __init__(
@@ -200,6 +215,8 @@ class DecoderLayer(nn.Module):
         activation: str = "gelu",
         num_heads: int = 1,
         attention_dropout: float = 0.0,
+        norm_eps: float | None = None,
+        feed_forward_bias: bool = True,
     ) -> None:
         super().__init__()
         common = {"num_heads": num_heads, "dropout": attention_dropout}
@@ -207,10 +224,12 @@ class DecoderLayer(nn.Module):
         across = {**common, "source_dim": source_dim, **({"causal": True} if cross_causal else {})}
         self.cross = mechanism_of("cross", cross, dim, build_across, across)
         inside = dropout if hidden_dropout is None else hidden_dropout
-        self.feed_forward = FeedForward(dim, hidden, gated=gated, activation=activation, dropout=inside)
-        self.around_attention = Residual(dim, norm, dropout, norm_type, residual)
-        self.around_cross = Residual(dim, norm, dropout, norm_type, residual)
-        self.around_feed_forward = Residual(dim, norm, dropout, norm_type, residual)
+        self.feed_forward = FeedForward(
+            dim, hidden, gated=gated, activation=activation, dropout=inside, bias=feed_forward_bias
+        )
+        self.around_attention = Residual(dim, norm, dropout, norm_type, residual, norm_eps)
+        self.around_cross = Residual(dim, norm, dropout, norm_type, residual, norm_eps)
+        self.around_feed_forward = Residual(dim, norm, dropout, norm_type, residual, norm_eps)
 
     def forward(
         self,

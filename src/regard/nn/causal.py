@@ -17,6 +17,8 @@ class Causal(Multihead):
     Paper: Vaswani et al. 2017, section 3.2.3 (masked self-attention of the decoder).
     Empty row: none, because a position sees itself; with a mask that hides every key, the row is the bias of the output
     projection.
+    When to use: in language models and in every decoder that writes one element after the other. With a state, each
+    step computes one row.
 
     Args:
         dim: width of queries and outputs.

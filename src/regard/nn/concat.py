@@ -43,6 +43,8 @@ class Concat(Alignment):
 
     Paper: Luong et al. 2015, section 3.1 (concat).
     Empty row: zeros.
+    When to use: to reproduce Luong's models. It computes what `additive` computes, with both projections in one
+    matrix.
 
     Args:
         dim: width of queries and outputs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,8 +19,10 @@ from regard.nn import masking
 from regard.nn.mechanism import Mechanism, mechanism
 from regard.nn.multihead import Multihead
 from regard.nn.nonfinite import zero_nonfinite
+from regard.nn.scan import lengthened
 from regard.nn.state import State
 from regard.nn.static_memory import MemoryState, checked_state
+from regard.nn.steps import run_steps, traced_with_any_length
 
 UPDATES = ("gru", "memory")
 _FEW = 16  # segments shorter than this run by the plain formula
@@ -59,6 +62,8 @@ class DynamicMemory(Mechanism):
     encoder); Schuster and Paliwal 1997 (both directions).
     Empty row: none, because an element sees the memory and itself; with a source that is all padding the memory stays
     M_0.
+    When to use: for long or streamed sequences whose past has to fit into a fixed number of slots: the cost of an
+    element does not grow with the length.
 
     Args:
         dim: width of queries and outputs, and of a slot.
@@ -158,19 +163,20 @@ class DynamicMemory(Mechanism):
         keep = masking.kept(mask, batch, new, new, seen, query.device)
         rows = masking.without_padding(query, keep)
         # The state holds fewer elements than a segment; this is the most segments that they and the new ones can fill.
-        segments = max(1, self._segments(new if state is None else new + self.segment - 1))
+        segments = self._segments(new if state is None else new + self.segment - 1)
         width = segments * self.segment
         if state is None and keep is None:  # nothing to shift: no padding and no pending elements
-            line, nonfinite = zero_nonfinite(pad(rows, (0, 0, 0, width - new)), True)
-            memories = self._written(self._slots(batch), line, segments - 1)
-            return _with_nan(self._read(memories, line), nonfinite)[:, :new]
+            line, nonfinite = zero_nonfinite(lengthened(rows, width - new), True)
+            memories = self._written(self._slots(batch), line, segments, last=segments - 1)
+            return _with_nan(self._read(memories[:, :segments], line), nonfinite)[:, :new]
         before = self.initial_state(batch, query.device, query.dtype) if state is None else state
         line, index, total = _compact(rows, keep, width, before)
         clean, nonfinite = zero_nonfinite(line, True)
         complete = total[:, None] >= torch.arange(1, segments + 1, device=query.device) * self.segment
         # The memory after the last segment is only read by a later call.
-        memories = self._written(before.memory, clean, segments - 1 if state is None else segments, complete)
-        found = _with_nan(self._read(memories[:segments], clean[:, :width]), nonfinite)
+        last = segments - 1 if state is None else segments
+        memories = self._written(before.memory, clean, segments, complete, last=last)
+        found = _with_nan(self._read(memories[:, :segments], clean[:, :width]), nonfinite)
         found = _gathered(pad(found, (0, 0, 0, 1)), index)  # padding gets the row of zeros at the end
         if state is None:
             return found
@@ -179,26 +185,26 @@ class DynamicMemory(Mechanism):
         pending = _gathered(line, rest.clamp(max=width))
         assert nonfinite is not None
         lost = (nonfinite & (torch.arange(width + 1, device=query.device) < rest[:, :1])).any(1)
-        memory = memories[-1].masked_fill(lost[:, None, None], torch.nan)
+        memory = memories[:, -1].masked_fill(lost[:, None, None], torch.nan)
         return found, replace(state, memory=memory, open=pending, count=count, seen=seen + new)
 
     def _within_both(self, query: Tensor, mask: Mask | Tensor | None) -> Tensor:
         """Self-attention to the memories of the segments before and after, and to the whole own segment."""
         batch, new, _ = query.shape
         keep = masking.kept(mask, batch, new, new, 0, query.device)
-        segments = max(1, self._segments(new))
+        segments = self._segments(new)
         width = segments * self.segment
         line, index, total = _compact(masking.without_padding(query, keep), keep, width)
         clean, nonfinite = zero_nonfinite(line[:, :width], True)
         real = None
         if keep is not None or width != new:
             real = torch.arange(width, device=query.device) < total[:, None]
-        earlier, later = self._written_both(self._slots(batch), clean, segments - 1, real)
-        memory = torch.cat([torch.stack(earlier, 1), torch.stack(later[::-1], 1)], 2).flatten(0, 1)
-        elements = clean.reshape(-1, self.segment, self.dim)
+        earlier, later = self._written_both(self._slots(batch), clean, segments, real, last=segments - 1)
+        memory = torch.cat([earlier[:, :segments], later[:, :segments].flip(1)], 2).flatten(0, 1)
+        elements = self._apart(clean)
         seen = None
         if real is not None:
-            seen = PaddingMask(pad(real.reshape(-1, self.segment), (memory.shape[1], 0), value=True))
+            seen = PaddingMask(pad(self._apart(real), (memory.shape[1], 0), value=True))
         found = self.reader(elements, torch.cat([memory, elements], 1), mask=seen).reshape(clean.shape)
         assert nonfinite is not None
         found = found.masked_fill(nonfinite.any(1)[:, None, None], torch.nan)  # every element sees it
@@ -215,20 +221,20 @@ class DynamicMemory(Mechanism):
         memory = self._slots(batch) if state is None else state.memory
         segments = self._segments(length)
         width = segments * self.segment
-        if keep is None and not (self.bidirectional and width != length):
+        if keep is None and width == length:
             real, line = None, rows
         else:
             line, _, total = _compact(rows, keep, width)
             real = torch.arange(width, device=source.device) < total[:, None]
         if self.bidirectional:
             earlier, later = self._written_both(memory, line[:, :width], segments, real)
-            return torch.cat([earlier[-1], later[-1]], 1)
+            return torch.cat([earlier[:, -1], later[:, -1]], 1)
         writes = None if real is None else real[:, :: self.segment]
-        return self._written(memory, line, segments, writes, real)[-1]
+        return self._written(memory, line, segments, writes, real)[:, -1]
 
     def _written_both(
-        self, memory: Tensor, rows: Tensor, segments: int, real: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        self, memory: Tensor, rows: Tensor, segments: int, real: Tensor | None, last: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the memories of `_written` from the first segment on, and those from the last segment backwards.
 
         `memory` (b,2m,dim) holds the slots of both directions; rows (b,length,dim) and real (b,length) are complete
@@ -236,13 +242,13 @@ class DynamicMemory(Mechanism):
         """
 
         def both(given: Tensor) -> Tensor:
-            split: Tensor = given.unflatten(1, (given.shape[1] // self.segment, self.segment))
+            split: Tensor = given.unflatten(1, (segments, self.segment))
             return torch.cat([given, split.flip(1).flatten(1, 2)])
 
-        batch, real = len(rows), None if real is None else both(real)
+        batch, real = rows.shape[0], None if real is None else both(real)
         writes = None if real is None else real[:, :: self.segment]
-        found = self._written(torch.cat(memory.chunk(2, 1)), both(rows), segments, writes, real)
-        return [each[:batch] for each in found], [each[batch:] for each in found]
+        found = self._written(torch.cat(memory.chunk(2, 1)), both(rows), segments, writes, real, last)
+        return found[:batch], found[batch:]
 
     def _written(
         self,
@@ -251,29 +257,43 @@ class DynamicMemory(Mechanism):
         segments: int,
         writes: Tensor | None = None,
         real: Tensor | None = None,
-    ) -> list[Tensor]:
-        """Return the memory before each of the first `segments` segments of rows (b,length,dim), and after the last.
+        last: int | None = None,
+    ) -> Tensor:
+        """Return the memory before the first of the `segments` of rows (b,length,dim), and after each of them.
 
-        `writes` (b,segments) says which segments update the memory, `real` (b,length) which elements are not padding;
-        None: all.
+        The result is (b,1+segments,m,dim). `writes` (b,segments) says which segments update the memory, `real`
+        (b,length) which elements are not padding; None: all. `last`: the segments after it need not be written.
         """
+        wanted = segments if last is None else last
+        if not traced_with_any_length(
+            segments
+        ):  # a traced loop writes all: it needs one, and there may be none
+            if wanted == 0:
+                return memory[:, None]
+            segments = wanted
+        rows = rows.narrow(1, 0, segments * self.segment)
         keys, values = self.writer.project_source(rows, 0)
         # For few keys the plain formula is fastest, and its slots × segment array is small.
         impl = "reference" if self.segment < _FEW else "auto"
-        memories = [memory]
-        for segment in range(segments):
-            part = slice(segment * self.segment, (segment + 1) * self.segment)
-            mask = None if real is None else PaddingMask(real[:, part])
+
+        def write(carry: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+            memory, (key, value, *rest) = carry[0], given
+            mask = None if real is None else PaddingMask(rest[-1])
             query = self.writer.project_query(memory, 0)
-            mixed = core.attend(
-                query, keys[:, :, part], values[:, :, part], mask=mask, dropout=self.writer.weights_dropout, impl=impl
-            )  # fmt: skip
+            dropout = self.writer.weights_dropout
+            mixed = core.attend(query, key, value, mask=mask, dropout=dropout, impl=impl)
             updated = self._updated(self.writer.output(mixed).to(memory.dtype), memory)
-            memory = (
-                updated if writes is None else torch.where(writes[:, segment, None, None], updated, memory)
-            )
-            memories.append(memory)
-        return memories
+            after = updated if writes is None else torch.where(rest[0][:, None, None], updated, memory)
+            return [after], [after]
+
+        inputs = [each.unflatten(2, (segments, self.segment)).movedim(2, 0) for each in (keys, values)]
+        if writes is not None:
+            inputs.append(writes[:, :segments].mT)
+        if real is not None:
+            real = real.narrow(1, 0, segments * self.segment)
+            inputs.append(real.unflatten(1, (segments, self.segment)).movedim(1, 0))
+        _, (found,) = run_steps(write, [memory], inputs)
+        return torch.cat([memory[None], found]).transpose(0, 1)
 
     def _updated(self, candidate: Tensor, memory: Tensor) -> Tensor:
         """Return the next memory (b,m,dim) from the candidates C_s and the memory."""
@@ -284,10 +304,10 @@ class DynamicMemory(Mechanism):
             found = self.gate(candidate.flatten(0, 1), memory.flatten(0, 1)).view(memory.shape)
         return found.to(memory.dtype)
 
-    def _read(self, memories: list[Tensor], rows: Tensor) -> Tensor:
+    def _read(self, memories: Tensor, rows: Tensor) -> Tensor:
         """Let elements (b,length,dim) attend to the memory before their segment and to the segment up to themselves."""
-        elements = rows.reshape(-1, self.segment, self.dim)  # all segments of all batch entries at once
-        memory = torch.stack(memories, 1).flatten(0, 1)
+        elements = self._apart(rows)  # all segments of all batch entries at once
+        memory = memories.flatten(0, 1)
         # With the slots first, bottom-right causal() lets an element see all slots and the segment up to itself.
         found: Tensor = self.reader(elements, torch.cat([memory, elements], 1), mask=masks.causal())
         return found.reshape(rows.shape)
@@ -296,8 +316,15 @@ class DynamicMemory(Mechanism):
         slots = self.slots if self.later_slots is None else torch.cat([self.slots, self.later_slots])
         return slots.expand(batch, -1, -1)
 
+    def _apart(self, rows: Tensor) -> Tensor:
+        """Complete segments (b,length,…) as entries of a batch, (b·segments,segment,…)."""
+        split: Tensor = rows.unflatten(1, (rows.shape[1] // self.segment, self.segment))
+        return split.flatten(0, 1)
+
     def _segments(self, length: int) -> int:
-        return -(-length // self.segment)
+        """The number of segments that so many elements fill, the last one perhaps in part; at least one."""
+        filled: int = (torch.sym_max(length, 1) + (self.segment - 1)) // self.segment
+        return filled
 
 
 def _compact(

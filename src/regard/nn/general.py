@@ -31,6 +31,8 @@ class General(Alignment):
 
     Paper: Luong et al. 2015, section 3.1 (general).
     Empty row: zeros.
+    When to use: if queries and source rows have one width but not one meaning: a matrix of d × d numbers learns to
+    compare them.
 
     Args:
         dim: width of queries and outputs.

@@ -54,7 +54,9 @@ def global_query(
         tensor([1.5000, 2.5000])
 
     Args:
-        query, key, hidden: (b,l,d) each.
+        query: (b,l,d).
+        key: (b,l,d).
+        hidden: (b,l,d); the rows that are mixed.
         mask: a Mask that has a `keep`, or a bool tensor (b,l), False = padding.
         causal: whether position i depends only on itself and on earlier positions.
         activation: a non-linearity of the score s_i: a function or a name (tanh, relu, sigmoid, …).
@@ -237,6 +239,8 @@ class GlobalQuery(Attention):
 
     Paper: none; the definition is in the project's specification (global-query attention).
     Empty row: zeros, as for every masked position.
+    When to use: for very long sequences in which a position only needs a summary of all others. It cannot look up
+    one position from another.
 
     It has no parameters unless `project` asks for them, except a bias-free map of the source if source_dim differs from
     dim. It accepts masks that ignore the query (lengths, padding, …); without a source also causal(), alone or joined

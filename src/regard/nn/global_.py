@@ -17,6 +17,8 @@ class Global(Multihead):
     Paper: the name after Luong et al. 2015, section 3.1, and Xu et al. 2015 (soft attention); the score after
     Vaswani et al. 2017, equation 1.
     Empty row: the heads return zeros, so the row is the bias of the output projection.
+    When to use: for sequences of up to some thousand positions, and as the baseline that every other mechanism is
+    compared with.
 
     Args:
         dim: width of queries and outputs.

@@ -22,6 +22,8 @@ class GlobalLayer(AttentionLayer):
     Paper: Vaswani et al. 2017, section 3.1 (the decoder layer without its feed-forward part); pre: Xiong et al.
     2020, section 3.
     Empty row: a part that sees nothing adds the bias of its output projection, so the row is its input plus that bias.
+    When to use: in a decoder that reads its own past and then a whole source or history, as one layer with
+    residuals; it has no feed-forward part.
 
     Args:
         dim: width of queries and outputs.

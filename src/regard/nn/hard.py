@@ -108,6 +108,8 @@ class Hard(Multihead):
     Paper: Xu et al. 2015, section 4.1 (stochastic hard attention, its baseline and entropy term); Williams 1992 (score
     function); Jang et al. 2017 and Maddison et al. 2017 (Gumbel noise, straight-through estimator).
     Empty row: the heads return zeros, so the row is the bias of the output projection.
+    When to use: if the choice itself matters: one place to read, one key as the reason for an output, a discrete
+    action. Training is noisier than with soft weights.
 
     Args:
         dim: width of queries and outputs.

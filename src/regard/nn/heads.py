@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
 
+MOST_HEADS = 4096  # that an error message tries
+
 
 class HeadProjections(nn.Module):
     """Four linear maps and, with `qk_norm`, a normalisation of queries and keys. Shared by all multi-head layers."""
@@ -29,10 +31,15 @@ class HeadProjections(nn.Module):
         bias: bool,
         qk_norm: bool,
         value_dim: int | None = None,
+        key_dim: int | None = None,
+        output_bias: bool | None = None,
+        norm_eps: float | None = None,
     ) -> None:
         """Create the maps for queries, keys and values of these widths; outputs are as wide as queries.
 
-        `value_dim` is the width of the values of one head; None: that of its keys.
+        `key_dim` is the width of the queries and keys of one head; None: the heads share the width of the queries.
+        `value_dim` is that of its values; None: that of its keys. `output_bias`: whether outputs get a bias; None: as
+        `bias` says. `norm_eps`: what `qk_norm` adds to the mean square; None: the smallest that rounding notices.
         """
         self.kv_heads = num_heads if kv_heads is None else whole_number("kv_heads", kv_heads, 1)
         if num_heads % self.kv_heads:
@@ -41,14 +48,16 @@ class HeadProjections(nn.Module):
                 f"query heads, got {kv_heads}."
             )
         dim, key_width, value_width = widths
-        self._width = head_width(dim, num_heads)
+        self._width = head_width(dim, num_heads) if key_dim is None else whole_number("key_dim", key_dim, 1)
         self.value_dim = self._width if value_dim is None else whole_number("value_dim", value_dim, 1)
         self.query_map = glorot_linear(dim, num_heads * self._width, bias)
         self.key_map = glorot_linear(key_width, self.kv_heads * self._width, bias)
         self.value_map = glorot_linear(value_width, self.kv_heads * self.value_dim, bias)
-        self.output_map = glorot_linear(num_heads * self.value_dim, dim, bias)
-        self.query_norm = HeadNorm(self._width) if qk_norm else None
-        self.key_norm = HeadNorm(self._width) if qk_norm else None
+        self.output_map = glorot_linear(
+            num_heads * self.value_dim, dim, bias if output_bias is None else output_bias
+        )
+        self.query_norm = HeadNorm(self._width, norm_eps) if qk_norm else None
+        self.key_norm = HeadNorm(self._width, norm_eps) if qk_norm else None
 
     def query_heads(self, rows: Tensor) -> Tensor:
         """Queries (b,h,length,d) from rows (b,length,dim)."""
@@ -97,7 +106,7 @@ def head_width(dim: int, num_heads: int) -> int:
     if dim % num_heads:
         raise BadValue(
             f"num_heads: dim={dim} cannot be shared equally by {num_heads} heads. "
-            f"Try one of {[n for n in range(1, dim + 1) if dim % n == 0][:8]}."
+            f"Try one of {[n for n in range(1, min(dim, MOST_HEADS) + 1) if dim % n == 0][:8]}."
         )
     return dim // num_heads
 

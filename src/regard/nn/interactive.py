@@ -28,6 +28,8 @@ class Interactive(Mechanism):
     Paper: Lu et al. 2016, section 3.3 (parallel co-attention); Lu et al. 2019, section 2.2 (with multi-head attention).
     Empty row: if the other stream is all padding the heads return zeros, so the row is the bias of the output
     projection.
+    When to use: for two streams that explain each other, such as words and regions of an image, if both need rows
+    that know of the other.
 
     Args:
         dim: width of the first stream (the queries) and of its output.

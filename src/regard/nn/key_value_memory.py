@@ -37,6 +37,8 @@ class KeyValueMemory(Multihead):
     memories).
     Empty row: none, because an element sees itself; with a mask that hides every key, the row is the bias of the output
     projection.
+    When to use: for self-attention over what was written so far, with a source in front of it: a prompt, a context,
+    an earlier segment.
 
     Args:
         dim: width of queries and outputs.

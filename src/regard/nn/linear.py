@@ -142,6 +142,8 @@ class Linear(Mechanism):
 
     Paper: Katharopoulos et al. 2020, equations 5 and 7; causal: equations 8 and 9.
     Empty row: the heads return zeros, so the row is the bias of the output projection.
+    When to use: for sequences too long for pairs, and for decoding with a state of fixed size. Its weights are
+    blunt: looking up a single position is its weakness.
 
     It accepts masks that ignore the query (lengths, padding, …), and causal(), alone or joined with those by &. With a
     state, a source is summed by the first call, whose mask also applies to later calls.

@@ -9,7 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.nn.scan import BLOCK, PIECES, Kept, Piece, Result, Tensors, nonfinite_positions, set_nan_from
+from regard.core.tracing import exporting
+from regard.nn.scan import (
+    BLOCK,
+    PIECES,
+    Kept,
+    Piece,
+    Result,
+    Tensors,
+    lengthened,
+    nonfinite_positions,
+    set_nan_from,
+)
 from regard.registry import Registry
 
 _LARGEST = 600.0  # sums of e^600 are finite in float64
@@ -106,11 +117,12 @@ def _causal_piece(features: FeatureMap) -> Piece:
     def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
         query, key, value = inputs
         length = query.shape[1]
-        size = min(BLOCK, length)
+        size = BLOCK if exporting() else min(BLOCK, length)
 
         def blocks(rows: Tensor) -> Tensor:  # (b,l,h,d) as (b,h,blocks,size,d), padded with zeros
-            rows = F.pad(rows, (0, 0, 0, 0, 0, -length % size))
-            return rows.view(rows.shape[0], -(-length // size), size, *rows.shape[2:]).permute(0, 3, 1, 2, 4)
+            count = (length + size - 1) // size
+            rows = lengthened(rows, count * size - length)
+            return rows.view(rows.shape[0], count, size, *rows.shape[2:]).permute(0, 3, 1, 2, 4)
 
         asked, bad_queries = _query_features(query, features)
         seen, written = _key_features(key, value, keep, features)

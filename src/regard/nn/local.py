@@ -17,6 +17,8 @@ class Local(Multihead):
     Paper: Luong et al. 2015, section 3.2 (the idea); Beltagy et al. 2020, section 3.1 (the sliding window).
     Empty row: a query without a visible key in its window gets zeros from the heads, so the row is the bias of the
     output projection.
+    When to use: if neighbours matter most and the sequence is long. Further positions are reached by several
+    layers, or by a mask with global tokens.
 
     Args:
         dim: width of queries and outputs.

@@ -21,6 +21,8 @@ class LocalLayer(AttentionLayer):
 
     Paper: Vaswani et al. 2017, section 3.1 (the layer); Beltagy et al. 2020, section 3.1 (the window).
     Empty row: a part that sees nothing adds the bias of its output projection, so the row is its input plus that bias.
+    When to use: as `global-layer`, if sequence and source are long and run in step: the cost grows with the window
+    instead of the length.
 
     Args:
         dim: width of queries and outputs.

@@ -145,6 +145,8 @@ class LocalM(LocalAlignment):
 
     Paper: Luong et al. 2015, section 3.2 (monotonic alignment); scores of section 3.1.
     Empty row: zeros, also for a query more than D beyond the end of the source.
+    When to use: if source and target run in step (a tagger's words, frames of speech), so that what query t needs
+    is near position t of the source.
 
     Args:
         dim: width of queries and outputs.

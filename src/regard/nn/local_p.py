@@ -135,6 +135,8 @@ class LocalP(LocalAlignment):
 
     Paper: Luong et al. 2015, section 3.2, equations 9 and 10 (predictive alignment); scores of section 3.1.
     Empty row: zeros, also where the mask hides every key of the window.
+    When to use: if the place to read moves through a long source at no fixed pace, as in translation and speech.
+    The predicted centre shows where.
 
     Args:
         dim: width of queries and outputs.

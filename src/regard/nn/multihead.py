@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from regard.core.arguments import finite_number
 from regard.nn.attention import Attention, AttentionInputs
 from regard.nn.heads import HeadProjections
 from regard.nn.mechanism import mechanism
@@ -23,6 +24,8 @@ class Multihead(HeadProjections, Attention):
     Paper: Vaswani et al. 2017, equation 1 and section 3.2.2; grouped heads: Ainslie et al. 2023, multi-query:
     Shazeer 2019; normalised queries and keys: Henry et al. 2020.
     Empty row: the heads return zeros, so the row is the bias of the output projection.
+    When to use: wherever nothing else is asked for: it has grouped heads, every kind of positions, sinks, masks and
+    caches. `causal`, `global`, `local` and `relative` are presets of it.
 
     Args:
         dim: width of queries and outputs.
@@ -30,12 +33,17 @@ class Multihead(HeadProjections, Attention):
         dropout: probability of dropping an attention weight in training.
         source_dim: width of the source; None: dim.
         kv_heads: number of key and value heads; fewer than num_heads: grouped-query, 1: multi-query attention.
-        value_dim: width of the values of one head; None: that of its keys, dim / num_heads.
-        positions: rotary, alibi, t5, shaw, transformer-xl or relative, or a MultiheadPositions; None: no positions.
+        key_dim: width of the queries and keys of one head; None: dim / num_heads.
+        value_dim: width of the values of one head; None: that of its keys.
+        positions: rotary, alibi, t5, shaw, transformer-xl or relative, with options as in "rotary(base=500000)", or a
+            MultiheadPositions; None: no positions.
         max_distance: larger distances count as this one (t5, shaw, relative).
         qk_norm: whether to normalise queries and keys to unit mean square, with a learned gain.
+        norm_eps: what qk_norm adds to the mean square; None: the smallest number that rounding notices.
+        scale: factor of the scores; None: 1 / √key_dim.
         normalize: softmax, sigmoid, sparsemax, entmax15 or hard.
         bias: whether the projections add a learned vector.
+        output_bias: whether the output projection does; None: like the others.
         sink: whether each head may attend to nothing: one more learned score, which takes weight but has no value.
         causal: whether a position sees only itself and earlier positions.
         window: number of keys a query sees, including its own position; None: all.
@@ -61,23 +69,29 @@ class Multihead(HeadProjections, Attention):
         source_dim: int | None = None,
         *,
         kv_heads: int | None = None,
+        key_dim: int | None = None,
         value_dim: int | None = None,
         positions: str | MultiheadPositions | None = None,
         max_distance: int = FARTHEST,
         qk_norm: bool = False,
+        norm_eps: float | None = None,
+        scale: float | None = None,
         normalize: str = "softmax",
         bias: bool = True,
+        output_bias: bool | None = None,
         sink: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim, **options)
         named_normalizer(normalize)  # raises for an unknown name
         self.normalize = normalize
+        self.scale = None if scale is None else finite_number("scale", scale)
         self.positions = positions_of(positions, max_distance)
         widths = (self.dim, self.source_dim, self.source_dim)
         self.add_projections(
-            widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim
-        )
+            widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim, key_dim=key_dim,
+            output_bias=output_bias, norm_eps=norm_eps,
+        )  # fmt: skip
         self.positions.attach(self)
         self.sink = nn.Parameter(torch.zeros(self.num_heads)) if sink else None
 
@@ -89,11 +103,18 @@ class Multihead(HeadProjections, Attention):
 
     def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
         found = {"mask": inputs.mask, **self.positions.pieces(self, inputs)}
+        if self.scale is not None:
+            found["scale"] = self.scale
         if self.normalize != "softmax":
             found["normalize"] = self.normalize
         if self.sink is not None:
             found["sink"] = self.sink
         return found
+
+    @property
+    def head_dim(self) -> int:
+        """The width of the queries and keys of one head."""
+        return self._width
 
     @property
     def places_queries(self) -> bool:

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from regard import biases, scores
-from regard.core.arguments import described, whole_number
+from regard.core.arguments import described, finite_number, whole_number
 from regard.core.grid import position_shift
+from regard.core.options import read_options
 from regard.errors import BadType, BadValue
 from regard.nn.heads import glorot_linear
 from regard.nn.positions import rotary, sinusoidal
+from regard.nn.rotary_scaling import RotaryScaling
 from regard.nn.sharing import positions_from, whole_length
-from regard.registry import Registry
+from regard.registry import Registry, options_of, parse
 
 if TYPE_CHECKING:
     from regard.nn.attention import AttentionInputs
@@ -61,9 +63,30 @@ class IgnoredPositions(MultiheadPositions):
 
 
 class RotaryPositions(MultiheadPositions):
-    """Rotates queries and keys by angles proportional to their positions (Su et al. 2021)."""
+    """Rotates queries and keys by angles proportional to their positions (Su et al. 2021).
+
+    `base`: a larger one rotates the last columns more slowly. `scaling`: none, linear, llama3 or yarn, with the options
+    of `regard.nn.rotary_scaling.RotaryScaling`: "rotary(base=500000, scaling=llama3, factor=8, length=8192)".
+    """
 
     name = "rotary"
+
+    def __init__(
+        self,
+        base: float = 10000.0,
+        scaling: str = "none",
+        factor: float = 1.0,
+        length: int = 8192,
+        low: float = 1.0,
+        high: float = 4.0,
+        fast: float = 32.0,
+        slow: float = 1.0,
+        gain: float | None = None,
+        whole: bool = True,
+    ) -> None:
+        self.base = finite_number("base", base, above=0)
+        made = RotaryScaling(scaling, factor, length, low, high, fast, slow, gain, whole)
+        self.scaling = None if made.kind == "none" else made
 
     def attach(self, layer: Multihead) -> None:
         if layer.head_dim % 2:
@@ -73,7 +96,8 @@ class RotaryPositions(MultiheadPositions):
             )
 
     def rotate(self, heads: Tensor, first: int) -> Tensor:
-        return rotary(heads, positions_from(first, heads.shape[2], heads.device))
+        positions = positions_from(first, heads.shape[2], heads.device)
+        return rotary(heads, positions, self.base, self.scaling)
 
 
 class AlibiPositions(MultiheadPositions):
@@ -102,8 +126,12 @@ class T5Positions(ClippedPositions):
 
     name = "t5"
 
+    def __init__(self, max_distance: int = FARTHEST, buckets: int = T5_BUCKETS) -> None:
+        super().__init__(max_distance)
+        self.buckets = whole_number("buckets", buckets, 2)
+
     def attach(self, layer: Multihead) -> None:
-        layer.bias_table = nn.Parameter(torch.randn(T5_BUCKETS, layer.num_heads) * 0.02)
+        layer.bias_table = nn.Parameter(torch.randn(self.buckets, layer.num_heads) * 0.02)
 
     def pieces(self, layer: Multihead, inputs: AttentionInputs) -> dict[str, Any]:
         return {
@@ -179,13 +207,19 @@ for _scheme in (
 
 
 def positions_of(given: str | MultiheadPositions | None, max_distance: int) -> MultiheadPositions:
-    """The scheme that was given, or the one of that name with this `max_distance` where the scheme has one."""
+    """The scheme that was given, or the one of that name with this `max_distance` where the scheme has one.
+
+    A name may hold the scheme's options: "rotary(base=500000)".
+    """
     max_distance = whole_number("max_distance", max_distance, 1)
     if given is None:
         return IgnoredPositions()
     if isinstance(given, str):
-        scheme = SCHEMES[given]
-        return scheme(max_distance) if issubclass(scheme, ClippedPositions) else scheme()
+        name, options = parse(given)
+        scheme = SCHEMES[name]
+        if issubclass(scheme, ClippedPositions):
+            options.setdefault("max_distance", max_distance)
+        return scheme(**read_options(name, scheme, options, options_of(scheme, leading=0)))
     if not isinstance(given, MultiheadPositions):
         raise BadType(
             f"positions: expected one of {', '.join(SCHEMES)}, a MultiheadPositions or None, got {described(given)}."

@@ -20,11 +20,13 @@ from regard import registry
 from regard.core.arguments import described, finite_number, float_tensor, whole_number
 from regard.core.grid import fits
 from regard.errors import BadType, BadValue
+from regard.nn.rotary_scaling import RotaryScaling
 from regard.nn.sharing import positions_from, whole_length
 from regard.registry import Registry
 
 __all__ = [
-    "HalfWave", "Learned", "NoPositions", "Sinusoidal", "build", "half_wave", "names", "rotary", "sinusoidal",
+    "HalfWave", "Learned", "NoPositions", "Sinusoidal", "SplitSinusoidal", "build", "half_wave", "names", "rotary",
+    "sinusoidal",
 ]  # fmt: skip
 
 _BASE = 10000.0  # the longest wave of Vaswani et al. and of Su et al.
@@ -45,7 +47,7 @@ def half_wave(length: int, dim: int) -> Tensor:
     return _half_waves(torch.arange(length), dim, length).float()
 
 
-def rotary(x: Tensor, positions: Tensor, base: float = _BASE) -> Tensor:
+def rotary(x: Tensor, positions: Tensor, base: float = _BASE, scaling: RotaryScaling | None = None) -> Tensor:
     """Rotate queries or keys (b,h,l,d) by their positions, so that a dot product depends on the distance only.
 
     Columns i and i + d/2 form a pair that is rotated by position / base^(2i/d), as in Hugging Face's Llama. Angles are
@@ -55,6 +57,7 @@ def rotary(x: Tensor, positions: Tensor, base: float = _BASE) -> Tensor:
         x: (b,h,l,d) with even d.
         positions: (l,), or (b,l) for each batch entry separately.
         base: a larger base rotates the last pairs more slowly.
+        scaling: slower frequencies for longer texts; None: those of the base.
 
     Paper: Su et al. 2021, equation 34.
     """
@@ -78,9 +81,14 @@ def rotary(x: Tensor, positions: Tensor, base: float = _BASE) -> Tensor:
             f"{tuple(positions.shape)}."
         )
     wide = torch.promote_types(x.dtype, torch.float32)
-    angles = positions.to(x.device).double()[..., None] * _frequencies(dim, base, x.device)
+    frequencies = _frequencies(dim, base, x.device)
+    if scaling is not None:
+        frequencies = scaling.scaled(frequencies, base)
+    angles = positions.to(x.device).double()[..., None] * frequencies
     angles = angles[:, None] if each else angles  # (b,1,l,d/2) or (l,d/2)
     cos, sin = angles.cos().to(wide), angles.sin().to(wide)
+    if scaling is not None and scaling.growth != 1.0:
+        cos, sin = cos * scaling.growth, sin * scaling.growth
     first, second = x.to(wide).chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
 
@@ -89,6 +97,7 @@ class PositionalEncoding(nn.Module):
     """Adds a vector for the position to each embedding: `module(x, offset)` is x + table[offset : offset + l].
 
     `offset` is the position of the first row of x: an int, or a tensor with one entry for all or for each batch entry.
+    A tensor (b,l) holds the position of each row.
     A base class; subclasses define `rows`.
     """
 
@@ -114,10 +123,12 @@ class PositionalEncoding(nn.Module):
             first = whole_number("offset", offset, 0)
             self._refuse_beyond(first + whole_length(x.shape[1]))
             return positions_from(first, x.shape[1], x.device)
-        if offset.is_floating_point() or offset.dtype == torch.bool or offset.dim() > 1:
+        if offset.is_floating_point() or offset.dtype == torch.bool or offset.dim() > 2:
             raise BadType(
-                f"offset: expected an int or a tensor of ints, () or (b,), got {described(offset)}."
+                f"offset: expected an int or a tensor of ints, (), (b,) or (b,l), got {described(offset)}."
             )
+        if offset.dim() == 2 and offset.shape != x.shape[:2]:
+            raise BadValue(f"offset: expected (b,l) = {tuple(x.shape[:2])}, got {described(offset)}.")
         if offset.dim() == 1 and not fits(offset.shape[0], x.shape[0]):
             raise BadValue(
                 f"offset: expected one entry or {x.shape[0]} (the batch), got {described(offset)}."
@@ -125,7 +136,9 @@ class PositionalEncoding(nn.Module):
         # Reading a tensor on another device would synchronise with it.
         if offset.device.type == "cpu" and offset.numel() and not torch.compiler.is_compiling():
             whole_number("offset", int(offset.min()), 0)
-            self._refuse_beyond(int(offset.max()) + x.shape[1])
+            self._refuse_beyond(int(offset.max()) + (1 if offset.dim() == 2 else x.shape[1]))
+        if offset.dim() == 2:
+            return offset.to(x.device)
         offset, steps = offset.to(x.device), torch.arange(x.shape[1], device=x.device)
         return steps + (offset[:, None] if offset.dim() else offset)
 
@@ -152,6 +165,14 @@ class Sinusoidal(PositionalEncoding):
 
     def rows(self, indices: Tensor) -> Tensor:
         return _waves(indices, self.dim)
+
+
+class SplitSinusoidal(Sinusoidal):
+    """Adds the same waves in another order: all sines, then all cosines, as in Marian."""
+
+    def rows(self, indices: Tensor) -> Tensor:
+        waves = _waves(indices, self.dim)
+        return torch.cat([waves[..., ::2], waves[..., 1::2]], -1)
 
 
 class Learned(PositionalEncoding):
@@ -195,6 +216,7 @@ class NoPositions(PositionalEncoding):
 
 ADDITIVE: Registry[type[PositionalEncoding]] = Registry("positions")
 ADDITIVE.add("sinusoidal", Sinusoidal)
+ADDITIVE.add("sinusoidal-split", SplitSinusoidal)
 ADDITIVE.add("learned", Learned)
 ADDITIVE.add("half-wave", HalfWave)
 ADDITIVE.add("none", NoPositions)

@@ -14,6 +14,8 @@ class QueryKeyMemory(Multihead):
 
     Paper: Vaswani et al. 2017, section 3.2.3 (encoder-decoder attention); Bahdanau et al. 2014, equation 5.
     Empty row: the heads return zeros, so the row is the bias of the output projection.
+    When to use: to read from a history or an external memory: each query looks up the rows that match it and writes
+    nothing.
 
     Args:
         dim: width of queries and outputs.

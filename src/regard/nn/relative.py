@@ -23,6 +23,8 @@ class Relative(Multihead):
     Paper: Shaw et al. 2018, equation 5; Dai et al. 2019, section 3.3; Raffel et al. 2020, section 2.1; Press et al.
     2022; Su et al. 2021.
     Empty row: the heads return zeros, so the row is the bias of the output projection.
+    When to use: if order and distance matter. `alibi` is made for sequences longer than those of training; `rotary`
+    is what most language models use.
 
     Args:
         dim: width of queries and outputs.

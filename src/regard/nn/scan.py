@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from regard.core.arguments import readable
 from regard.core.autocast import without_autocast
 from regard.core.differentiate import (
     fresh_views,
     gradients,
     needs_plain_torch,
     record_for_autograd,
-    transforming,
 )
+from regard.core.tracing import exporting
 from regard.registry import Registry
 
 Tensors = list[Tensor]
@@ -49,7 +49,7 @@ _LIBRARY.define(
 
 def scan(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Result:
     """Run a registered piece over inputs (b,l,…); return its outputs (b,l,…) and the carry after the last position."""
-    if needs_plain_torch():
+    if needs_plain_torch() or exporting():
         return _plain_scan(piece, inputs, keep, carry)
     found: Tensors = torch.ops.regard.scan(piece, inputs, keep, carry)
     # The operator returns the outputs, the carry and, for the backward pass, the carry before each chunk.
@@ -65,7 +65,11 @@ def _step(inputs: Tensors) -> int:
 
 
 def _parts(inputs: Tensors) -> Iterator[slice]:
-    length, step = inputs[0].shape[1], _step(inputs)
+    length = inputs[0].shape[1]
+    if exporting():  # one chunk: a loop would be unrolled, and a graph would serve one length
+        yield slice(0, length)
+        return
+    step = _step(inputs)
     for start in range(0, length, step):
         yield slice(start, min(length, start + step))
 
@@ -75,7 +79,7 @@ def _kept(keep: Kept, part: slice) -> Kept:
     if keep is None:
         return None
     here = keep[:, part]
-    return None if here.device.type == "cpu" and not transforming() and bool(here.all()) else here
+    return None if readable(here) and bool(here.all()) else here
 
 
 def _empty_outputs(piece: str, inputs: Tensors, carry: Tensors, length: int) -> Tensors:
@@ -211,7 +215,7 @@ def nonfinite_positions(*rows: Tensor) -> Tensor | None:
     In a product with a triangular matrix later rows have the factor 0, but 0 · NaN is NaN, so they must be left out.
     """
     found = ~torch.stack([each.detach().flatten(2).sum(-1) for each in rows]).sum(0).isfinite()
-    return None if found.device.type == "cpu" and not transforming() and not bool(found.any()) else found
+    return None if readable(found) and not bool(found.any()) else found
 
 
 def set_nan_from(nonfinite: Tensor, sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,6 +223,14 @@ def set_nan_from(nonfinite: Tensor, sums: Tensor, last: Tensor) -> tuple[Tensor,
     from_here = (nonfinite.cumsum(1) > 0)[(..., *[None] * (sums.dim() - 2))]
     ever = nonfinite.any(1)[(..., *[None] * (last.dim() - 1))]
     return sums.masked_fill(from_here, torch.nan), last.masked_fill(ever, torch.nan)
+
+
+def lengthened(rows: Tensor, extra: int) -> Tensor:
+    """Return rows (b,l,…) with `extra` rows of zeros after them.
+
+    `pad` would tie a traced graph to whether there are any.
+    """
+    return torch.cat([rows, rows.new_zeros(rows.shape[0], extra, *rows.shape[2:])], 1)
 
 
 def packed(exact: Tensor, dtype: torch.dtype) -> Tensor:
@@ -245,8 +257,9 @@ def prefix_sums(rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     if nonfinite is not None:
         rows = rows.masked_fill(nonfinite[..., None, None], 0)
     batch, length, heads, dim = rows.shape
-    size = min(_STRETCH, length)
-    cut = F.pad(rows.flatten(2), (0, 0, 0, -length % size)).view(batch, -(-length // size), size, heads * dim)
+    size = _STRETCH if exporting() else min(_STRETCH, length)
+    count = (length + size - 1) // size
+    cut = lengthened(rows.flatten(2), count * size - length).view(batch, count, size, heads * dim)
     within = torch.ones(size, size, dtype=rows.dtype, device=rows.device).tril() @ cut
     start = before.flatten(1)[:, None]
     running = start + within[:, :, -1].double().cumsum(1)  # (b,stretches,h·d)

@@ -60,9 +60,9 @@ def of_kind(kind: type[AnyState], state: object) -> AnyState | None:
 
 def check_batch(held: Tensor, query: Tensor) -> None:
     """Raise unless a tensor of a state has the batch size of the query."""
-    if len(held) != len(query):
+    if held.shape[0] != query.shape[0]:
         raise BadValue(
-            f"state: expected a batch of {len(query)}, as in the query, got a batch of {len(held)}."
+            f"state: expected a batch of {query.shape[0]}, as in the query, got a batch of {held.shape[0]}."
         )
 
 

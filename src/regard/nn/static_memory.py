@@ -44,6 +44,8 @@ class StaticMemory(Mechanism):
     Transformers: Burtsev et al. 2020.
     Empty row: for a source that is all padding, the memory depends on the slots and biases only; it is read like any
     other.
+    When to use: in encoders of long sequences of which a fixed number of summaries is enough: the cost is linear in
+    the length.
 
     Args:
         dim: width of queries and outputs, and of a slot.

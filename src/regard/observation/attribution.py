@@ -25,6 +25,7 @@ from regard.observation.seen import Seen, Site
 from regard.tasks.answers import Decoded
 from regard.tasks.batch import ASKED, Batch
 from regard.tasks.shown import Shown
+from regard.tasks.streams import Patches
 
 
 class NotShown(Exception):
@@ -123,8 +124,9 @@ def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribu
             )
         for site in over:
             one = site.shape()[2] == 1
+            over_what = "patches" if isinstance(model.problem.inputs, Patches) else "words"
             words = (
-                "attention over the words, mean over heads"
+                f"attention over the {over_what}, mean over heads"
                 if one
                 else "attention of the last layer, mean over heads and positions"
             )
@@ -305,12 +307,14 @@ def _gradient_of_answer(model: models.Model, batch: Batch, shown: Shown) -> Attr
         said = model.predict(outputs, batch)[0]
     index: tuple[int, ...] = ()
     words = "gradient × input of the class"
+    if not isinstance(outputs, Tensor):
+        raise NotShown(f"{model.name} gives many answers at once, so there is no single gradient to show.")
     if needs != "pooled":
         counts = None if batch.target_keep is None or needs == "past" else batch.target_keep[0].nonzero()
         at = len(said) - 1 if counts is None or not len(counts) else int(counts[0])
         index, said = (at,), said[at]
         words = f"gradient × input of the guess at “{shown.pieces[at]}”"
-    if not isinstance(said, int) or not isinstance(outputs, Tensor):
+    if not isinstance(said, int):
         raise NotShown(f"{model.name} gives many answers at once, so there is no single gradient to show.")
     share = gradient(model, batch, *index, said)
     return Attribution(share, words, "gradient × input", columns=list(shown.pieces))

@@ -12,7 +12,7 @@ from regard.observation.observer import Observer, parts_of
 
 
 def observe(
-    model: nn.Module | None = None,
+    model: nn.Module | str | None = None,
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
@@ -34,13 +34,18 @@ def observe(
     Stored are references to queries, keys and masks, never a map of weights; weights are computed when asked for.
 
     Args:
-        model: any torch module; None captures every attention call of the block.
+        model: any torch module; None captures every attention call of the block. A text is the folder of a Hugging Face
+            model or its name in the Hub's cache; it is loaded, and `seen.model` is to be run.
         device: where captured tensors are stored, for instance "cpu" to spare a GPU's memory. None: where they are.
         dtype: in which precision they are stored, for instance torch.float16. None: their own.
         copy: store copies, so that nothing the model does later can change them.
         calls: store only the last so many calls of each site. None: all.
         gradients: also store what `seen.gradient` needs.
     """
+    if isinstance(model, str):
+        from regard.viewer.opening.pretrained import open_named
+
+        model = open_named(model)
     if model is not None and not isinstance(model, nn.Module):
         raise BadType(f"model: expected a torch.nn.Module, got {described(model)}.")
     if model is not None:

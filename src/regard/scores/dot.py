@@ -95,7 +95,7 @@ class CosineScore(Score):
         if (
             isinstance(self.strength, Tensor)
             and self.strength.dim() == 1
-            and not fits(len(self.strength), heads)
+            and not fits(self.strength.shape[0], heads)
         ):
             raise BadValue(
                 f"score: strength has {len(self.strength)} entries, expected one per query head, {heads}."

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from regard.core.arguments import whole_number
+from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import Writes
-from regard.tasks.batch import Batch
+from regard.tasks.batch import GUIDE, TARGETS, Batch, Stream
 from regard.tasks.formats.gold import Gold, Pairs, error_rate, read_gold, tally
 from regard.tasks.formats.reading import Data, paths_of, read_lines, wrong
 from regard.tasks.formats.splits import checked_split, listed
 from regard.tasks.generated.draws import Generated, shares
 from regard.tasks.generated.toy_language import AlignedTexts, sentence
 from regard.tasks.measures.alignments import (
-    IBM1,
     added,
     attended_links,
     diagonal_links,
@@ -30,6 +30,7 @@ from regard.tasks.measures.alignments import (
 )
 from regard.tasks.measures.completion import evenly
 from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Answering, Counts, Metric, State
+from regard.tasks.measures.word_models import IBM1, DiagonalModel
 from regard.tasks.task import Recipe, task
 from regard.tasks.text import vocabulary
 from regard.tasks.text.parallel import Pair, ParallelTask
@@ -49,6 +50,7 @@ class GoldPair(NamedTuple):
     target: Sequence[int] | None = None
     reference: str | None = None
     gold: Gold | None = None
+    training: bool = False  # whether a batch holds the links that guide its attention
 
 
 @task("align")
@@ -57,12 +59,17 @@ class Align(ParallelTask):
 
     Learned is translation alone: gold links only judge. So the text of every pair is for training; of the pairs with
     gold links a fifth is for validation and the rest for the test. Beside it stand the diagonal, and IBM model 1 on the
-    same training pairs. Words are what stands between white space. Without files: two made-up languages.
+    same training pairs. From few pairs a network does not find out by itself which words translate each other: `guide`
+    draws its attention to the links of a word model of the same pairs. Words are what stands between white space.
+    Without files: two made-up languages.
 
     Args:
         data: NAME.src-tgt (lines `source ||| target`) with NAME.gold beside it (`i-j` sure, `ipj` possible, from 1);
             a folder of these; pairs without gold are for training alone
         rows: written (the row that writes a word aligns it) or read (the row that has just read it)
+        guide: weight of a loss that draws the attention to the links that IBM model 2 with a diagonal prior finds in
+            the training pairs (`aer_diagonal_model`); 0: none
+        tension: how closely those links keep to the diagonal
         reverse: translate the second side into the first
         min_count: how often a word must occur to be known
         max_length: longest side in words; longer training pairs are left out
@@ -83,6 +90,8 @@ class Align(ParallelTask):
         self,
         data: Data | None = None,
         rows: str = "written",
+        guide: float = 0.0,
+        tension: float = 4.0,
         reverse: bool = False,
         min_count: int = 1,
         max_length: int = 100,
@@ -91,6 +100,11 @@ class Align(ParallelTask):
         if rows not in ROWS:
             raise unknown_name("rows", rows, ROWS)
         self.data, self.rows, self.reverse = data, rows, reverse
+        self.guide = finite_number("guide", guide)
+        self.tension = finite_number("tension", tension)
+        for name, given in (("guide", guide), ("tension", tension)):
+            if given < 0:
+                raise BadValue(f"{name}: expected 0 or more, got {given}.")
         self.min_count = whole_number("min_count", min_count, 1)
         self.limit, self.seed = whole_number("max_length", max_length, 2), whole_number("seed", seed)
 
@@ -141,15 +155,15 @@ class Align(ParallelTask):
     def answers(self) -> list[Writes]:
         """The translation."""
         self._ready()
-        return super().answers()
+        return [replace(one, guide=self.guide) for one in super().answers()]
 
     def examples(self, split: str) -> Sequence[GoldPair]:
         """The pairs of a split."""
         self._ready()
         texts = self.texts[checked_split(split)]
         if self.data is None:
-            return Generated(len(texts), lambda index: self._encoded(texts[index]))
-        found = [self._encoded(pair) for pair in texts]
+            return Generated(len(texts), lambda index: self._encoded(texts[index], split))
+        found = [self._encoded(pair, split) for pair in texts]
         if split == "train":
             found = [pair for pair in found if self._fits(pair)]
         return found
@@ -157,15 +171,35 @@ class Align(ParallelTask):
     def _fits(self, pair: GoldPair) -> bool:
         return len(pair.source) <= self.max_source and len(pair.target or ()) <= self.max_target
 
-    def _encoded(self, pair: AlignedTexts) -> GoldPair:
+    def _encoded(self, pair: AlignedTexts, split: str) -> GoldPair:
         ends = self.source_vocabulary.encode(pair.source), self.target_vocabulary.encode(pair.target)
-        return GoldPair(*self.pair(*ends, None)[:2], None, pair.gold)
+        return GoldPair(*self.pair(*ends, None)[:2], None, pair.gold, split == "train")
 
     def collate(self, examples: Sequence[Pair | GoldPair], generator: torch.Generator) -> Batch:
         """Both sides padded at their ends, and the gold links."""
         batch = super().collate([Pair(*example[:3]) for example in examples], generator)
         gold = tuple(getattr(example, "gold", None) for example in examples)
-        return Batch(batch.streams, batch.answers, batch.index, {**batch.notes, GOLD: gold})
+        answers = dict(batch.answers)
+        if self.guide and answers and all(getattr(example, "training", False) for example in examples):
+            answers[GUIDE] = self._links(examples, answers[TARGETS].data.shape[1], batch.inputs.shape[1])
+        return Batch(batch.streams, answers, batch.index, {**batch.notes, GOLD: gold})
+
+    @cached_property
+    def _word_model(self) -> DiagonalModel:
+        """What draws the attention, learned from the training pairs."""
+        trained = [(pair.source, (pair.target or ())[:-1]) for pair in self._training_pairs()]
+        return DiagonalModel(trained, tension=self.tension)
+
+    def _links(self, examples: Sequence[Pair | GoldPair], targets: int, sources: int) -> Stream:
+        """How much each row of a decoder should attend to each source word, (b,targets,sources), and which rows."""
+        found = torch.zeros(len(examples), targets, sources)
+        guided = torch.zeros(len(examples), targets, dtype=torch.bool)
+        first = int(self.rows == "read")
+        for place, pair in enumerate(examples):
+            shares = torch.from_numpy(self._word_model.shares(pair.source, (pair.target or ())[:-1])).float()
+            found[place, first : first + len(shares), : shares.shape[1]] = shares
+            guided[place, first : first + len(shares)] = True
+        return Stream(found, guided)
 
     def metrics(self) -> tuple[Metric, ...]:
         """Loss and accuracy of the words, and the error rate of the alignment by the mean of all layers and heads."""
@@ -204,6 +238,8 @@ class Align(ParallelTask):
                     source, target = some[example].source, (some[example].target or ())[:-1]
                     judge("aer_diagonal", diagonal_links(len(source), len(target)), gold)
                     judge("aer_ibm1", yardstick.links(source, target), gold)
+                    if self.guide:
+                        judge("aer_diagonal_model", self._word_model.links(source, target), gold)
                     links = {"": attended_links(mean_map(maps)), "gold ": gold.sure}
                     for name, one in links.items():
                         shapes[name] = added(shapes.get(name), not_one_to_one(one, len(target)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 
 from regard.core.arguments import whole_number
@@ -14,12 +16,14 @@ from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.digits import SIDE, images, numbers_of
+from regard.tasks.figures.overlay import overlays
 from regard.tasks.formats.bad_files import BadFiles
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.picture_files import PictureFiles
 from regard.tasks.formats.question_files import ImageQuestion, question_files, read_questions
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of
 from regard.tasks.formats.splits import checked_split
+from regard.tasks.generated import figure_questions
 from regard.tasks.generated.draws import Draws, Generated
 from regard.tasks.generated.figure_questions import COLOURS, Drawn, Scenery, question, scenery, shape
 from regard.tasks.generated.figure_sentences import NUMBERS
@@ -28,15 +32,21 @@ from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Mean,
 from regard.tasks.padding import padded
 from regard.tasks.pictures.patches import cut, names
 from regard.tasks.pictures.pixels import COLOUR, Pixels, numbers, packed, shown, square
-from regard.tasks.shown import Shown, Understood
+from regard.tasks.shown import Looked, Shown, Understood
 from regard.tasks.streams import Patches, StreamSpec, Tokens
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.text import vocabulary
 from regard.tasks.text.vocabulary import PADDING, UNKNOWN, Vocabulary, Words
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PICTURE, QUESTION = "picture", "question"  # the names of the streams
 RELATIONAL = "relational"
 FIGURES = ("shapes", "digits")
+RELATIONS = tuple(figure_questions.RELATIONAL)
+KINDS = (*figure_questions.OTHER, *RELATIONS)
+LINE = 20  # letters of a question above a picture, in a line
 QUESTIONS = 10  # about each generated scene, half of them relational
 SCENES = {"validation": 100, "test": 200}
 
@@ -64,7 +74,7 @@ def _accuracy(name: str, relational: bool) -> Mean:
 
 @task("ask")
 class PictureQuestions(Task):
-    """Answers questions about pictures; without files, generated scenes of figures in six colours.
+    """Answers questions about pictures; without files, generated scenes of figures, each of another colour.
 
     "what is the red one", "is it on the left", "at the top"; relational: "what is nearest to the red one", "what is
     furthest from it", "how many are like it". A question is asked only where its answer is clear by a pixel. Files:
@@ -75,6 +85,8 @@ class PictureQuestions(Task):
         data: a folder with the lines and the images, or files, folders and zips one by one
         figures: what generated scenes show: shapes (circles and squares) or digits
         objects: figures in a generated scene, each of another colour
+        kinds: what is asked about generated scenes, joined by commas: what, left, top; relational: nearest, furthest,
+            count. Half of the questions are relational where there are both
         scenes: how many are generated for training, with ten questions each
         size: pixels of a picture's side; images are brought to it
         patch: pixels of a patch's side; attention is over patches
@@ -85,11 +97,12 @@ class PictureQuestions(Task):
     """
 
     takes = ("image", "text")
+    tried = ("--example", "2")
     together: ClassVar[bool] = True
     metric: ClassVar[Metric] = ACCURACY
     recipe = Recipe(
         model="answerer", steps=1500, batch_size=64, lr=1e-3, warmup=100,
-        models={"answerer": "answerer(dim=64, hops=1)"},
+        models={"answerer": "answerer(dim=64, hops=1, norm=batch)"},
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +110,7 @@ class PictureQuestions(Task):
         data: Data | None = None,
         figures: str = "shapes",
         objects: int = 6,
+        kinds: tuple[str, ...] = KINDS,
         scenes: int = 10_000,
         size: int = 48,
         patch: int = 8,
@@ -114,6 +128,7 @@ class PictureQuestions(Task):
             raise BadValue(
                 f"objects: expected 3 to {len(COLOURS)}, as many as there are colours, got {objects}."
             )
+        self.kinds = _kinds(kinds)
         self.scenes = whole_number("scenes", scenes, 1)
         self.size, self.patch = whole_number("size", size, 24), whole_number("patch", patch, 1)
         self.spec = Patches.of(COLOUR, self.size, self.size, self.patch)
@@ -157,8 +172,9 @@ class PictureQuestions(Task):
     def _generated(self, split: str, index: int) -> ImageQuestion:
         number, which = divmod(index, QUESTIONS)
         draws = Draws("ask", self.seed, split, number, which)
-        text, answer, kind = question(self.scene(split, number)[1], which % 2 == 0, draws)
-        return ImageQuestion(str(number), text, answer, f"{RELATIONAL} {kind}" if which % 2 == 0 else kind)
+        halves = [kind for kind in self.kinds if (kind in RELATIONS) == (which % 2 == 0)]
+        text, answer, kind = question(self.scene(split, number)[1], halves or self.kinds, draws)
+        return ImageQuestion(str(number), text, answer, f"{RELATIONAL} {kind}" if kind in RELATIONS else kind)
 
     def _prepare(self) -> None:
         """Words from the training questions, labels from all: a number may be counted in the test alone.
@@ -167,7 +183,8 @@ class PictureQuestions(Task):
         """
         rows = self._split("test" if self.data is None or "train" not in self.questions else "train")
         parts = [rows] if self.data is None else list(self.questions.values())
-        counted = [str(number) for number in range(1, self.objects + 1)] if self.data is None else []
+        counts = self.data is None and "count" in self.kinds
+        counted = [str(number) for number in range(1, self.objects + 1)] if counts else []
         self.labels = sorted({*counted, *(row.answer for part in parts for row in part)})
         if len(self.labels) < 2:
             raise BadValue(
@@ -280,6 +297,17 @@ class PictureQuestions(Task):
             words, names(self.spec), "patches", picture=shown(example.pixels), grid=grid, streams=streams
         )
 
+    def draw(self, predicted: Any, example: AskedPicture, looked: Looked | None) -> Figure | None:
+        """The picture below the question, and for each hop where it looked; the last one gives the answer."""
+        count = self.spec.rows * self.spec.columns
+        if looked is None or len(looked.columns) != count:
+            return None
+        weights = np.asarray(looked.weights, np.float32).reshape(-1, count).tolist()
+        hops = [f"hop {number + 1}" for number in range(len(weights) - 1)]
+        asked = textwrap.fill(f"{' '.join(example.question)}?", LINE)
+        grid = (self.spec.rows, self.spec.columns)
+        return overlays(shown(example.pixels), [*hops, str(predicted)], weights, grid, asked)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The answer."""
         return self.labels[tokens[0]]
@@ -305,6 +333,16 @@ class PictureQuestions(Task):
         )
         self.spec = Patches.of(COLOUR, self.size, self.size, self.patch)
         self.__dict__.pop("_numbers", None)  # of the former labels
+
+
+def _kinds(given: Sequence[str]) -> tuple[str, ...]:
+    """Kinds of questions, each once."""
+    for kind in given:
+        if kind not in KINDS:
+            raise unknown_name("kinds", kind, KINDS)
+    if not given:
+        raise BadValue(f"kinds: expected at least one of {', '.join(KINDS)}.")
+    return tuple(dict.fromkeys(given))
 
 
 def words_of(text: str) -> tuple[str, ...]:

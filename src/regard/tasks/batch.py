@@ -19,7 +19,12 @@ import torch
 from torch import Tensor
 
 INPUTS, TARGETS = "inputs", "targets"  # the names of the only stream and the only target
-MADE_FROM = "made_from"  # the note that says which examples a batch was made from, where the model made it
+GUIDE = (
+    "guide"  # beside a target: how much each of its positions should attend to each input position, (b,t,n)
+)
+MADE_FROM = (
+    "made_from"  # the note that says which examples a batch holds, where its tensors depend on the model
+)
 ASKED = "asked"  # the note of a batch with the positions that are asked for, where an answer is not about all of them
 
 
@@ -107,7 +112,7 @@ class Batch:
     @property
     def size(self) -> int:
         """The number of examples."""
-        return len(self.inputs)
+        return self.inputs.shape[0]
 
     @property
     def device(self) -> torch.device:

@@ -32,7 +32,8 @@ class Copy(BitsTask):
 
     pictured = False
     recipe = Recipe(
-        model="ntm", optimizer="rmsprop", steps=30_000, batch_size=1, lr=1e-4, warmup=0, schedule="constant", clip=100.0
+        model="ntm", optimizer="rmsprop", steps=30_000, batch_size=1, lr=1e-4, warmup=0, schedule="constant",
+        clip=100.0, reaches={"bits_per_sequence": 0.01},
     )  # fmt: skip
 
     def __init__(

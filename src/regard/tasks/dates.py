@@ -109,7 +109,7 @@ class Dates(ParallelTask):
     tried = ("--text", "3rd of May, 1979")
     recipe = Recipe(
         model="seq2seq", steps=1600, batch_size=32, lr=2e-3, warmup=100,
-        models={"transformer": "transformer(layers=2, dim=96, dropout=0.0)"},
+        models={"transformer": "transformer(layers=2, dim=96, dropout=0.0)"}, reaches={"exact_match": 0.99},
     )  # fmt: skip
 
     def __init__(self, validation_size: int = 500, test_size: int = 1000) -> None:

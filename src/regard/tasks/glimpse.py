@@ -37,6 +37,9 @@ Grey = NDArray[np.float32]
 ROUNDS = {"train": 16, "validation": 2, "test": 4}  # scenes that each image is placed in
 
 
+HELD = 2**26  # bytes of scenes that are kept, since each is read again in every epoch
+
+
 class CanvasExample(NamedTuple):
     """A picture (height,width) from 0 to 1, and the class of what lies on it."""
 
@@ -126,6 +129,7 @@ class GlimpseTask(Task):
         if data is not None:
             self.source = ImagesTask(data, self.largest, 1, bad_files=bad_files, seed=seed, whole=whole)
         self.spec = Patches.of(channels=1, height=canvas, width=canvas, side=whole_number("patch", patch, 1))
+        self._made: dict[tuple[str, int], NDArray[np.uint8]] = {}
 
     def streams(self) -> dict[str, Patches]:
         """The canvas as patches."""
@@ -151,15 +155,25 @@ class GlimpseTask(Task):
         )
 
     def _scene(self, number: int, split: str, pictures: PictureSet) -> CanvasExample:
+        key = split, number
+        found = self._made.get(key)
+        if found is None:
+            found = (255 * self._composed(number, split, pictures)).round().astype(np.uint8)
+            if len(self._made) * found.nbytes < HELD:
+                self._made[key] = found
+        label = int(pictures.labels[number % len(pictures)])
+        return CanvasExample(np.asarray(found / 255, np.float32), label)
+
+    def _composed(self, number: int, split: str, pictures: PictureSet) -> Grey:
         draws = Draws("glimpse", self.seed, split, number)
         size = self.smallest + draws.below(self.largest - self.smallest + 1)
         own = number % len(pictures)
         others = [_grey(pictures, draws.below(len(pictures)), size) for _ in range(self.clutter)]
         picture = np.zeros((1, self.canvas, self.canvas), np.float32)
         strew(picture, others, self.clutter, draws, side=size // 3)
-        label = int(pictures.labels[own])
-        scene = compose([_grey(pictures, own, size)], [label], self.canvas, self.canvas, draws)
-        return CanvasExample(np.where(scene.masks[0], scene.picture[0], picture[0]), label)
+        scene = compose([_grey(pictures, own, size)], [0], self.canvas, self.canvas, draws)
+        found: Grey = np.where(scene.masks[0], scene.picture[0], picture[0])
+        return found
 
     def length(self, example: CanvasExample) -> int:
         """Patches: the same for all."""

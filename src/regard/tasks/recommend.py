@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.arguments import whole_number
+from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
 from regard.tasks.answers import NextItem
 from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
@@ -57,6 +57,9 @@ class Recommend(Task):
         data: a file of lines `user item` in time order, plain or .gz
         max_length: items of a history that are looked back at; of longer ones the newest
         negatives: items that the right one is ranked among, drawn once for each user
+        train_negatives: in training, set the right item against so many others, drawn anew for each position (binary
+            cross-entropy); 0: against all items (cross-entropy)
+        calibration: with train_negatives, how far scores are brought back to those learned from all items, 0 to 1
         titles: a file of lines `item TAB title`; default: NAME.titles.tsv or NAME.movies.dat beside the data
         encoding: how the file is encoded
         seed: which negatives are drawn, and which histories are generated where there is no file
@@ -77,6 +80,8 @@ class Recommend(Task):
         data: Data | None = None,
         max_length: int = 200,
         negatives: int = 100,
+        train_negatives: int = 0,
+        calibration: float = 0.0,
         titles: str | None = None,
         encoding: str = "utf-8",
         seed: int = 0,
@@ -84,6 +89,8 @@ class Recommend(Task):
         self.data = data
         self.limit = whole_number("max_length", max_length, 1)
         self.negatives = whole_number("negatives", negatives, 1)
+        self.train_negatives = whole_number("train_negatives", train_negatives, 0)
+        self.calibration = share("calibration", calibration)
         self.titles_file = titles
         self.encoding, self.seed = checked_encoding(encoding), whole_number("seed", seed)
         self.items: list[str] = []  # their names; that of id n is items[n − 1]
@@ -162,7 +169,7 @@ class Recommend(Task):
 
     def answers(self) -> list[NextItem]:
         """A ranking of all items."""
-        return [NextItem(len(self._known()) + 1)]
+        return [NextItem(len(self._known()) + 1, self.train_negatives, self.calibration)]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Hit rate and NDCG of the first ten, among sampled items and among all."""

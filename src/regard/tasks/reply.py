@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ import torch
 from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.tasks.answers import Answer, NextToken, Writes
-from regard.tasks.batch import INPUTS, Batch
+from regard.tasks.batch import INPUTS, MADE_FROM, Batch
 from regard.tasks.formats.exchanges import Exchange, read_exchanges
 from regard.tasks.formats.reading import Data, checked_encoding
 from regard.tasks.formats.splits import checked_split
@@ -54,6 +55,7 @@ class Reply(ParallelTask):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
+    answers_compare = True  # BLEU and perplexity are of the same replies
     metric: ClassVar[Metric] = Counts(
         "bleu", over=Writes.units, total="texts"
     )  # `metrics` says how it is measured
@@ -171,8 +173,10 @@ class Reply(ParallelTask):
 
     def collate(self, examples: Sequence[Pair], generator: torch.Generator) -> Batch:
         """Both sides padded at their ends; one after the other for a model that continues."""
+        read = tuple((tuple(one.source), tuple(one.target or ())) for one in examples)
         if not self.continues:
-            return super().collate(examples, generator)
+            batch = super().collate(examples, generator)
+            return replace(batch, notes={**batch.notes, MADE_FROM: read})
         prompts = tuple([*example.source, SYSTEM] for example in examples)
         rows = [[*prompt, *(one.target or ())] for prompt, one in zip(prompts, examples, strict=True)]
         if any(example.target is None for example in examples):
@@ -185,7 +189,8 @@ class Reply(ParallelTask):
         place = torch.arange(inputs.shape[1])
         asked = (place >= first[:, None]) & (place < last[:, None])
         references = tuple(example.reference for example in examples)
-        return Batch.of(inputs, None, targets, asked, references=references, prompts=prompts)
+        notes = {REFERENCES: references, PROMPTS: prompts, MADE_FROM: read}
+        return Batch.of(inputs, None, targets, asked, **notes)
 
     def written(self, answered: Answered) -> Written | None:
         """What a model writes where there is a reference; a model that continues is given the turns alone."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.tasks.batch import Batch
-from regard.tasks.text.vocabulary import UNKNOWN, Vocabulary, words_of
+from regard.tasks.text.vocabulary import Vocabulary, words_of
 
 LONGEST = 40  # positions of a text beside a figure: more cannot be read
 
@@ -52,7 +52,7 @@ def understood(vocabulary: Vocabulary, ids: Sequence[int], text: str, kept: str)
     whole = len(vocabulary.encode(text))
     if whole > len(ids):
         notes.append(f"only the {kept} {len(ids):,} of {whole:,} pieces were read")
-    known = [number != UNKNOWN for number in ids]
+    known = [number != vocabulary.unknown for number in ids]
     if not all(known):
         notes.append(f"{known.count(False):,} of {len(ids):,} pieces are unknown to this run")
     split: dict[str, Callable[[str], list[str]]] = {"character": list, "word": words_of}

@@ -28,7 +28,7 @@ from regard.tasks.shown import Looked, Shown, Understood, texts
 from regard.tasks.streams import StreamSpec
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.text.vocabulary import UNKNOWN
-from regard.tasks.text.word_forms import CHARACTERS, SHAPES, VECTORS, WORDS, WordForms
+from regard.tasks.text.word_forms import CHARACTERS, CLUES, SHAPES, VECTORS, WORDS, WordForms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,6 +69,8 @@ class Tag(Task):
         parts: number of vectors for hashed character n-grams, added to those of words; 0 for none
         vectors: width of vectors of words, counted from text and training sentences and not changed in training: names
             that only the text knows are then read like their neighbours; 0 for none
+        clues: how often a clue to what a word is must occur in training to be known: neighbours, shapes, beginnings and
+            ends, how plain text writes it, groups of similar words (with vectors); 0: none are given
         outside: added to the scores of O in training alone: above 0 finds more entities, with more errors among them
         encoding: how the files are encoded
         seed: which sentences are generated; of a file without dev or test, which are kept for them
@@ -96,6 +98,7 @@ class Tag(Task):
         shapes: bool = True,
         parts: int = 0,
         vectors: int = 0,
+        clues: int = 0,
         outside: float = 0.0,
         encoding: str = "utf-8",
         seed: int = 0,
@@ -109,7 +112,9 @@ class Tag(Task):
         if self.hide_rare < 0:
             raise BadValue(f"hide_rare: expected 0 or more, got {hide_rare}.")
         self.exchange = share("exchange", exchange)
-        self.forms = WordForms(lower=lower, width=word_length, shapes=shapes, parts=parts, vectors=vectors)
+        self.forms = WordForms(
+            lower=lower, width=word_length, shapes=shapes, parts=parts, vectors=vectors, clues=clues
+        )
         self.outside = finite_number("outside", outside)
         self.encoding = checked_encoding(encoding)
         self.seed, self.whole = whole_number("seed", seed), whole
@@ -285,6 +290,8 @@ class Tag(Task):
             streams[SHAPES] = Stream(self.forms.shape_ids(sentences), keep)
         if VECTORS in self.problem.streams:
             streams[VECTORS] = Stream(unhidden, keep)
+        if CLUES in self.problem.streams:
+            streams[CLUES] = Stream(self.forms.clue_ids(sentences, words.shape[1]), keep)
         if not examples or any(one.tags is None for one in examples):
             return Batch(streams)
         tags, _ = padded([one.tags or () for one in examples], 0)

@@ -96,6 +96,9 @@ class Task:
     name: ClassVar[str] = ""
     metric: ClassVar[Metric] = ACCURACY  # the one that decides which checkpoint is best
     recipe: ClassVar[Recipe] = Recipe()
+    # Whether all its answers are measured on the same words, so that models that give different ones compare. Batches
+    # then say in the note `MADE_FROM` which examples they hold, as they are laid out differently.
+    answers_compare: ClassVar[bool] = False
 
     given: Mapping[str, Any] = MappingProxyType({})  # the options `build` was called with
 
@@ -188,6 +191,7 @@ class Task:
         return None
 
     takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
+    pretrained_vocabulary: ClassVar[bool] = False  # whether it can read with the vocabulary of a checkpoint
     tried: ClassVar[tuple[str, ...]] = ("--example", "0")  # an input of `regard predict`, on the task's page
     pictured: ClassVar[bool] = True  # whether `--figure` can draw what the recipe's model predicts for it
     together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images

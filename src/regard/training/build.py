@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +14,11 @@ from regard import models, tasks
 from regard.errors import BadValue
 from regard.registry import parse
 from regard.tasks.task import TASKS, Task
+from regard.tasks.text.vocabulary import PRETRAINED
 from regard.training.config import Config
-from regard.training.run_folder import schema, selection
-from regard.training.run_folder.checkpoints import Checkpoint, Damaged
-from regard.training.run_folder.folder import RunFolder
+from regard.training.init_from import origin_of
+from regard.training.run_folder import schema
+from regard.training.run_folder.checkpoints import Damaged
 
 
 @dataclass(frozen=True)
@@ -110,25 +110,17 @@ def build_new_model(config: Config, task: Task, tell: Callable[[str], None]) -> 
     if config.init_from is None:
         return build_model(config, task)
     origin = origin_of(config.init_from, tell)
-    _copy_vocabulary(task, origin.state.get("task") or {}, tell)
+    _copy_vocabulary(task, origin.task, tell)
     model = build_model(config, task)
     _copy_weights(model, model.adopted(origin.weights), tell)
     return model
-
-
-def origin_of(path: str, tell: Callable[[str], None] = lambda line: None) -> Checkpoint:
-    """The best checkpoint of the run to initialise from."""
-    run = RunFolder(Path(path))
-    if not run.exists:
-        raise BadValue(f"init_from: there is no run in {path} (no config.yaml). Pass the folder of a run.")
-    return selection.require(run, selection.BEST, tell)
 
 
 def _copy_vocabulary(task: Task, theirs: Mapping[str, Any], tell: Callable[[str], None]) -> None:
     """Use the other run's vocabulary: its embeddings are meaningless with another one.
 
     Of two longest lengths the larger one holds: with theirs, tables of positions fit; with a smaller one than its own,
-    this run could not read or write its longest examples.
+    this run could not read or write its longest examples. That of a checkpoint always holds: texts are cut to it.
     """
     own = task.state()
     both = [name for name in theirs if name in own]
@@ -136,8 +128,16 @@ def _copy_vocabulary(task: Task, theirs: Mapping[str, Any], tell: Callable[[str]
         return
     # Not the labels: this run has its own.
     taken = {name: theirs[name] for name in both if "vocabulary" in name}
-    taken |= {name: _longer(theirs[name], own[name]) for name in both if name.startswith("max_")}
+    foreign = any(isinstance(one, Mapping) and one.get("level") == PRETRAINED for one in taken.values())
+    for name in (name for name in both if name.startswith("max_")):
+        taken[name] = theirs[name] if foreign else _longer(theirs[name], own[name])
     taken = {name: value for name, value in taken.items() if own[name] != value}
+    if foreign and not task.pretrained_vocabulary:
+        able = [name for name in tasks.names() if TASKS[name].pretrained_vocabulary]
+        raise BadValue(
+            f"init_from: {type(task).__name__.lower()} cannot read with the vocabulary of a checkpoint, because its "
+            f"special tokens are others. Tasks that can: {', '.join(able)}."
+        )
     if taken:
         task.restore({**own, **taken})
         tell(f"init-from: took {' and '.join(sorted(taken))} from the other run.")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.models import Model
-from regard.tasks.batch import Batch
+from regard.tasks.batch import GUIDE, Batch
 from regard.tasks.problem import Problem
 from regard.tasks.task import Task
 from regard.training.config import Config
@@ -85,7 +85,7 @@ def token_count(batch: Batch, problem: Problem) -> int:
     """The number of tokens of a batch: the real positions of its streams, and of the text a decoder writes."""
     count = sum(stream.count() for stream in batch.streams.values())
     if problem.answer.needs == "decoder":
-        count += sum(stream.count() for stream in batch.answers.values())
+        count += sum(stream.count() for name, stream in batch.answers.items() if name != GUIDE)
     return count
 
 

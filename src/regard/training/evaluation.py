@@ -148,8 +148,10 @@ class Fingerprint:
 
     def add(self, batch: Batch) -> None:
         """Add the examples of a batch."""
-        if MADE_FROM in batch.notes:  # an agent's steps differ from model to model
-            self._digest.update(repr(batch.notes[MADE_FROM]).encode())
+        if MADE_FROM in batch.notes:  # the tensors differ from model to model
+            for one in batch.notes[MADE_FROM]:
+                self._digest.update(repr(one).encode())
+                self._digest.update(b"/")
             return
         for row in range(batch.size):
             for stream in (*batch.streams.values(), *batch.answers.values()):

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -15,6 +14,7 @@ from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from regard.errors import BadValue
 from regard.tasks.batch import Batch
 from regard.training.config import Config
+from regard.training.reporting import check_installed
 
 _MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}
 _TRUE = {
@@ -82,8 +82,7 @@ def choose_device(name: str) -> torch.device:
 
 def check_environment(config: Config) -> torch.device:
     """The device of a run; raise if this machine lacks what the settings require."""
-    if config.report_to == "tensorboard" and find_spec("tensorboard") is None:
-        raise BadValue("report_to: tensorboard is not installed here. Try pip install tensorboard.")
+    check_installed(config.report_to)
     device = choose_device(config.device)
     if _MIXED.get(config.precision) == "fp16" and device.type != "cuda":
         raise BadValue(f"precision: 16-mixed needs a GPU, and this run uses {device.type}. Try bf16-mixed.")

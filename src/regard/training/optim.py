@@ -53,13 +53,16 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
         plain = [{"params": group["params"]} for group in given]
         kind = SkippableRMSprop if captured else torch.optim.RMSprop
         return kind(plain, lr=rate if captured else optim.lr, alpha=0.95, momentum=0.9)
-    if captured:
-        return torch.optim.AdamW(given, lr=rate, betas=optim.betas, fused=True, capturable=True)
     where = {p.device.type for group in given for p in group["params"]}
     # Fused: one kernel for all parameters. For small models, the update would otherwise be a visible part of a step.
     fused = where <= {"cpu", "cuda"} and all(
         p.is_floating_point() for group in given for p in group["params"]
     )
+    if optim.optimizer == "sgd":
+        # Without momentum it has no state. The fused one skips an update where `found_inf` says so.
+        return torch.optim.SGD(given, lr=rate if captured else optim.lr, fused=fused or captured)
+    if captured:
+        return torch.optim.AdamW(given, lr=rate, betas=optim.betas, fused=True, capturable=True)
     return torch.optim.AdamW(given, lr=optim.lr, betas=optim.betas, fused=fused)
 
 
@@ -70,6 +73,7 @@ def rate(optim: Optim, step: int, steps: float) -> float:
 
         cosine        falls as half a cosine, to 0 after the last step
         inverse-root  falls as √(warmup / step)
+        halving       halves after each quarter of the steps (Sukhbaatar et al. 2015, section 4.2)
         constant      stays the same
     """
     assert optim.lr is not None
@@ -81,6 +85,9 @@ def rate(optim: Optim, step: int, steps: float) -> float:
         return optim.lr * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
     if optim.schedule == "inverse-root":
         return optim.lr * math.sqrt(max(1, warmup) / max(1, step + 1))
+    if optim.schedule == "halving":
+        done = (step - warmup) / max(1, steps - warmup)
+        return optim.lr * 0.5 ** min(3, math.floor(4 * done))
     return optim.lr
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -80,25 +79,3 @@ class Display:
             return "" if share < 1 else "0:00:00 left"
         seconds = int((time.monotonic() - self.started) * (1 - share) / (share - self.first_share))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
-
-
-class TensorBoard:
-    """Write the metrics for TensorBoard as well."""
-
-    def __init__(self, folder: Any, after: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(folder), purge_step=after + 1 if after else None)
-
-    def write(self, record: dict[str, Any]) -> None:
-        """Write one record of metrics."""
-        for name in ("loss", "lr", "grad_norm", "steps_per_second"):
-            if record.get(name) is not None:
-                self.writer.add_scalar(f"train/{name}", record[name], record["step"])
-        for name, value in record.get("validation", {}).items():
-            if value is not None:
-                self.writer.add_scalar(f"validation/{name}", value, record["step"])
-
-    def close(self) -> None:
-        """Flush and close."""
-        self.writer.close()

@@ -23,7 +23,7 @@ from regard.errors import BadValue
 from regard.tasks.batch import Batch
 from regard.training import optim
 from regard.training.build import Parts
-from regard.training.config import Config
+from regard.training.config import Config, non_defaults
 from regard.training.config.budget import budget_of
 from regard.training.config.retention import Keep
 from regard.training.cuda_graph.graphed_step import MAX_PENDING, PendingStep
@@ -32,7 +32,8 @@ from regard.training.distributed.processes import Processes
 from regard.training.evaluation import evaluate
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
-from regard.training.progress import Display, TensorBoard
+from regard.training.progress import Display
+from regard.training.reporting import Reports
 from regard.training.run_folder import checkpoints
 from regard.training.run_folder.checkpoints import Checkpoint
 from regard.training.run_folder.folder import RunFolder
@@ -106,11 +107,12 @@ class Trainer:
     def open(self) -> Iterator[None]:
         """Open everything a run writes to while it trains."""
         self.recorder: RunRecorder | None = None
-        self.board: TensorBoard | None = None
+        self.reports: Reports | None = None
         if self.processes.is_main:
             self.recorder = RunRecorder(self.run, self.task, self.keep, self.tell)
-            if self.config.report_to == "tensorboard":
-                self.board = TensorBoard(self.run.path / "tensorboard", self.position.step)
+            self.reports = Reports(
+                self.config.report_to, self.run.path, non_defaults(self.config), self.position.step, self.tell
+            )
         self.display = Display(self.budget, self.position, quiet=self.quiet or not self.processes.is_main)
         self.step_seconds, self.first_step = 0.0, self.position.step
         self.model.train()
@@ -119,8 +121,8 @@ class Trainer:
                 yield
         finally:
             self.display.close()
-            if self.board is not None:
-                self.board.close()
+            if self.reports is not None:
+                self.reports.close()
             if self.recorder is not None:
                 self.recorder.close()
 
@@ -315,8 +317,8 @@ class Trainer:
     def _log(self, record: Record) -> None:
         if self.recorder is not None:
             self.recorder.log(record)
-            if self.board is not None:
-                self.board.write(record)
+            if self.reports is not None:
+                self.reports.write(record)
 
     @property
     def speed(self) -> float:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from regard.errors import BadValue, RegardError
-from regard.viewer.codes import Weights
+from regard.errors import RegardError
 from regard.viewer.packets import MapRequest, Packets
 from regard.viewer.page_model import PageModel, finite
-from regard.viewer.page_sites import PageSite
 
 DIGITS = 5
-MOST_ROLLED = 1 << 29  # weights of all layers together: takes some seconds
+MIXED = "mixed"
+WITHIN_ONE = ("previous token", "next token", "induction", "duplicate token")  # patterns within one sequence
+FEW_HEADS, MOST_GROUPS = 24, 16  # heads from which groups are finer, and the most groups
 
 
 def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
@@ -33,11 +34,13 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
             which = packets.shown(MapRequest(variant, number, call=call))
             keys = site.shape(-1 if which is None else which)[3]
             heads = recognise(site, _tokens(page_model, variant, number, keys), call=which)
+            if page_model.page_sites[number].cross:
+                heads = [_between_sequences(one) for one in heads]
         except RegardError:  # a layer whose weights cannot be computed
             continue
         found += heads
         heads_shown += [(number, head) for head in range(len(heads))]
-    groups = cluster(found)
+    groups = cluster(found, _fine(len(found)))
     sites: dict[int, list[dict[str, Any]]] = {}
     importance = page_model.variants[variant].importance
     for (number, head), one, group in zip(heads_shown, found, groups.labels, strict=True):
@@ -67,35 +70,51 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
         known = [importance.get((one.site, one.head), 0.0) for one in found]
         orders["importance"] = sorted(range(len(found)), key=lambda n: (-abs(known[n]), n))
     return {
+        "groups": _group_names(found, groups.labels),
         "sites": [{"site": number, "heads": heads} for number, heads in sites.items()],
         "order": {name: [list(heads_shown[n]) for n in order] for name, order in orders.items()},
     }
 
 
-def rollout(page_model: PageModel, variant: int, call: int, row: int) -> Weights:
-    """How much of each input position is in a position after all layers of self-attention over the tokens."""
-    from regard.observation.analysis.rollout import rollout as rolled
+def _between_sequences(one: Any) -> Any:
+    """The facts of a head that attends from one sequence to another: patterns of one sequence mean nothing there."""
+    from regard.observation.analysis.patterns import name_of
 
-    own = page_model.seen(variant)
-    layers = [
-        page_model.site(variant, number).name
-        for number in page_model.sites(variant)
-        if _over_tokens(page_model.page_sites[number], page_model.main)
-    ]
-    if not layers:
-        raise BadValue("There is no rollout here: no layer attends from the tokens to the tokens.")
-    _, heads, queries, keys = own[layers[0]].shape(-1)
-    if len(layers) * heads * max(queries, keys) ** 2 > MOST_ROLLED:
-        raise BadValue("There is no rollout of an input this long: it needs every weight of every layer.")
-    steps = page_model.generation is not None and own[layers[0]].calls > 1
-    found = rolled(
-        own, [row], layers=layers, call=None if steps else call
-    )  # None joins prompt and steps to one map
-    return np.asarray(found[0].float().cpu().numpy(), np.float32)
+    scores = {name: score for name, score in one.scores.items() if name not in WITHIN_ONE}
+    return dataclasses.replace(one, scores=scores, pattern=name_of(scores))
 
 
-def _over_tokens(site: PageSite, main: str) -> bool:
-    return site.rows == site.columns == main and site.group != "memory"
+def _fine(heads: int) -> int | None:
+    """How many groups of similar heads: enough to tell kinds apart; for a few heads as many as are clear."""
+    return min(MOST_GROUPS, max(4, heads // 9)) if heads >= FEW_HEADS else None
+
+
+def _group_names(found: Sequence[Any], labels: Sequence[int]) -> list[str]:
+    """A name for each group: the pattern of most of its heads, and how sharp they are; no two are equal."""
+    names: list[str] = []
+    middle = float(np.median([one.entropy for one in found])) if found else 0.0
+    for group in range(max(labels, default=-1) + 1):
+        own = [one for one, label in zip(found, labels, strict=True) if label == group]
+        kind = _kind(own)
+        sharp = "sharp" if np.mean([one.entropy for one in own]) < middle else "broad"
+        name = f"{kind}, {sharp}"
+        same = sum(other == name or other.startswith(f"{name} (") for other in names)
+        names.append(f"{name} ({same + 1})" if same else name)
+    return names
+
+
+def _kind(heads: Sequence[Any]) -> str:
+    """What most heads of a group do; of heads without a clear pattern the two patterns with the highest mean score."""
+    patterns = [one.pattern for one in heads]
+    most = max(dict.fromkeys(patterns), key=patterns.count)
+    if most != MIXED:
+        return most if patterns.count(most) == len(heads) else f"mostly {most}"
+    means = {
+        name: float(np.mean([one.scores.get(name, 0.0) for one in heads]))
+        for name in dict.fromkeys(name for one in heads for name in one.scores)
+    }
+    best = sorted(means, key=lambda name: -means[name])[:2]
+    return " and ".join(best) if best else MIXED
 
 
 def rounded(value: float) -> float | None:
@@ -121,7 +140,7 @@ def _by_pattern(found: Sequence[Any]) -> list[int]:
 
     def order(number: int) -> tuple[Any, ...]:
         one = found[number]
-        last = one.pattern == "mixed"  # not a pattern: comes last
+        last = one.pattern == MIXED  # not a pattern: comes last
         return last, -counts[one.pattern], one.pattern, -one.scores.get(one.pattern, 0.0), number
 
     return sorted(range(len(found)), key=order)

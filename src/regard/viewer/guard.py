@@ -16,6 +16,12 @@ from regard.viewer.sessions import SESSION_SECONDS, Sessions
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST_QUERY = 2000
+# Requests with a body: the type it must have, and how many bytes it may have.
+BODIES = {
+    "/api/input": ("application/json", 2**20),
+    "/api/cause": ("application/json", 2**20),
+    "/api/file": ("application/octet-stream", 2**25),
+}
 
 POLICY = "; ".join(
     (
@@ -106,9 +112,11 @@ class Guard:
                 "The request comes from another page.",
                 "Copy the address from the terminal into the browser.",
             )
-        if method not in ("GET", "HEAD"):
+        if method == "POST" and path in BODIES:
+            _check_body(path, headers)
+        elif method not in ("GET", "HEAD"):
             raise Refused(405, "The viewer only answers GET.", "Nothing here can be changed.")
-        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        elif headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
             raise Refused(413, "The request has a body.", "Send parameters in the URL.")
         if len(query) > LONGEST_QUERY:
             raise Refused(413, "The address is too long.", "Open the address that the terminal shows.")
@@ -164,6 +172,20 @@ class Guard:
 
 _AGAIN = "Open the address that the terminal shows, with its token; it changes with every start."
 _NEW = "The terminal shows a new address."
+
+
+def _check_body(path: str, headers: Mapping[str, str]) -> None:
+    """Refuse a body that the page's own script would not send. Type and origin keep forms of other sites out."""
+    kind, largest = BODIES[path]
+    if "origin" not in headers:
+        raise Refused(403, "The request names no origin.", "Only the viewer's own page may send an input.")
+    if headers.get("content-type") != kind:
+        raise Refused(415, "The body has an unexpected type.", f"Send {kind}.")
+    length = headers.get("content-length", "")
+    if "transfer-encoding" in headers or not (length.isascii() and length.isdigit() and len(length) <= 10):
+        raise Refused(411, "The request does not say its length.", "Send a content-length.")
+    if int(length) > largest:
+        raise Refused(413, "The input is too large.", f"Send at most {largest // 2**20} MiB.")
 
 
 def _split(host: str) -> tuple[str | None, int]:

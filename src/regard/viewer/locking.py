@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,15 +19,26 @@ from torch import Tensor
 _LOCK = threading.RLock()  # one for all sites: a function of torch itself may be replaced meanwhile
 
 
+@contextmanager
+def alone() -> Iterator[None]:
+    """Nobody reads a site while the block runs a model."""
+    with _LOCK:
+        yield
+
+
 class LockedSite:
     """A site that several threads may read.
 
     first: for each call, how many positions precede its first key. A cache that drops old keys passes only the last
         ones; here keys of weight 0 are put before them, so that columns are positions.
+    example: which example of a batch is read; it becomes the only one.
     """
 
-    def __init__(self, site: Any, first: Sequence[int] = ()) -> None:
-        self._site, self._first = site, first
+    def __init__(self, site: Any, first: Sequence[int] = (), example: int = 0) -> None:
+        self._site, self._first, self._example = site, first, example
+
+    def _own(self, batched: Tensor) -> Tensor:
+        return batched[self._example : self._example + 1] if self._example else batched
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._site, name)
@@ -43,7 +55,7 @@ class LockedSite:
     def weights(self, rows: Any = None, heads: Any = None, call: int = -1) -> Tensor:
         """The exact weights (b, heads, rows, k)."""
         with _LOCK:
-            found: Tensor = self._site.weights(rows=rows, heads=heads, call=call)
+            found = self._own(self._site.weights(rows=rows, heads=heads, call=call))
         return F.pad(found, (self.before(call), 0)) if self.before(call) else found
 
     def columns_of(self, keys: Sequence[int], heads: Any = None, call: int = -1) -> Tensor:
@@ -51,13 +63,15 @@ class LockedSite:
         if self.before(call):
             return self.weights(None, heads, call)[..., list(keys)]
         with _LOCK:
-            found: Tensor = self._site.columns_of(keys, heads=heads, call=call)
-        return found
+            return self._own(self._site.columns_of(keys, heads=heads, call=call))
 
     def summary(self, top: int = 8, call: int = -1) -> Any:
         """Statistics of all rows."""
         with _LOCK:
             found = self._site.summary(top=top, call=call)
+        if self._example:
+            names = [field.name for field in dataclasses.fields(found)]
+            found = dataclasses.replace(found, **{name: self._own(getattr(found, name)) for name in names})
         more = self.before(call)
         if not more:
             return found
@@ -69,15 +83,20 @@ class LockedSite:
         if self.before(call):  # a window of keys is small
             return F.adaptive_max_pool2d(self.weights(None, heads, call)[batch].float(), (height, width))
         with _LOCK:
-            found: Tensor = self._site.pooled(height, width, heads=heads, call=call, batch=batch)
+            found: Tensor = self._site.pooled(
+                height, width, heads=heads, call=call, batch=batch + self._example
+            )
         return found
 
 
 class LockedSeen:
-    """A `Seen` whose sites several threads may read. Sites without readable weights are left out."""
+    """A `Seen` whose sites several threads may read. Sites without readable weights are left out.
 
-    def __init__(self, seen: Any) -> None:
-        self._seen = seen
+    example: which example of the batch is shown.
+    """
+
+    def __init__(self, seen: Any, example: int = 0) -> None:
+        self._seen, self._example = seen, example
         self._names = [name for name in seen.names() if seen[name].calls and seen[name].shape(-1)[1]]
         self._first: dict[str, list[int]] = {}
 
@@ -96,4 +115,4 @@ class LockedSeen:
         return len(self._names)
 
     def __getitem__(self, name: str) -> LockedSite:
-        return LockedSite(self._seen[name], self._first.get(name, ()))
+        return LockedSite(self._seen[name], self._first.get(name, ()), self._example)

@@ -176,6 +176,13 @@ class Packets:
         )
         return answer
 
+    def lines(self, request: MapRequest, top: int) -> bytes:
+        """Heads, queries and top as three numbers, then a key of four bytes and a weight of four for each."""
+        keys, weights = self.strongest(request.variant, request.site, self.call(request), top)
+        pairs = np.empty((*keys.shape, 2), "<f4")
+        pairs[..., 0], pairs[..., 1] = keys, np.where(keys >= 0, weights, 0)  # keys are exact up to 2^24
+        return struct.pack("<III", *keys.shape) + pairs.tobytes()
+
     def overview(self, variant: int, call: int) -> bytes:
         """A thumbnail of every head: a line of JSON, then 48 × 48 codes for each."""
         heads: list[list[int]] = []

@@ -10,14 +10,18 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard.errors import BadType, BadValue, RegardError
 from regard.viewer.locking import LockedSeen, LockedSite
 from regard.viewer.page_sites import PageSite, labels_for, main_kind, page_sites
 from regard.viewer.pairing import paired
 
+if TYPE_CHECKING:
+    from regard.viewer.opening.live import Live
+
 TILE, THUMB = 256, 48
+MOST_EXAMPLES = 16  # of a batch
 LONGEST_LABEL = 200  # letters of one token that travel to the page
 
 
@@ -34,7 +38,10 @@ class Variant:
     importance: Mapping[tuple[str, int], float] = field(
         default_factory=dict
     )  # by (site, head), from ablation
-    answer: Mapping[str, Any] | None = None  # of a classifier: "text", and "others" as [label, probability]
+    answer: Mapping[str, Any] | None = (
+        None  # "text" with its probability, and "others" as [label, probability]
+    )
+    example: int = 0  # which example of a batch
 
 
 @dataclass
@@ -53,10 +60,16 @@ class PageModel:
         ""  # why the weights shown are not the model's own; shown on the page and in every saved picture
     )
 
+    bits: dict[str, Any] | None = None  # of a task of bits: "input" and "output" of each step, from 0 to 1
+    live: Live | None = None  # how the same model reads another input
+    input: dict[str, Any] | None = (
+        None  # what the page may ask for; set by the server, which numbers the inputs
+    )
+
     def __post_init__(self) -> None:
         if not self.variants:
             raise BadValue("variants: expected at least one, got none.")
-        self._seen = [LockedSeen(variant.seen) for variant in self.variants]
+        self._seen = [LockedSeen(variant.seen, variant.example) for variant in self.variants]
         first = self.variants[0]
         if not self._seen[0].names():
             raise BadValue(f"seen: {_why_nothing(first.seen)}")
@@ -156,15 +169,18 @@ class PageModel:
             "generation": self.generation,
             "alignment": self.alignment,
             "memory": self.memory(),
+            "bits": self.bits,
             "timeline": self.timeline,
+            "input": self.input,
             "limits": {"tile": TILE, "thumb": THUMB, "sampled": True},
             "embedded": False,
         }
 
     def _start(self) -> str | None:
         """The view to open first; None: the default."""
+        examples = {one.example for one in self.variants}  # examples of one batch are not compared first
         offers = (
-            ("steps", self.generation), ("timeline", self.timeline), ("compare", len(self.variants) > 1),
+            ("steps", self.generation), ("timeline", self.timeline), ("compare", len(examples) < len(self.variants)),
             ("image", self.image), ("alignment", self.alignment), ("memory", self.memory()),
             ("graph", self.main == "nodes"),
         )  # fmt: skip
@@ -188,7 +204,8 @@ def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = No
     """A page model from a `Seen` with labels for its tokens, or the page model itself.
 
     tokens: a list of labels of the positions, or lists by kind:
-        {"tokens": […], "targets": […]} where a model reads one sequence and writes another.
+        {"tokens": […], "targets": […]} where a model reads one sequence and writes another. Of a batch: a list of
+        such lists, one for each example; without tokens every example is shown by numbers.
     """
     if isinstance(seen_or_model, PageModel):
         if tokens is not None:
@@ -198,10 +215,31 @@ def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = No
         raise BadType(
             f"seen: expected the `seen` of `with regard.observe(model) as seen:`, got {type(seen_or_model).__name__}."
         )
-    labels = _given_labels(tokens)
+    each = _examples(seen_or_model, tokens)
     model = getattr(seen_or_model, "model", None)
     name = title or (type(model).__name__ if model is not None else "Attention")
-    return PageModel(name, [Variant(name, seen_or_model, labels)], two_sides="targets" in labels)
+    variants = [
+        Variant(name if len(each) == 1 else f"example {number}", seen_or_model, labels, example=number)
+        for number, labels in enumerate(each)
+    ]
+    return PageModel(name, variants, two_sides="targets" in each[0])
+
+
+def _examples(seen: Any, tokens: Any) -> list[dict[str, list[str]]]:
+    """The labels of each example to show; of a batch at most `MOST_EXAMPLES`."""
+    batch = min((seen[name].shape(-1)[0] for name in seen.names() if seen[name].calls), default=1)
+    nested = isinstance(tokens, Sequence) and not isinstance(tokens, str) and bool(tokens)
+    if nested and all(isinstance(one, Mapping) or _is_list(one) for one in tokens):
+        if len(tokens) > batch:
+            raise BadValue(f"tokens: expected lists for {batch} examples, got {len(tokens)}.")
+        return [_given_labels(one) for one in tokens[:MOST_EXAMPLES]]
+    if tokens is not None:
+        return [_given_labels(tokens)]
+    return [{} for _ in range(max(1, min(batch, MOST_EXAMPLES)))]
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str)
 
 
 def shortened(text: str, most: int = LONGEST_LABEL) -> str:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from regard.errors import BadValue, RegardError
 from regard.viewer.cache import ByteCache
-from regard.viewer.facts import facts, rollout
+from regard.viewer.facts import facts
+from regard.viewer.layer_paths import through_layers
 from regard.viewer.packets import DEEPEST, MapRequest, Packets
 from regard.viewer.page_model import PageModel
 
@@ -35,7 +37,9 @@ class RequestHandler:
         self.packets = Packets(page_model, self.cache)
         self._paths: dict[str, Callable[[_Parameters], tuple[str, bytes]]] = {
             "scene": self._scene, "overview": self._overview, "facts": self._facts, "tile": self._tile,
-            "row": self._row, "column": self._column, "top": self._top, "rollout": self._rollout,
+            "row": self._row, "column": self._column, "top": self._top,
+            "strongest": self._strongest,
+            "rollout": partial(self._through, "rollout"), "flow": partial(self._through, "flow"),
         }  # fmt: skip
 
     def answer(self, path: str, given: Mapping[str, str]) -> tuple[str, bytes]:
@@ -85,16 +89,26 @@ class RequestHandler:
             raise BadValue("minus: the strongest keys of a difference are not available. Request rows.")
         return JSON, packed(self.packets.top(request, top))
 
-    def _rollout(self, parameters: _Parameters) -> tuple[str, bytes]:
-        variant, call, row = (
-            self._variant(parameters),
-            self._call(parameters),
-            parameters.whole("row", 0, MOST),
-        )
+    def _strongest(self, parameters: _Parameters) -> tuple[str, bytes]:
+        """The strongest keys of each row of every head of a site: for the lines between two rows of tokens."""
+        variant, call = self._variant(parameters), self._call(parameters)
+        site = parameters.whole("site", 0, len(self.page_model.page_sites) - 1)
+        top = parameters.whole("top", 1, MOST_TOP, 4)
+        parameters.done()
+        which = MapRequest(variant, site, 0, call)
+        return BYTES, self._once(("strongest", which, top), lambda: self.packets.lines(which, top))
+
+    def _through(self, kind: str, parameters: _Parameters) -> tuple[str, bytes]:
+        """Rollout or flow of one row."""
+        variant, call = self._variant(parameters), self._call(parameters)
+        row = parameters.whole("row", 0, MOST)
+        sites = len(self.page_model.page_sites)
+        site = parameters.whole("site", 0, sites - 1) if "site" in parameters else None
         parameters.done()
         try:
             found = self._once(
-                ("rollout", variant, call, row), lambda: _floats(rollout(self.page_model, variant, call, row))
+                (kind, variant, call, row, site),
+                lambda: _floats(through_layers(self.page_model, kind, variant, call, row, site)),
             )
         except RegardError as why:
             raise NotFound(str(why)) from None

@@ -20,11 +20,13 @@ from typing import Any
 
 from regard.errors import BadValue, RegardError
 from regard.viewer.guard import HEADERS, Guard, Refused, is_loopback
+from regard.viewer.inputs import Inputs
 from regard.viewer.page_model import PageModel
-from regard.viewer.requests import NotFound, RequestHandler, packed
+from regard.viewer.requests import NotFound, packed
 
 AT_ONCE = 4  # requests about weights computed at the same time
-SLOW = ("facts", "rollout")  # one of these at a time: they must not delay tiles
+SLOW = ("facts", "rollout", "flow", "cause")  # one of these at a time: they must not delay tiles
+BODY_SECONDS = 30.0  # for the body of a request
 COURTESY, PAUSE = 6.0, 0.05  # seconds for which a slow request waits for others, and between two checks
 WAITING = 256  # requests that may wait; a page has a few dozen pending tiles at most
 MOST_WORDS = 12  # parameters of one request
@@ -65,7 +67,8 @@ class Application:
         """known: called when a browser that was authorised before comes with an expired or used secret."""
         from anyio import CapacityLimiter
 
-        self.guard, self.handler, self.known = guard, RequestHandler(page_model), known
+        # Other machines may look at the page, not run the model on inputs of theirs.
+        self.guard, self.inputs, self.known = guard, Inputs(page_model, live=not guard.remote), known
         self.page = page_files() if page is None else page
         self.limiter, self.patient = CapacityLimiter(AT_ONCE), CapacityLimiter(1)
         self.threads = CapacityLimiter(AT_ONCE + 1)
@@ -85,9 +88,9 @@ class Application:
         except Refused as refusal:
             status, kind, content = _refusal(str(scope["path"]), refusal)
             # An unread body would be parsed as the next request.
-            extra = {405: {"allow": "GET, HEAD", "connection": "close"}, 413: {"connection": "close"}}.get(
-                status, {}
-            )
+            extra = {} if request.method in ("GET", "HEAD") and status != 413 else {"connection": "close"}
+            if status == 405:
+                extra["allow"] = "GET, HEAD"
             if refusal.known:
                 self.known()
         except Exception:  # a bug of ours: answered here, so that this response has the security headers too
@@ -123,14 +126,14 @@ class Application:
         from anyio import to_thread
 
         words = request.query_params.multi_items()
-        await request.body()  # empty; after it a disconnect can be detected
+        body = await self._body(request)  # of most requests empty; after it a disconnect can be detected
         if len(words) > MOST_WORDS or len(dict(words)) < len(words):
             return _said(400, "A parameter was repeated, or there are too many.")
         if self.waiting >= WAITING:
             return _said(503, "Too many requests at once. Wait a moment.")
         self.waiting += 1
         try:
-            work = partial(self.handler.answer, path, dict(words))
+            work = self._work(path, dict(words), body)
             if path in SLOW:
                 await self._let_others_go_first()
             async with self.patient if path in SLOW else self.limiter:
@@ -142,7 +145,7 @@ class Application:
         except NotFound as why:
             return _said(404, str(why))
         except RegardError as why:
-            return _said(400, str(why))
+            return _said(400, str(why).removeprefix("--"))  # the page has no command line
         except MemoryError:
             return _said(413, "There is not enough memory for this. Zoom in, or choose a shorter text.")
         except Exception as trouble:  # an error of ours, or of the model
@@ -153,6 +156,27 @@ class Application:
             )
         finally:
             self.waiting -= 1
+
+    def _work(self, path: str, words: dict[str, str], body: bytes) -> Callable[[], tuple[str, bytes]]:
+        """What to compute for a request."""
+        if path == "input":
+            return partial(self.inputs.read_text, body, words.get("input"))
+        if path == "cause":
+            return partial(self.inputs.cause, body, words.get("input"))
+        if path == "file":
+            return partial(self.inputs.read_file, body, words)
+        return partial(self.inputs.answer, path, words)
+
+    async def _body(self, request: Any) -> bytes:
+        """The body of a request, which the guard has found small enough."""
+        from anyio import fail_after
+
+        try:
+            with fail_after(BODY_SECONDS):
+                found: bytes = await request.body()
+        except TimeoutError:
+            raise Refused(408, "The input did not arrive in time.", "Send it again.") from None
+        return found
 
     async def _let_others_go_first(self) -> None:
         """Let pending pictures go first, for a limited time."""

@@ -104,7 +104,7 @@ def test_the_set_loss_worked_by_hand() -> None:
     total, count = head.loss(found, batch)
     # Centre (0.5, 0.4) for (0.4, 0.4), equal sizes: distance 0.1. Shared 0.3 · 0.4, union 0.2, around 0.5 · 0.4.
     overlap = 0.12 / 0.2
-    expected = np.log(3) * (1 + 0.1) + 5 * 0.1 + 2 * (1 - overlap)
+    expected = np.log(3) * (1 + 0.4) + 5 * 0.1 + 2 * (1 - overlap)
     assert float(count) == 1 and float(total) == pytest.approx(expected, rel=1e-5)
 
 
@@ -115,7 +115,7 @@ def test_crowds_are_not_learned_and_a_picture_may_have_nothing() -> None:
     empty = Batch.of(torch.zeros(1, 1, 1)).answered(torch.zeros(1, 1, 6), torch.zeros(1, 1, dtype=torch.bool))
     nothing, count = head.loss(found, empty)
     assert (
-        float(crowd) == float(nothing) == pytest.approx(2 * 0.1 * np.log(3), rel=1e-5) and float(count) == 1
+        float(crowd) == float(nothing) == pytest.approx(2 * 0.4 * np.log(3), rel=1e-5) and float(count) == 1
     )
 
 

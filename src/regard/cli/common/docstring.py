@@ -1,4 +1,4 @@
-"""Parse a docstring of this project into its parts: summary, formula, Paper, Empty row, Args, example."""
+"""Parse a docstring of this project into its parts: summary, formula, Paper, Empty row, When to use, Args, example."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from textwrap import dedent
 
-_LABEL = re.compile(r"(Papers?|Empty row|Note):(?:\s+(.*))?$")
+_LABEL = re.compile(r"(Papers?|Empty row|When to use|Note):(?:\s+(.*))?$")
 _OPTION = re.compile(r"(\w+):\s+(.*)$")
 
 

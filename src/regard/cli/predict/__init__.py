@@ -214,6 +214,8 @@ def _translation(found: Prediction) -> list[str]:
     seen = found["alignment"]
     if seen is None:
         return [*lines, f"No picture: {printable(found['no_alignment'])}"]
+    if "grid" in seen:
+        return [*lines, *_glances(seen)]
     from regard.cli.predict.answers import with_null
 
     weights, columns = with_null(seen)
@@ -224,6 +226,19 @@ def _translation(found: Prediction) -> list[str]:
         f"Weights: {legend(weights)}.",
         *_unusual(seen),
     ]
+
+
+def _glances(seen: Prediction) -> list[str]:
+    """The patch that each written piece looked at most, and its weight: a picture has too many for a map of text."""
+    from regard.cli.common.terminal import printable
+
+    rows = [printable(row) for row in seen["rows"]]
+    wide = max(map(len, rows))
+    lines = [f"looked at most ({seen['source']}), row and column of the patch:"]
+    for row, weights in zip(rows, seen["weights"], strict=True):
+        most = max(range(len(weights)), key=weights.__getitem__)
+        lines.append(f"  {row:>{wide}}  {seen['columns'][most]}  {weights[most]:.3f}")
+    return [*lines, "--figure FILE draws all of it, `regard view` shows each head."]
 
 
 def _unusual(seen: Prediction) -> list[str]:

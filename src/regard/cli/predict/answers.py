@@ -19,6 +19,7 @@ from regard.observation.attribution import Attribution
 from regard.tasks.batch import Batch
 from regard.tasks.measures.alignments import attended_links, unusual_words
 from regard.tasks.shown import Looked, Understood
+from regard.tasks.streams import Patches
 from regard.tasks.text.vocabulary import SPECIAL
 from regard.training.loading import Loaded
 
@@ -143,6 +144,8 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
                 "columns": read.pieces,
                 "weights": [_rounded(row) for row in weights.tolist()],
             }
+            if isinstance(task.problem.inputs, Patches):
+                seen["grid"] = (task.problem.inputs.rows, task.problem.inputs.columns)
             if task.translates:
                 seen["null"] = _rounded((1 - weights.sum(1)).clamp(min=0).tolist())
                 seen["not_one_to_one"] = unusual_words(attended_links(weights), len(tokens))

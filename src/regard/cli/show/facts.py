@@ -42,6 +42,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
         "body": _body(doc),
         "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
         "empty_row": doc.labelled.get("Empty row", ""),
+        "when": doc.labelled.get("When to use", ""),
         "options": options.rows(options_of(entry.layer), docstring.meanings(entry.layer)),
         "causal": entry.causal,
         "causal_in_words": _CAUSAL[entry.causal],

@@ -25,6 +25,7 @@ def page(facts: Facts, width: int) -> RenderableType:
     sections: list[tuple[str, RenderableType | None]] = [
         ("", Text(facts["summary"])),
         *(("", _paragraph(part, width)) for part in facts["body"]),
+        ("When to use", _text(facts, "when")),
         (_picture_title(facts), _picture(facts, width)),
         (_network_title(facts), _network(facts, width)),
         ("Gives", _relation(facts, "gives", "tasks")),

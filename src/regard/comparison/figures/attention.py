@@ -18,9 +18,11 @@ from regard.comparison.figures.style import WIDTH, Drawing
 from regard.observation.attribution import Attribution
 from regard.observation.figure_text import readable
 from regard.tasks.figures.colours import COLOURS, INK
+from regard.tasks.figures.overlay import shaded
 
 SHADE = (42 / 255, 127 / 255, 196 / 255)
 MOST_HEADS = 8
+MOST_ROWS, ACROSS = 24, 6  # pictures with one row of weights each, and how many side by side
 CELL = 0.24  # inches at most
 LEAST, MOST = 0.9, 3.4  # inches: the height of a heat map
 HEAD = 0.8  # inches: the height of a small heat map
@@ -43,6 +45,9 @@ def picture(
     )
     shown = heads[:MOST_HEADS]
     heights = [max(tall, 1.5 if over is not None else LEAST) + 0.75]
+    row_by_row = over is not None and _one_each(weights, grid)
+    if row_by_row:
+        heights = [(WIDTH / ACROSS + 0.15) * -(-len(table) // ACROSS)]
     if len(shown):
         heights.append((HEAD + 0.25) * -(-len(shown) // 4))
     figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
@@ -50,8 +55,12 @@ def picture(
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     for part in parts:
         part.patch.set_alpha(0)
-    place = None if over is None else (over, grid)
-    _main(parts[0], table if weights.ndim == 2 else None, table.mean(0), attribution, place)
+    if row_by_row:
+        assert over is not None and grid is not None
+        _each_row(parts[0], over, table, attribution.rows, grid)
+    else:
+        place = None if over is None else (over, grid)
+        _main(parts[0], table if weights.ndim == 2 else None, table.mean(0), attribution, place)
     if len(shown):
         frames = parts[1].subplots(-(-len(shown) // 4), 4, squeeze=False).flat
         for number, frame in enumerate(frames):
@@ -62,6 +71,29 @@ def picture(
                 frame.set(xticks=[], yticks=[])
                 frame.set_title(f"head {number}, up to {shown[number].max():.2g}", fontsize=6.5)
     return Drawing(name, attribution.source, _words(attribution, table), figure)
+
+
+def _one_each(weights: Array, grid: Grid | None) -> bool:
+    """Whether every row (a word, a glimpse, a query) gets a picture of its own: few rows over a grid of patches."""
+    return (
+        grid is not None
+        and min(grid) > 1
+        and weights.ndim == 2
+        and weights.shape[1] == grid[0] * grid[1]
+        and 1 < len(weights) <= MOST_ROWS
+    )
+
+
+def _each_row(figure: Figure, image: Array, table: Array, names: Sequence[str], grid: Grid) -> None:
+    """The image once for each row of weights, in reading order."""
+    frames = figure.subplots(-(-len(table) // ACROSS), ACROSS, squeeze=False).flat
+    for number, frame in enumerate(frames):
+        frame.set_axis_off()
+        if number < len(table):
+            drawn = shaded(np.asarray(image, np.float32), table[number].tolist(), grid)
+            frame.imshow(drawn, interpolation="none")
+            title = readable(names[number]) if number < len(names) else str(number)
+            frame.set_title(title, fontsize=6.5, parse_math=False)
 
 
 def _height(table: Array, beside: bool) -> float:

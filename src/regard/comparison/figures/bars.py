@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from regard.comparison.figures.style import Drawing, Key, Keys, blank, in_percent, number_of, titled, within
 from regard.comparison.results import Row, deciding
+from regard.comparison.statistics import PossibleInterval, possible
 from regard.tasks.figures.colours import INK, MUTED
 from regard.tasks.measures.metrics import Metric
 
@@ -28,6 +29,12 @@ class Reached:
     low: float
     high: float
     seeds: SEEDS
+    cut: PossibleInterval | None = None  # the interval within what is possible, where that is less
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval that says something."""
+        return self.high > self.low and not (self.cut and self.cut.empty)
 
 
 def reached(rows: Sequence[Row], keys: Keys, split: str, seeds: Mapping[str, SEEDS]) -> list[Reached]:
@@ -38,7 +45,10 @@ def reached(rows: Sequence[Row], keys: Keys, split: str, seeds: Mapping[str, SEE
         over = row[split].get(metric.name)
         if over and over["mean"] is not None:
             own = seeds.get(row["label"], {})
-            found.append(Reached(keys[row["label"]], over["mean"], over["low"], over["high"], own))
+            cut = possible(over["low"], over["high"], metric)
+            found.append(
+                Reached(keys[row["label"]], over["mean"], cut.low, cut.high, own, cut if cut.cut else None)
+            )
     return sorted(found, key=lambda one: -one.mean if metric.higher_is_better else one.mean)
 
 
@@ -54,7 +64,7 @@ def bars(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None
         tips[one.key.group("bar")] = describe(one, metric)
         _whisker(frame, row, one, INK)
     _names(frame, found)
-    ends = [0.0, *(one.high for one in found), *(one.mean for one in found)]
+    ends = [0.0, *(one.high for one in found if one.known), *(one.mean for one in found)]
     frame.set_xlim(min(0.0, *(one.mean for one in found)), within(metric, 0.0, 1.04 * max(ends))[1] or 1.0)
     return _finished(frame, found, metric, split, Drawing(f"{split}-bars", "", "", figure, tips))
 
@@ -94,16 +104,24 @@ def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | No
 def describe(one: Reached, metric: Metric) -> str:
     """A result in one line."""
     text = f"{one.key.label}: {number_of(one.mean, metric)}"
-    if one.high > one.low:
-        text += f" (95 % interval {number_of(one.low, metric)} to {number_of(one.high, metric)})"
+    if one.known:
+        cut = ", cut at what is possible" if one.cut else ""
+        text += f" (95 % interval {number_of(one.low, metric)} to {number_of(one.high, metric)}{cut})"
+    elif one.cut:
+        text += " (too few seeds for an interval)"
     return text
 
 
 def _whisker(frame: Axes, row: int, one: Reached, colour: str, thick: float = 1.0) -> None:
-    if one.high > one.low:
+    if one.known:
         line = frame.hlines(row, one.low, one.high, color=colour, linewidth=thick, zorder=3)
         line.set_gid(one.key.group("interval"))
-        for end in (one.low, one.high):
+        for end, is_cut in (
+            (one.low, one.cut and one.cut.cut_low),
+            (one.high, one.cut and one.cut.cut_high),
+        ):
+            if is_cut:  # an open end: the interval goes on, the metric does not
+                continue
             cap = frame.vlines(end, row - 0.16, row + 0.16, color=colour, linewidth=thick, zorder=3)
             cap.set_gid(one.key.group("end"))
 
@@ -113,8 +131,8 @@ def _zoomed(found: Sequence[Reached]) -> tuple[float, float]:
     values = [value for one in found for value in (one.mean, *one.seeds.values())]
     low, high = min(values), max(values)
     reach = ZOOM * (high - low) or math.inf
-    low = max(min([low, *(one.low for one in found)]), low - reach)
-    high = min(max([high, *(one.high for one in found)]), high + reach)
+    low = max(min([low, *(one.low for one in found if one.known)]), low - reach)
+    high = min(max([high, *(one.high for one in found if one.known)]), high + reach)
     room = 0.04 * (high - low) or 0.02 * abs(high) or 0.5
     return low - room, high + room
 

@@ -67,7 +67,7 @@ def against(
     tips: dict[str, str] = {}
     for number, (cost, one) in enumerate(points):
         key = one.key
-        if one.high > one.low:
+        if one.known:
             line = frame.vlines(cost, one.low, one.high, color=key.colour, linewidth=1, alpha=0.55)
             line.set_gid(key.group("interval"))
         (dot,) = frame.plot(
@@ -85,7 +85,9 @@ def against(
     frame.set_xlabel(axis.title + (" (less is better)" if axis.less_is_better else " (more is better)"))
     frame.set_ylabel(f"{split} {titled(metric)}")
     in_percent(frame.yaxis, metric)
-    beside(figure, frame, [(cost, one.mean, one.key) for cost, one in points], keys)
+    lines = [[(cost, one.low), (cost, one.high)] for cost, one in points if one.known]
+    lines += [line_of_best] if len(line_of_best) > 1 else []
+    beside(figure, frame, [(cost, one.mean, one.key) for cost, one in points], keys, lines)
     names = ", ".join(points[number][1].key.name for number in best)
     parts = "; ".join(f"{describe(one, metric)} at {short(cost)}" for cost, one in points)
     alt = f"{split} {metric.name} over {axis.title}. Pareto front: {names}. All: {parts}."
@@ -112,6 +114,6 @@ def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric
         frame.xaxis.set_major_formatter(lambda value, _: short(value))
     values = [one.mean for one in found]
     spread = max(values) - min(values) or 0.1 * abs(values[0]) or 1.0
-    ends = [end for one in found for end in (one.low, one.high)]
+    ends = [end for one in found for end in ((one.low, one.high) if one.known else (one.mean,))]
     below, above = max(min(ends), min(values) - spread), min(max(ends), max(values) + spread)
     frame.set_ylim(*within(metric, below - 0.08 * spread, above + 0.08 * spread))

@@ -108,7 +108,8 @@ def _label(figure: Figure, frame: Axes, bands: dict[Key, SeedBand], keys: Keys) 
         (float(band.at[-1]), float(band.mean[-1]), key) for key, band in bands.items() if band.at[-1] < edge
     ]
     if early:
-        beside(figure, frame, early, keys)
+        lines = [list(zip(band.at.tolist(), band.mean.tolist(), strict=True)) for band in bands.values()]
+        beside(figure, frame, early, keys, lines)
 
 
 def _limit_across(frame: Axes, bands: Sequence[SeedBand]) -> None:

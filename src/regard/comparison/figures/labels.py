@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from matplotlib.axes import Axes
@@ -16,6 +17,7 @@ from regard.comparison.figures.style import Key, Keys, tag
 GAP = 0.058  # of the axes' height, between two labels at the edge
 LETTER, LINE = 4.6, 9.0  # width and height of a letter, in points
 DOT = 4.0  # radius of a marker, in points
+STEP, MOST_STEPS = 2.0, 400  # points between two boxes of a line, and how many a part of it may have
 Across = Literal["left", "center", "right"]
 Along = Literal["bottom", "center", "top"]
 
@@ -76,11 +78,21 @@ _SIDES = (
     _Side(4, -4, "left", "top"),
     _Side(-4, 4, "right", "bottom"),
     _Side(-4, -4, "right", "top"),
+    _Side(9, 9, "left", "bottom"),
+    _Side(9, -9, "left", "top"),
+    _Side(-9, 9, "right", "bottom"),
+    _Side(-9, -9, "right", "top"),
 )
 
 
-def beside(figure: Figure, frame: Axes, points: Sequence[tuple[float, float, Key]], keys: Keys) -> None:
-    """A label beside each point (x, y), on the side with the least overlap with points, other labels and the edge."""
+def beside(
+    figure: Figure,
+    frame: Axes,
+    points: Sequence[tuple[float, float, Key]],
+    keys: Keys,
+    lines: Sequence[Sequence[tuple[float, float]]] = (),
+) -> None:
+    """A label beside each point (x, y), where it covers least of points, lines, other labels and the edge."""
     figure.draw_without_rendering()  # positions are only known after the layout
     scale = 72 / figure.dpi
     spots = [
@@ -90,6 +102,7 @@ def beside(figure: Figure, frame: Axes, points: Sequence[tuple[float, float, Key
     edge = frame.get_window_extent()
     room = Bbox.from_bounds(edge.x0 * scale, edge.y0 * scale, edge.width * scale, edge.height * scale)
     taken = [Bbox.from_bounds(x - DOT, y - DOT, 2 * DOT, 2 * DOT) for x, y in spots]
+    taken += [box for line in lines for box in _along(frame, line, scale)]
     for spot, (x, y, key) in zip(spots, points, strict=True):
         text = tag(key, keys)
         boxes = {side: side.box(spot, LETTER * len(text)) for side in _SIDES}
@@ -101,6 +114,22 @@ def beside(figure: Figure, frame: Axes, points: Sequence[tuple[float, float, Key
         )  # fmt: skip
         label.set_gid(key.group("tag"))
         label.set_in_layout(False)
+
+
+def _along(frame: Axes, line: Sequence[tuple[float, float]], scale: float) -> list[Bbox]:
+    """A line as small boxes, a few points apart."""
+    corners = [
+        (float(x) * scale, float(y) * scale)
+        for x, y in frame.transData.transform(line)
+        if math.isfinite(x + y)
+    ]
+    found = []
+    for (x, y), (next_x, next_y) in pairwise(corners):
+        steps = min(MOST_STEPS, max(1, math.ceil(math.hypot(next_x - x, next_y - y) / STEP)))
+        for number in range(steps + 1):
+            at = number / steps
+            found.append(Bbox.from_bounds(x + at * (next_x - x) - 1, y + at * (next_y - y) - 1, 2 * 1, 2 * 1))
+    return found
 
 
 def _covered(box: Bbox, taken: Sequence[Bbox], room: Bbox) -> float:

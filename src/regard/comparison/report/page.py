@@ -17,7 +17,7 @@ from regard.comparison.comparison import Comparison
 from regard.comparison.figures import svg
 from regard.comparison.figures.style import FEW, NAMED, keys
 from regard.comparison.matching import WORDS
-from regard.comparison.report import summary, tables
+from regard.comparison.report import robustness, summary, tables
 from regard.comparison.report.gallery import AttentionView, gallery
 from regard.comparison.results import Row, deciding, fairness, size_note
 from regard.comparison.table import target_note
@@ -25,6 +25,7 @@ from regard.observation.figure_text import readable
 from regard.training.run_folder import durable
 
 FIGURES = "figures"
+SEGMENTED = "dynamic-memory"  # an attention that reads a text segment by segment
 MANY = 6  # with more contestants, attention figures are set closer
 AT_SPEED = "Seconds to the target are steps to the target divided by steps per second."
 AS_TRAINED = "Seconds to the target are those of training, without validation."
@@ -45,8 +46,10 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
     """The page as text; figures are also written to `folder`."""
     with durable.reporting(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    styles, split = keys(rows), summary.shown_split(rows)
-    found = comparison.pairs
+    split = summary.shown_split(rows)
+    rows = summary.best_first(rows, split)
+    styles, found = keys(rows), comparison.pairs
+    contestants = {one.label: one for one in comparison.contestants}
     pictures = gallery(comparison, rows, styles, split, folder)
     script = _own("page.js")
     return _template().render(
@@ -61,7 +64,10 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         every_seed=len(styles) <= FEW,
         swatches=Markup("".join(svg.swatch(key) for key in styles.values())),
         results=tables.sortable(rows, styles, tables.RESULTS),
+        convergence=tables.sortable(rows, styles, tables.CONVERGENCE) if target_note(rows) else None,
         costs=tables.sortable(rows, styles, tables.COSTS),
+        robustness=robustness.table(comparison, rows, styles),
+        segments=any(row["attention"].startswith(SEGMENTED) for row in rows),
         size=size_note(rows),
         equal=WORDS[comparison.match.by] if comparison.match else "",
         target=target_note(rows),
@@ -73,8 +79,7 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         many=len(styles) > MANY,
         claims=[pair["claim"] for pair in found],
         facts=[
-            tables.facts(comparison, row, contestant, styles[row["label"]])
-            for row, contestant in zip(rows, comparison.contestants, strict=True)
+            tables.facts(comparison, row, contestants[row["label"]], styles[row["label"]]) for row in rows
         ],
         fairness=fairness(comparison),
         failed=tables.failures(rows),

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from regard.comparison.figures.style import display_names, number_of
 from regard.comparison.results import Row, deciding
+from regard.comparison.statistics import possible
 from regard.tasks.measures.metrics import Metric
 
+LONGEST_TITLE = 44  # characters: one line of the page
 LISTED = 4  # names in a sentence; of more, only their number is given
 
 
@@ -19,8 +21,21 @@ def title(rows: Sequence[Row], task: str) -> str:
     if len(models) == 1:
         return f"{len(rows)} attentions in {models[0]} on {task}"
     if len(rows) <= LISTED and len(models) == len(rows):
-        return f"{listed(models)} on {task}"
+        names = f"{listed(models)} on {task}"
+        if len(names) <= LONGEST_TITLE:
+            return names
     return f"{len(rows)} models on {task}"
+
+
+def best_first(rows: Sequence[Row], split: str) -> list[Row]:
+    """The rows in the one order of all tables and figures: best first, those without a result last."""
+    metric = deciding(rows)
+
+    def place(row: Row) -> tuple[bool, float]:
+        mean = (row[split].get(metric.name) or {}).get("mean")
+        return mean is None, 0.0 if mean is None else -mean if metric.higher_is_better else mean
+
+    return sorted(rows, key=place)
 
 
 def shown_split(rows: Sequence[Row]) -> str:
@@ -55,8 +70,12 @@ def _interval(over: Row, metric: Metric, seeds: int) -> str:
     number = f"{number_of(over['mean'], metric)} {metric.name.replace('_', ' ')}"
     if seeds < 2:
         return f"{number} (one seed, so no interval)"
-    low, high = (number_of(over[end], metric) for end in ("low", "high"))
-    return f"{number} (95 % interval over {seeds} seeds: {low.removesuffix(' %')}–{high})"
+    found = possible(over["low"], over["high"], metric)
+    if found.empty:
+        return f"{number} ({seeds} seeds are too few for an interval)"
+    low, high = (number_of(end, metric) for end in (found.low, found.high))
+    cut = ", cut at what is possible" if found.cut else ""
+    return f"{number} (95 % interval over {seeds} seeds: {low.removesuffix(' %')}–{high}{cut})"
 
 
 def _apart(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from regard.comparison.columns import SPLITS, columns, naming
+from regard.comparison.columns import SPLITS, columns, mark_notes, naming
 from regard.comparison.comparison import DEFAULT_COLUMNS, Comparison
 from regard.comparison.figures.style import Key, Keys
 from regard.comparison.job import Contestant
 from regard.comparison.results import Row, runs_of
+from regard.comparison.statistics import CUT
 from regard.tasks.measures.metrics import SHARE
 
 FULL = 8  # up to so many contestants, every cell of the matrix shows interval and p
-RESULTS = (*DEFAULT_COLUMNS, "steps-to-target", "seconds-to-target", "seeds")
-COSTS = ("width", "parameters", "flops", "memory")
+RESULTS = (*DEFAULT_COLUMNS, "seeds")
+CONVERGENCE = ("steps-to-target", "seconds-to-target", "speed")
+COSTS = ("width", "parameters", "flops", "batch", "memory")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class SortableCell:
     half: str = ""
     best: bool = False
     unit: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class ReportTable:
     titles: list[str]
     rows: list[tuple[Key, list[SortableCell]]]
     words: int  # how many of the first columns hold text
+    notes: list[str] = field(default_factory=list)  # what the marks in it mean
 
 
 def sortable(rows: Sequence[Row], keys: Keys, shown: Sequence[str]) -> ReportTable:
@@ -47,9 +51,12 @@ def sortable(rows: Sequence[Row], keys: Keys, shown: Sequence[str]) -> ReportTab
         cells = [SortableCell(row[name], row[name].lower()) for name in names]
         for column in made:
             cell = column.cells[index]
-            cells.append(SortableCell(cell.text, column.values[index], cell.half, cell.best, cell.unit))
+            cells.append(
+                SortableCell(cell.text, column.values[index], cell.half, cell.best, cell.unit, cell.mark)
+            )
         body.append((keys[row["label"]], cells))
-    return ReportTable([*names.values(), *(" ".join(column.title) for column in made)], body, len(names))
+    titles = [*names.values(), *(" ".join(column.title) for column in made)]
+    return ReportTable(titles, body, len(names), mark_notes(made))
 
 
 @dataclass(frozen=True)
@@ -83,9 +90,12 @@ def _verdict(found: dict[tuple[str, str], Row], one: str, other: str, decimals: 
         return None
     scale, decimals = (100.0, 2) if pair["unit"] == SHARE else (1.0, decimals)
     ends = [(-scale if turned else scale) * pair["difference"][end] for end in ("mean", "low", "high")]
-    mean, low, high = (signed(end, decimals) for end in (ends[0], *sorted(ends[1:])))
+    bounds = sorted(ends[1:])
+    cut = scale == 100.0 and (bounds[0] < -scale or bounds[1] > scale)  # no two shares are further apart
+    bounds = [min(max(end, -scale), scale) if cut else end for end in bounds]
+    mean, low, high = (signed(end, decimals) for end in (ends[0], *bounds))
     word = "unclear" if pair["better"] is None else "better" if pair["better"] == one else "worse"
-    interval = f"{low} to {high}" if len(pair["seeds"]) > 1 else "one seed"
+    interval = f"{low} to {high}{CUT * cut}" if len(pair["seeds"]) > 1 else "one seed"
     p = "no test" if pair["p_holm"] is None else probability(pair["p_holm"])
     return PairCell(word, mean, interval, p, pair["claim"])
 

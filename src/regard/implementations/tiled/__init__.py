@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from regard.core.autocast import without_autocast
+from regard.core.call import Call
 from regard.core.differentiate import transforming
 from regard.core.dropout import draw_seed
-from regard.core.request import Request
+from regard.core.request import Request, build
+from regard.core.tracing import only_standard_operators
+from regard.implementations import sdpa
 from regard.implementations.packing import pack
 from regard.implementations.tiled import op as op  # registers the operator
 from regard.implementations.tiled.transforms import Tiled
@@ -22,7 +28,29 @@ def refuse(request: Request) -> str | None:
         return "an operator has no forward-mode derivative"
     if torch.compiler.is_compiling() and transforming():
         return "torch.compile cannot trace an operator inside a transform of torch.func"
+    if only_standard_operators():
+        return "the program that is exported would need regard to run it"
     return None
+
+
+def plain_runner(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    """How to run calls without options and with few keys on a CPU, where an operator takes longer than its work."""
+    few = request.sizes[3] < sdpa.SHORTEST_ROW and request.query.device.type == "cpu"
+    return _run_short if few and request.query.shape[3] == request.value.shape[3] else None
+
+
+def _run_short(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Over so few keys torch's kernel loses a NaN; finite numbers it may have, if no gradient is wanted of it."""
+    keys = key.shape[2]
+    if 0 < keys == value.shape[2] < sdpa.SHORTEST_ROW and query.numel() > 0:
+        recorded = torch.is_grad_enabled() and (
+            query.requires_grad or key.requires_grad or value.requires_grad
+        )
+        if not recorded and all(sdpa.is_bounded(rows) for rows in (query, key, value)):
+            return scaled_dot_product_attention(
+                query, key, value, enable_gqa=sdpa.as_bool(query.shape[1] != key.shape[1])
+            )
+    return run(build(Call(query, key, value)))[0]
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:

@@ -7,13 +7,13 @@ Triton caches compiled kernels on disk.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from regard.biases import Bias, DenseBias, GaussianBias, SumBias
 from regard.core.arguments import is_fake_or_meta
+from regard.core.autocast import without_autocast
 from regard.core.differentiate import transforming
 from regard.core.dropout import draw_seed
 from regard.core.request import Request
@@ -22,6 +22,8 @@ from regard.implementations.packing import pack
 from regard.implementations.triton import op
 from regard.implementations.triton.block_sizes import INTERPRETED, padded
 from regard.implementations.triton.decode_requests import few_queries
+from regard.implementations.triton.direct import shortcut as shortcut
+from regard.implementations.triton.raw_launches import known_refusal
 from regard.normalizers import Softmax
 from regard.scores.additive import AdditiveScore, ConcatScore
 from regard.scores.dot import SoftcapScore
@@ -67,6 +69,12 @@ def refuse(request: Request) -> str | None:
     return _refuse_bias(request)
 
 
+def remark() -> str | None:
+    """What `explain` adds: why launches take longer here than they could. None as long as no kernel was launched."""
+    why = known_refusal()
+    return None if why is None else f"launched through Triton's Python code, which takes longer: {why}"
+
+
 def _miscompiled(request: Request) -> bool:
     """Whether the backward pass needs kernels that crashed on an H200.
 
@@ -103,8 +111,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     """The output (b,h,q,v) and, if wanted, the log-sum-exp (b,h,q)."""
     dtype = request.query.dtype
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
-    kind = request.query.device.type
-    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+    with without_autocast(request.query.device):
         if isinstance(
             request.score, ConcatScore
         ):  # rounding its projections before the tanh would lose precision
@@ -114,7 +121,8 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         if found is not None:
             return found[0].to(dtype), found[1] if request.want_logsumexp else None
         output, logsumexp = op.attend(request, seed)
-    return output.to(dtype), logsumexp if request.want_logsumexp else None
+    output = output if output.dtype == dtype else output.to(dtype)
+    return output, logsumexp if request.want_logsumexp else None
 
 
 def share_backward(

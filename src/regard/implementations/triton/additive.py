@@ -18,7 +18,8 @@ from regard.implementations.triton.device_functions import (
     tile,
     visible,
 )
-from regard.implementations.triton.launch import KernelWork, strides
+from regard.implementations.triton.kernel_work import KernelWork, strides
+from regard.implementations.triton.launching import launch
 
 LENGTHS = [
     "heads", "group", "q_len", "k_len", "first_head", "first_block", "row_blocks", "TABLE_STRIDES", "LIST_STRIDES",
@@ -43,11 +44,13 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
         splits, reach = OF_VALUES.splits(lines * columns, rows.k_blocks)
         parts = rows.scratch.new_empty(splits, lines * BLOCK, across)
         row_stats = rows.scratch.new_empty(splits, 2, lines * BLOCK)
-        weigh_values[(lines * columns * splits,)](
+        launch(
+            weigh_values, (lines * columns * splits,),
             PARTS=parts, ROW_STATS=row_stats, splits=splits, reach=reach, BLOCK_V=width, **weighing, **bounds(strip),
             num_warps=OF_VALUES.warps, num_stages=1,
         )  # fmt: skip
-        join_parts[(lines * (BLOCK // 16),)](
+        launch(
+            join_parts, (lines * (BLOCK // 16),),
             PARTS=parts, ROW_STATS=row_stats, OUT=output, LSE=logsumexp,
             SINK=logsumexp if work.sink is None else work.sink, OUT_STRIDES=strides(output), heads=rows.heads,
             q_len=rows.query.shape[2], **bounds(strip), splits=splits,

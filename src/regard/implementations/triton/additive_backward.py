@@ -38,7 +38,9 @@ from regard.implementations.triton.device_functions import (
     tile,
     visible,
 )
-from regard.implementations.triton.launch import Backward, strides
+from regard.implementations.triton.dot import Backward
+from regard.implementations.triton.kernel_work import strides
+from regard.implementations.triton.launching import launch
 
 
 @dataclass
@@ -132,7 +134,8 @@ def _of_values(backward: Backward, rows: AdditiveRows, strip: AdditiveStrip) -> 
     splits, reach = cut.splits(programs, strip.blocks)
     grad = plain(backward.grad)
     parts = rows.scratch.new_empty(splits, strip.heads, rows.key.shape[2], across)
-    of_values[(splits * programs,)](
+    launch(
+        of_values, (splits * programs,),
         GRAD=grad, GRAD_STRIDES=strides(grad), LSE=backward.total.contiguous(), PARTS=parts, splits=splits,
         reach=reach, BLOCK_V=width, **rows.weighing, **rows.by_key, **bounds(strip), num_warps=cut.warps, num_stages=1,
     )  # fmt: skip
@@ -142,7 +145,8 @@ def _of_values(backward: Backward, rows: AdditiveRows, strip: AdditiveStrip) -> 
 def _of_scores(backward: Backward, rows: AdditiveRows, strip: AdditiveStrip) -> None:
     """Turn the scores of a strip into their gradients."""
     grad, width = plain(backward.grad), min(32, block_sizes.padded(rows.value.shape[3]))
-    score_gradients[(strip.heads * strip.blocks * rows.k_blocks,)](
+    launch(
+        score_gradients, (strip.heads * strip.blocks * rows.k_blocks,),
         V=rows.value, V_STRIDES=strides(rows.value), GRAD=grad, GRAD_STRIDES=strides(grad),
         LSE=backward.total.contiguous(), DELTA=backward.delta.contiguous(), BLOCK_V=width, **rows.weighing,
         **rows.by_query, **rows.hiding, **bounds(strip), num_warps=4, num_stages=1,
@@ -156,7 +160,8 @@ def _of_queries(rows: AdditiveRows, strip: AdditiveStrip) -> tuple[Tensor, Tenso
     splits, reach = cut.splits(programs, rows.k_blocks)
     parts = rows.scratch.new_empty(splits, strip.heads, strip.blocks * BLOCK, rows.wide)
     of_weight = rows.scratch.new_empty(strip.heads, strip.blocks * splits, rows.wide)
-    of_additive_queries[(splits * programs,)](
+    launch(
+        of_additive_queries, (splits * programs,),
         POWERS=rows.powers_k, EXPM1=rows.expm1_k, PARTS=parts, OF_WEIGHT=of_weight, splits=splits, reach=reach,
         BLOCK_D=min(cut.dims, rows.wide), **rows.pairwise, **rows.by_query, **bounds(strip), **cut.options(),
     )  # fmt: skip
@@ -169,7 +174,8 @@ def _of_keys(rows: AdditiveRows, strip: AdditiveStrip) -> Tensor:
     programs = strip.heads * rows.k_blocks * -(-rows.wide // cut.dims)
     splits, reach = cut.splits(programs, strip.blocks)
     parts = rows.scratch.new_empty(splits, strip.heads, rows.pitch, rows.wide)
-    of_additive_keys[(splits * programs,)](
+    launch(
+        of_additive_keys, (splits * programs,),
         POWERS_Q=rows.powers_q, POWERS_K=rows.powers_k, PARTS=parts, splits=splits, reach=reach,
         BLOCK_D=min(cut.dims, rows.wide), **rows.pairwise, **rows.by_key, **bounds(strip), **cut.options(),
     )  # fmt: skip
@@ -281,8 +287,8 @@ def of_values(
     entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + chosen
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     partial, full, first, before, full_first = query_blocks(
-        FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + entry * 2, edges, q_len, chosen * BLOCK_K, k_len, BLOCK_Q,
-        BLOCK_K,
+        FORM, TABLE_STRIDES, EDGES + batch * LIST_STRIDES[3], COUNTS + entry * 2, edges, q_len, chosen * BLOCK_K,
+        k_len, BLOCK_Q, BLOCK_K,
     )  # fmt: skip
     low = first_block + split * reach
     high = tl.minimum(low + reach, first_block + row_blocks)

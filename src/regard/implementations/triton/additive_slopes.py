@@ -175,8 +175,8 @@ def of_additive_keys(
     entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + chosen
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     partial, full, first, before, full_first = query_blocks(
-        FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + entry * 2, edges, q_len, chosen * BLOCK_K, k_len, BLOCK_Q,
-        BLOCK_K,
+        FORM, TABLE_STRIDES, EDGES + batch * LIST_STRIDES[3], COUNTS + entry * 2, edges, q_len, chosen * BLOCK_K,
+        k_len, BLOCK_Q, BLOCK_K,
     )  # fmt: skip
     low = first_block + split * reach
     high = tl.minimum(low + reach, first_block + row_blocks)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive_pairs import prepare_rows, score_tiles
-from regard.implementations.triton.launch import KernelWork, laid_out, strides
+from regard.implementations.triton.kernel_work import KernelWork, laid_out, strides
+from regard.implementations.triton.launching import launch
 
 PAIRS = 6 << 20  # scores held at a time: 24 MiB, which stay in the cache of an H200
 BLOCK = 16 if block_sizes.INTERPRETED else 64  # rows and columns of a tile
@@ -123,7 +124,8 @@ class AdditiveRows:
         )
         columns = self.wide // min(self.wide, 32)
         of_queries = self.batch * self.heads * self.q_blocks * columns
-        prepare_rows[(of_queries + shared * self.k_blocks * columns,)](
+        launch(
+            prepare_rows, (of_queries + shared * self.k_blocks * columns,),
             self.query, self.key, self.weight, self.transposed_q, self.transposed_k, self.powers_q, self.powers_k,
             self.expm1_k, self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride,
             of_queries, self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward,
@@ -201,7 +203,8 @@ class AdditiveRows:
 
     def score(self, strip: AdditiveStrip) -> None:
         """Write the visible scores of a strip."""
-        score_tiles[(strip.heads * strip.blocks * self.k_blocks,)](
+        launch(
+            score_tiles, (strip.heads * strip.blocks * self.k_blocks,),
             TRANSPOSED_Q=self.transposed_q, TRANSPOSED_K=self.transposed_k, **self.pairwise, **self.by_query,
             **bounds(strip), **OF_SCORES.options(),
         )  # fmt: skip

@@ -1,8 +1,9 @@
 """The backward kernels: gradients of keys and values by blocks of keys, of queries by blocks of queries.
 
 Both recompute the weights of a tile from the log-sum-exp. Each gradient is summed by one program in a fixed order, so
-that equal inputs give equal bits. (Summing the gradient of the queries in the first kernel as well, by atomic
-operations, would save two of seven matrix products, but took longer on an H200.)
+that equal inputs give equal bits; pieces of long sums are joined in a fixed order, too (`pieces.py`). (Summing the
+gradient of the queries in the first kernel as well, by atomic operations, would save two of seven matrix products, but
+took longer on an H200.)
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import triton
 import triton.language as tl
 
 from regard.implementations.triton.block_schedule import (
+    clean_steps,
     key_blocks,
     known_query_blocks,
     next_block,
+    piece,
     program_block,
 )
 from regard.implementations.triton.device_functions import (
@@ -28,7 +31,7 @@ from regard.implementations.triton.device_functions import (
 
 _DATA = [
     "q_len", "k_len", "heads", "group", "padded_rows", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES", "BIAS_STRIDES",
-    "threshold",
+    "threshold", "pieces", "slots",
 ]  # fmt: skip
 
 
@@ -66,9 +69,10 @@ def compute_row_stats(
 
 @triton.jit(do_not_specialize=_DATA)
 def of_keys(
-    Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS, GRAD_K, GRAD_V,
-    Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_K_STRIDES, GRAD_V_STRIDES,
-    SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, scale, cap, threshold, keep,
+    Q, K, V, GRAD, LSE, DELTA, GRAD_K, GRAD_V, PARTS, Q_ROWS, GRAD_ROWS, LSE_ROWS, DELTA_ROWS, SEED, SEEN, UNCLEAN,
+    LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_K_STRIDES,
+    GRAD_V_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, pieces, slots, scale, cap,
+    threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, GROUPED: tl.constexpr,
     BY_HEAD: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
@@ -77,74 +81,74 @@ def of_keys(
 ):  # fmt: skip
     """Gradients of one block of keys and values: a walk over the queries of every head that shares them.
 
-    Tiles lie keys × queries, so that no product needs its weights turned around.
+    Tiles lie keys × queries, so that no product needs its weights turned around. `BULK`: Q, GRAD, LSE and DELTA are
+    descriptors; from the first query on that must not be read, rows are loaded from Q_ROWS and so on.
     """
     groups, blocks = heads // group, tl.cdiv(k_len, BLOCK_K)
-    block, line = program_block(ORDER, blocks, ORDERED)
+    block, line = program_block(ORDER, blocks, pieces, ORDERED)
     batch, shared = line // groups, line % groups
     start = block * BLOCK_K
     columns, wide, across = start + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
     real = columns < k_len
     if HIDES:
-        real &= (
-            tl.load(SEEN + batch * SEEN_STRIDES[0] + shared * SEEN_STRIDES[1] + columns, mask=real, other=0)
-            != 0
-        )
+        seen_keys = SEEN + batch * SEEN_STRIDES[0] + shared * SEEN_STRIDES[1]
+        real &= tl.load(seen_keys + columns, mask=real, other=0) != 0
     key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, False)
     value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, False)
-    safe_columns, there = tl.minimum(columns, k_len - 1)[:, None], (columns < k_len)[:, None]
     grad_key = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
     grad_value = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
+    slot = block * 0 - 1
     # A loop around the walk takes registers from it: heads that visit the same blocks are walked in one.
     for part in range(0, group if GROUPED and BY_HEAD else 1):
-        line = batch * LIST_STRIDES[0] + (shared * group + part) * LIST_STRIDES[1] + block
-        lines = LIST + line.to(tl.int64) * LIST_STRIDES[2]
+        entry = batch * LIST_STRIDES[0] + (shared * group + part) * LIST_STRIDES[1] + block
+        lines = LIST + entry.to(tl.int64) * LIST_STRIDES[2]
         partial, full, first, before = known_query_blocks(
-            FORM, COUNTS, line, q_len, start, k_len, BLOCK_Q, BLOCK_K
+            FORM, TABLE_STRIDES, COUNTS, entry, q_len, start, k_len, BLOCK_Q, BLOCK_K
         )
         steps = partial + full
-        for turn in tl.range(0, steps * group if GROUPED and not BY_HEAD else steps):
-            head, step = shared * group + part, turn
+        begin, end, slot = piece(ORDER, pieces, steps * group if GROUPED and not BY_HEAD else steps, ORDERED)
+        clean = end
+        if HIDES_ROWS:
             if GROUPED and not BY_HEAD:
-                head, step = shared * group + turn // steps, turn % steps
-            top, partly = next_block(FORM, lines, step, first, before, full)
-            top *= BLOCK_Q
-            rows = top + tl.arange(0, BLOCK_Q)
-            lse = load_row_stats(LSE, batch * heads + head, top, padded_rows, BLOCK_Q, BULK)
-            delta = load_row_stats(DELTA, batch * heads + head, top, padded_rows, BLOCK_Q, BULK)
-            shown = rows < q_len
-            if HIDES_ROWS:
-                shown &= lse != float("inf")
-            query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
-            grad = rows_of(GRAD, GRAD_STRIDES, batch, head, top, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK)
-            products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
-            safe_rows = tl.minimum(rows, q_len - 1)[None, :]
-            scores, flattened = final_scores(
-                products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
-                safe_rows, safe_columns,
-            )  # fmt: skip
-            weights = tl.exp2(scores - lse[None, :])
-            if partly:
-                seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
-                weights = tl.where(seen & there, weights, 0.0)
-            from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
-            dropped = weights
-            if DROPS:
-                stays = dropout_keeps(
-                    row_state(tl.load(SEED), batch, head, safe_rows), columns[:, None], threshold
-                )
-                from_values = tl.where(stays, from_values * keep, 0.0)
-                dropped = tl.where(stays, weights * keep, 0.0)
-            grad_value = tl.dot(dropped.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
-            grad_scores = weights * (from_values - delta[None, :])
-            if CAP:
-                grad_scores *= 1.0 - flattened * flattened
-            if partly:  # in a row that is NaN, what is hidden stays out; to look again would take registers
-                grad_scores = tl.where(weights == 0.0, 0.0, grad_scores)
-            grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
+                every = clean_steps(FORM, UNCLEAN + batch * SEEN_STRIDES[2], first, steps * 0, steps) == steps
+                clean = tl.where(every, end, begin)
+            else:
+                clean = clean_steps(FORM, UNCLEAN + batch * SEEN_STRIDES[2], first, begin, end)
+        if BULK or not HIDES_ROWS:
+            for turn in tl.range(begin, clean):
+                head, step = shared * group + part, turn
+                if GROUPED and not BY_HEAD:
+                    head, step = shared * group + turn // steps, turn % steps
+                top, partly = next_block(FORM, lines, step, first, before, full)
+                grad_key, grad_value = _keys_of_tile(
+                    key, value, grad_key, grad_value, top * BLOCK_Q, partly, Q, GRAD, LSE, DELTA, SEED, TABLES,
+                    TABLE_STRIDES, NUMBERS, Q_STRIDES, GRAD_STRIDES, batch, head, heads, columns, q_len, k_len,
+                    padded_rows, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, PRECISION,
+                    BULK, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q,
+                )  # fmt: skip
+        if HIDES_ROWS:
+            for turn in tl.range(clean if BULK else begin, end):
+                head, step = shared * group + part, turn
+                if GROUPED and not BY_HEAD:
+                    head, step = shared * group + turn // steps, turn % steps
+                top, partly = next_block(FORM, lines, step, first, before, full)
+                grad_key, grad_value = _keys_of_tile(
+                    key, value, grad_key, grad_value, top * BLOCK_Q, partly, Q_ROWS, GRAD_ROWS, LSE_ROWS, DELTA_ROWS,
+                    SEED, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES, GRAD_STRIDES, batch, head, heads, columns, q_len,
+                    k_len, padded_rows, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE,
+                    PRECISION, False, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q,
+                )  # fmt: skip
+    if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
+        if slot >= 0:
+            every = tl.num_programs(0) // pieces
+            inner = (slot * every + line).to(tl.int64) * BLOCK_K + tl.arange(0, BLOCK_K)
+            tl.store(PARTS + inner[:, None] * BLOCK_D + wide[None, :], grad_key * scale)
+            PARTS += (slots * every).to(tl.int64) * (BLOCK_K * BLOCK_D)
+            tl.store(PARTS + inner[:, None] * BLOCK_V + across[None, :], grad_value)
+            return
     GRAD_K += batch.to(tl.int64) * GRAD_K_STRIDES[0] + shared.to(tl.int64) * GRAD_K_STRIDES[1]
     GRAD_V += batch.to(tl.int64) * GRAD_V_STRIDES[0] + shared.to(tl.int64) * GRAD_V_STRIDES[1]
-    far = columns[:, None].to(tl.int64)
+    far, there = columns[:, None].to(tl.int64), (columns < k_len)[:, None]
     tl.store(
         GRAD_K + far * GRAD_K_STRIDES[2] + wide[None, :], (grad_key * scale).to(GRAD_K.dtype.element_ty),
         mask=there & (wide[None, :] < D),
@@ -155,19 +159,66 @@ def of_keys(
     )  # fmt: skip
 
 
+@triton.jit
+def _keys_of_tile(
+    key, value, grad_key, grad_value, top, partly, Q, GRAD, LSE, DELTA, SEED, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES,
+    GRAD_STRIDES, batch, head, heads, columns, q_len, k_len, padded_rows, scale, cap, threshold, keep,
+    FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES_ROWS: tl.constexpr,
+    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, BULK: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """Add what the queries from `top` on contribute to the gradients of a block of keys and values."""
+    rows = top + tl.arange(0, BLOCK_Q)
+    lse = load_row_stats(LSE, batch * heads + head, top, padded_rows, BLOCK_Q, BULK)
+    delta = load_row_stats(DELTA, batch * heads + head, top, padded_rows, BLOCK_Q, BULK)
+    shown = rows < q_len
+    if HIDES_ROWS:
+        shown &= lse != float("inf")
+    query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
+    grad = rows_of(GRAD, GRAD_STRIDES, batch, head, top, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK)
+    products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+    safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[None, :], tl.minimum(columns, k_len - 1)[:, None]
+    scores, flattened = final_scores(
+        products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
+        safe_rows, safe_columns,
+    )  # fmt: skip
+    weights = tl.exp2(scores - lse[None, :])
+    if partly:
+        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
+        weights = tl.where(seen & (columns < k_len)[:, None], weights, 0.0)
+    from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
+    dropped = weights
+    if DROPS:
+        stays = dropout_keeps(row_state(tl.load(SEED), batch, head, safe_rows), columns[:, None], threshold)
+        from_values = tl.where(stays, from_values * keep, 0.0)
+        dropped = tl.where(stays, weights * keep, 0.0)
+    grad_value = tl.dot(dropped.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
+    grad_scores = weights * (from_values - delta[None, :])
+    if CAP:
+        grad_scores *= 1.0 - flattened * flattened
+    if partly:  # in a row that is NaN, what is hidden stays out; to look again would take registers
+        grad_scores = tl.where(weights == 0.0, 0.0, grad_scores)
+    grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
+    return grad_key, grad_value
+
+
 @triton.jit(do_not_specialize=_DATA)
 def of_queries(
-    Q, K, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS,
-    GRAD_Q, CENTERS, GRAD_CENTERS, GRAD_BIAS, Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_Q_STRIDES,
-    BIAS_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, scale, cap, threshold, keep,
+    Q, K, V, GRAD, LSE, DELTA, GRAD_Q, PARTS, K_ROWS, V_ROWS, SEED, SEEN, UNCLEAN, LIST, COUNTS, ORDER, TABLES,
+    TABLE_STRIDES, NUMBERS, CENTERS, GRAD_CENTERS, GRAD_BIAS, Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES,
+    GRAD_Q_STRIDES, BIAS_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, pieces, slots,
+    scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr,
     DENSE: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one block of queries; on the way of a Gaussian's centres (`CENTERED`) and a dense bias (`DENSE`)."""
+    """Gradients of one block of queries; on the way of a Gaussian's centres (`CENTERED`) and a dense bias (`DENSE`).
+
+    `BULK` as in the forward kernel.
+    """
     blocks = tl.cdiv(q_len, BLOCK_Q)
-    block, line = program_block(ORDER, blocks, ORDERED)
+    block, line = program_block(ORDER, blocks, pieces, ORDERED)
     if not ORDERED:
         block = blocks - 1 - block
     batch, head = line // heads, line % heads
@@ -189,52 +240,45 @@ def of_queries(
     state = safe_rows[:, None]
     if DROPS:
         state = row_state(tl.load(SEED), batch, head, safe_rows)[:, None]
-    line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
-    LIST += line.to(tl.int64) * LIST_STRIDES[2]
+    entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
+    LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     partial, full, first, before, _ = key_blocks(
-        FORM, TABLES, TABLE_STRIDES, COUNTS + line * 2, batch, safe_rows, k_len, BLOCK_K
+        FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
     )
+    begin, end, slot = piece(ORDER, pieces, partial + full, ORDERED)
     grad_query = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     pull = tl.zeros([BLOCK_Q], tl.float32)
     center = pull
     if CENTERED:
         center = tl.load(CENTERS + offset + safe_rows)
-    inside = tl.arange(0, BLOCK_K)
-    for step in tl.range(0, partial + full):
-        start, partly = next_block(FORM, LIST, step, first, before, full)
-        start *= BLOCK_K
-        columns = start + inside
-        real = columns < k_len
-        if HIDES:
-            real &= tl.load(SEEN + columns, mask=real, other=0) != 0
-        key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
-        value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
-        products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        safe_columns = tl.minimum(columns, k_len - 1)
-        scores, flattened = final_scores(
-            products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
-            safe_rows[:, None], safe_columns[None, :],
-        )  # fmt: skip
-        weights = tl.exp2(scores - lse[:, None])
-        from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
-        if DROPS:
-            from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
-        grad_scores = weights * (from_values - delta[:, None])
-        if partly:
-            seen = visible(
-                FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :]
-            )
-            grad_scores = tl.where(seen & (columns < k_len)[None, :], grad_scores, 0.0)
-        if CENTERED:
-            pull += tl.sum(grad_scores * (columns.to(tl.float32)[None, :] - center[:, None]), 1)
-        if DENSE:
-            inner = (rows < q_len)[:, None] & (columns < k_len)[None, :]
-            tl.atomic_add(
-                GRAD_BIAS + columns[None, :] * BIAS_STRIDES[3], grad_scores, mask=inner, sem="relaxed"
-            )
-        if CAP:
-            grad_scores *= 1.0 - flattened * flattened
-        grad_query = tl.dot(grad_scores.to(key.dtype), key, grad_query, input_precision=PRECISION)
+    clean = end
+    if HIDES:
+        UNCLEAN += batch * SEEN_STRIDES[2] + shared * SEEN_STRIDES[3]
+        clean = clean_steps(FORM, UNCLEAN, first, begin, end)
+    if BULK or not HIDES:
+        for step in tl.range(begin, clean):
+            start, partly = next_block(FORM, LIST, step, first, before, full)
+            grad_query, pull = _queries_of_tile(
+                query, grad, lse, delta, grad_query, pull, center, state, start * BLOCK_K, partly, K, V, SEEN,
+                GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared,
+                rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, PRECISION,
+                CENTERED, DENSE, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, BULK,
+            )  # fmt: skip
+    if HIDES:
+        for step in tl.range(clean if BULK else begin, end):
+            start, partly = next_block(FORM, LIST, step, first, before, full)
+            grad_query, pull = _queries_of_tile(
+                query, grad, lse, delta, grad_query, pull, center, state, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN,
+                GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared,
+                rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, PRECISION,
+                CENTERED, DENSE, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, False,
+            )  # fmt: skip
+    if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
+        if slot >= 0:
+            place = slot * (tl.num_programs(0) // pieces) + line
+            inner = place.to(tl.int64) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+            tl.store(PARTS + inner[:, None] * BLOCK_D + wide[None, :], grad_query * scale)
+            return
     GRAD_Q += batch.to(tl.int64) * GRAD_Q_STRIDES[0] + head.to(tl.int64) * GRAD_Q_STRIDES[1]
     tl.store(
         GRAD_Q + far * GRAD_Q_STRIDES[2] + wide[None, :], (grad_query * scale).to(GRAD_Q.dtype.element_ty),
@@ -242,3 +286,44 @@ def of_queries(
     )  # fmt: skip
     if CENTERED:
         tl.store(GRAD_CENTERS + offset + rows, pull, mask=rows < q_len)
+
+
+@triton.jit
+def _queries_of_tile(
+    query, grad, lse, delta, grad_query, pull, center, state, start, partly, K, V, SEEN, GRAD_BIAS, TABLES,
+    TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared, rows, q_len, k_len, scale, cap,
+    threshold, keep,
+    FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
+    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr, DENSE: tl.constexpr, D: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
+):  # fmt: skip
+    """Add what the keys from `start` on contribute to the gradients of a block of queries."""
+    columns = start + tl.arange(0, BLOCK_K)
+    real = columns < k_len
+    if HIDES:
+        real &= tl.load(SEEN + columns, mask=real, other=0) != 0
+    key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
+    value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
+    products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[:, None], tl.minimum(columns, k_len - 1)[None, :]
+    scores, flattened = final_scores(
+        products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,
+        safe_columns,
+    )  # fmt: skip
+    weights = tl.exp2(scores - lse[:, None])
+    from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
+    if DROPS:
+        from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
+    grad_scores = weights * (from_values - delta[:, None])
+    if partly:
+        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
+        grad_scores = tl.where(seen & (columns < k_len)[None, :], grad_scores, 0.0)
+    if CENTERED:
+        pull += tl.sum(grad_scores * (columns.to(tl.float32)[None, :] - center[:, None]), 1)
+    if DENSE:
+        inner = (rows < q_len)[:, None] & (columns < k_len)[None, :]
+        tl.atomic_add(GRAD_BIAS + columns[None, :] * BIAS_STRIDES[3], grad_scores, mask=inner, sem="relaxed")
+    if CAP:
+        grad_scores *= 1.0 - flattened * flattened
+    grad_query = tl.dot(grad_scores.to(key.dtype), key, grad_query, input_precision=PRECISION)
+    return grad_query, pull

@@ -6,8 +6,9 @@ synchronizing with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -21,11 +22,13 @@ from regard.core.grid import Sizes
 from regard.core.value import rebuild
 from regard.implementations.lowering import Lowering, capturing
 from regard.implementations.triton.block_schedule import block_of_step, query_blocks
-from regard.implementations.triton.device_functions import form_of, visible
+from regard.implementations.triton.device_functions import form_of, is_consecutive, visible
+from regard.implementations.triton.launching import launch, processors
+from regard.implementations.triton.pieces import cut_long
 from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
 from regard.masks.positional import FullMask
-from regard.masks.visibility import visible_keys
+from regard.masks.visibility import hidden_queries, hides_queries, sees_itself, visible_keys
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ class BlockLists:
     order: Tensor | None = None  # int32: the blocks by the number of those to visit, most first
 
 
+class CutBlocks(NamedTuple):
+    """Long walks cut into pieces (`pieces.py`), on the device."""
+
+    order: Tensor  # int32 (pieces, 4)
+    splits: Tensor  # int32 (blocks that are cut, 3)
+    slots: int
+
+
 @dataclass(frozen=True)
 class PreparedMask:
     """What the kernels need of a mask and a bias for requests of some sizes."""
@@ -54,10 +65,59 @@ class PreparedMask:
     tables: tuple[Tensor, ...]
     strides: tuple[int, ...]
     numbers: tuple[float, ...]
+    fixed: bool = True  # False: the tables of the bias are made in every call
     cached_lists: dict[tuple[int, int, bool], BlockLists] = field(default_factory=dict, compare=False)
+    cached_cuts: dict[Any, CutBlocks | None] = field(default_factory=dict, compare=False)
+    cached_unclean: dict[Any, Tensor] = field(default_factory=dict, compare=False)
     # The cached result of `_seen`, if there is one.
     found: list[Tensor | None] = field(default_factory=list, compare=False)
-    launched: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `relaunch`
+    launches: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `KernelWork.launches`
+
+    def cut_blocks(
+        self, block_q: int, block_k: int, by_key: bool, lines: int, turns: int = 1
+    ) -> CutBlocks | None:
+        """How the walks of `lines` heads are cut, each repeated for `turns` heads; None if none is long."""
+        if is_consecutive(self.form) or self.mask is None or self.mask.tensors or capturing():
+            return None  # their lengths are alike, or on the device, where reading them would wait
+        key = (block_q, block_k, by_key, lines, turns)
+        if key not in self.cached_cuts:
+            lists = self.lists(block_q, block_k, by_key)
+            blocks = -(-self.sizes[3] // block_k) if by_key else -(-self.sizes[2] // block_q)
+            found = None
+            if not (by_key and lists.strides[1]):
+                steps = (lists.counts[:, 1].view(-1, blocks).amax(0) * turns).tolist()
+                found = cut_long(steps, lines, processors(self.device))
+            self.cached_cuts[key] = None if found is None else CutBlocks(
+                torch.tensor(found.pieces, dtype=torch.int32).to(self.device),
+                torch.tensor(found.splits, dtype=torch.int32).to(self.device),
+                found.slots,
+            )  # fmt: skip
+        return self.cached_cuts[key]
+
+    def unclean_keys(self, groups: int, block: int) -> Tensor | None:
+        """For each block of keys the next one with a hidden key, int32 (b|1, g|1, blocks + 1); None if all are seen."""
+        seen = self.seen(groups)
+        return None if seen is None else self._unclean(("keys", groups, block), seen == 0, block)
+
+    def unclean_rows(self, block: int) -> Tensor | None:
+        """The same for blocks of queries that contain padding; None where it is not known which rows see something."""
+        if self.mask is None or not sees_itself(self.mask, self.sizes):
+            return None
+        hidden = hidden_queries(self.mask, self.sizes[2], self.device)
+        return None if hidden is None else self._unclean(("rows", block), hidden[:, None], block)
+
+    def _unclean(self, key: Any, bad: Tensor, block: int) -> Tensor:
+        found = self.cached_unclean.get(key)
+        if found is None:
+            found = _next_unclean(bad, block)
+            if not capturing():
+                self.cached_unclean[key] = found
+        return found
+
+    @cached_property
+    def hides_rows(self) -> bool:
+        """Whether the mask declares queries to be padding, whose rows must not be read."""
+        return self.mask is not None and hides_queries(self.mask)
 
     def lists(self, block_q: int, block_k: int, by_key: bool = False) -> BlockLists:
         """The blocks of keys to visit for each block of queries; `by_key`: of queries for each block of keys."""
@@ -71,16 +131,17 @@ class PreparedMask:
 
     def _lists(self, block_q: int, block_k: int, by_key: bool) -> BlockLists:
         unused = torch.empty(0, dtype=torch.int32, device=self.device)
-        if self.form == ".":
+        if self.form[0] in ".b":
             return BlockLists(unused, unused, (0, 0, 0, 0), unused)
         if self.form[0] == "s":
             if not by_key:
                 return BlockLists(unused, unused, (0, 0, 0, 0), unused)
             edges, lines = _edges(self, block_q), -(-self.sizes[3] // block_k)
             counts = torch.empty(edges.shape[0] * lines, 4, dtype=torch.int32, device=self.device)
-            _spans[(edges.shape[0] * lines,)](
-                counts, edges, edges.shape[2], self.sizes[2], self.sizes[3], self.form, block_q, block_k
-            )
+            launch(
+                _spans, (edges.shape[0] * lines,), counts, edges, self.strides, edges.shape[2], self.sizes[2],
+                self.sizes[3], self.form, block_q, block_k,
+            )  # fmt: skip
             alike = edges.shape[0] == 1
             return BlockLists(
                 unused, counts, (0 if alike else lines, 0, 0, 0 if alike else 4 * edges.shape[2]), edges
@@ -93,7 +154,7 @@ class PreparedMask:
         batch, heads, lines, most = grades.shape
         index = torch.empty(batch * heads * lines, most, dtype=torch.int32, device=self.device)
         counts = torch.empty(batch * heads * lines, 2, dtype=torch.int32, device=self.device)
-        _order[(batch * heads * lines,)](grades, index, counts, most, PARTIAL, FULL, 128)
+        launch(_order, (batch * heads * lines,), grades, index, counts, most, PARTIAL, FULL, 128)
         strides = (0 if batch == 1 else heads * lines, 0 if heads == 1 else lines, most, 0)
         if self.mask.tensors:  # sorting in every call would take longer than it saves
             return BlockLists(index, counts, strides, unused)
@@ -124,14 +185,12 @@ def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.de
     """A mask and a bias for requests of these sizes.
 
     Without tensors, the result is cached by their specs. For a mask with tensors, which never change, it is cached as
-    long as the mask object lives. A bias with tensors may be a parameter and is prepared in every call.
+    long as the mask object lives. A bias with tensors may be a parameter; only its tables are made in every call.
     """
-    if (
-        (bias is not None and bias.tensors)
-        or torch.compiler.is_compiling()
-        or _get_current_dispatch_mode() is not None
-    ):
+    if torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None:
         return _prepare(mask, bias, sizes, device)
+    if bias is not None and bias.tensors:
+        return _with_bias(prepare(mask, None, sizes, device), bias)
     key: tuple[Any, ...] = (
         None if bias is None else bias.spec,
         sizes,
@@ -165,12 +224,28 @@ _CAPTURED: dict[int, PreparedMask] = {}
 
 def _prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.device) -> PreparedMask:
     given, mask = mask, None if isinstance(mask, FullMask) else mask
-    lowering = Lowering(sizes, device)
+    lowering = Lowering(sizes, device, bands=True)
     form = form_of(None if mask is None else lowering.mask(mask))
     bias_form = form_of(None if bias is None else lowering.bias(bias))
     tables = tuple(lowering.tables) or (torch.empty(1, dtype=torch.int32, device=device),)
     strides, numbers = tuple(lowering.strides) or (0,), tuple(lowering.numbers) or (0.0,)
     return PreparedMask(given, mask, sizes, device, form, bias_form, tables, strides, numbers)
+
+
+def _with_bias(base: PreparedMask, bias: Bias) -> PreparedMask:
+    """A prepared mask with a bias whose tables are made anew; everything else is shared."""
+    lowering = Lowering(base.sizes, base.device, base.numbers, bands=True)
+    lowering.tables, lowering.strides = list(base.tables), list(base.strides)
+    form = form_of(lowering.bias(bias))
+    tables, strides, numbers = tuple(lowering.tables), tuple(lowering.strides), tuple(lowering.numbers)
+    launches: dict[Any, Any] = {}
+    if not any(table.data_ptr() % 16 for table in tables):  # code is compiled for aligned tables
+        launches = base.launches.setdefault(
+            (form, strides, numbers, tuple([t.dtype for t in tables])), launches
+        )
+    return replace(
+        base, bias_form=form, tables=tables, strides=strides, numbers=numbers, launches=launches, fixed=False
+    )
 
 
 def _edges(prepared: PreparedMask, block_q: int) -> Tensor:
@@ -185,6 +260,15 @@ def _edges(prepared: PreparedMask, block_q: int) -> Tensor:
     return torch.stack([low.amin(-1), high.amax(-1), low.amax(-1), high.amin(-1)], 1).contiguous()
 
 
+def _next_unclean(bad: Tensor, block: int) -> Tensor:
+    """For each block of an axis (b, g, n) the next one with a `bad` entry, and for the place after the last."""
+    blocks = -(-bad.shape[2] // block)
+    padded = torch.nn.functional.pad(bad, (0, (blocks + 1) * block - bad.shape[2]))
+    unclean = padded.unflatten(2, (blocks + 1, block)).any(3)
+    index = torch.arange(blocks + 1, dtype=torch.int32, device=bad.device).masked_fill(~unclean, 2**31 - 1)
+    return index.flip(2).cummin(2).values.flip(2).contiguous()
+
+
 def _find_seen(prepared: PreparedMask) -> Tensor:
     batch, heads, queries, keys = prepared.sizes
     assert prepared.mask is not None
@@ -193,23 +277,32 @@ def _find_seen(prepared: PreparedMask) -> Tensor:
     by_head = 1 if lists.strides[1] == 0 else heads
     seen = torch.zeros(batch, by_head, keys, dtype=torch.int8, device=prepared.device)
     if 0 not in (batch, heads, queries, keys):
-        _seen[(-(-keys // block), batch * by_head)](
+        launch(
+            _seen, (-(-keys // block), batch * by_head),
             seen, lists.index, lists.counts, lists.edges, prepared.tables, prepared.strides, lists.strides,
             by_head, queries, keys, prepared.form, block, num_warps=4,
         )  # fmt: skip
     return seen
 
 
-@triton.jit(do_not_specialize=["edges", "q_len", "k_len"])
+@triton.jit(do_not_specialize=["STRIDES", "edges", "q_len", "k_len"])
 def _spans(
-    COUNTS, EDGES, edges, q_len, k_len, FORM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr
+    COUNTS,
+    EDGES,
+    STRIDES,
+    edges,
+    q_len,
+    k_len,
+    FORM: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
     """Compute once, for all heads, which blocks of queries see a block of keys."""
     lines = tl.cdiv(k_len, BLOCK_K)
     start = tl.program_id(0) % lines * BLOCK_K
     EDGES += tl.program_id(0) // lines * 4 * edges
     partial, full, first, before, _ = query_blocks(
-        FORM, EDGES, COUNTS, edges, q_len, start, k_len, BLOCK_Q, BLOCK_K
+        FORM, STRIDES, EDGES, COUNTS, edges, q_len, start, k_len, BLOCK_Q, BLOCK_K
     )
     COUNTS += tl.program_id(0) * 4
     tl.store(COUNTS, partial)
@@ -251,7 +344,7 @@ def _seen(
     safe = tl.minimum(columns, k_len - 1)
     line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + tl.program_id(0)
     partial, full, first, before, full_first = query_blocks(
-        FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, tl.cdiv(q_len, BLOCK), q_len,
+        FORM, STRIDES, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, tl.cdiv(q_len, BLOCK), q_len,
         tl.program_id(0) * BLOCK, k_len, BLOCK, BLOCK,
     )  # fmt: skip
     found = tl.zeros([BLOCK], tl.int32) + (full > 0).to(tl.int32)

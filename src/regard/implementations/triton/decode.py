@@ -8,7 +8,6 @@ normalised sum and its log-sum-exp; a second small kernel joins the splits. The 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.device_functions import nonfinite_rows, tanh
+from regard.implementations.triton.launching import launch, on_device, processors
 
 _FAR = 1 << 30  # larger than any position
 _LOG2E = 1.4426950408889634
@@ -162,12 +162,6 @@ def _join(
     tl.store(OUT + row * V + v, sums.to(OUT.dtype.element_ty), mask=v < V)
 
 
-@lru_cache(maxsize=64)
-def processors(device: torch.device) -> int:
-    """How many programs the device runs at once; a small number in the interpreter."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
 @lru_cache(maxsize=1024)
 def _shape(rows: int, d: int, v: int, size: int) -> tuple[int, int, int, int, int, int]:
     """Rows and keys of a tile, padded widths, warps and stages, for elements of `size` bytes."""
@@ -189,25 +183,6 @@ def splits_for(programs: int, span: int, block: int, processors: int) -> int:
     return 1 if span <= 8 * block else max(1, min(span // (2 * block), 4 * processors // programs, 1024))
 
 
-_COMPILED: dict[Any, Any] = {}
-
-
-def _launch(
-    kernel: Any, key: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], warps: int, stages: int
-) -> None:
-    """Launch a kernel; from the second time on without Triton's slow check of every argument.
-
-    `key` must contain everything that the compiled code depends on.
-    """
-    compiled = _COMPILED.get(key)
-    if compiled is not None:
-        compiled[grid](*arguments)
-        return
-    compiled = kernel[grid](*arguments, num_warps=warps, num_stages=stages)
-    if not INTERPRETED:
-        _COMPILED[key] = compiled
-
-
 def _run(
     query: Tensor, key: Tensor, value: Tensor, scale: float, low: Tensor | None, high: Tensor | None,
     position: Tensor | None, keep: Tensor | None, sink: Tensor | None, before: int, after: int, cap: float,
@@ -219,9 +194,6 @@ def _run(
     rows, shared = batch * heads * queries, heads // max(1, groups)
     if rows == 0:
         return out, lse
-    if query.is_cuda and query.device.index != torch.cuda.current_device():
-        with torch.cuda.device(query.device):
-            return _run(query, key, value, scale, low, high, position, keep, sink, before, after, cap, splits)
     if INTERPRETED:  # which cannot multiply bfloat16
         query, key, value = query.float(), key.float(), value.float()
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
@@ -246,20 +218,19 @@ def _run(
     tensors = (query, key, value, low, high, position, keep, sink if whole else None)
     kinds = [None if x is None else (x.dtype, x.data_ptr() % 16) for x in tensors]
     kinds.append((torch.int64, max(strides) >> 31))  # numbers of 32 or 64 bits
-    _launch(
-        _attend_split, (query.device, out.dtype, *kinds, form, warps, stages), (programs, splits, 1),
-        (
-            *tensors, out, lse, parts, *strides, 0 if keep is None else keep.stride(0), groups, queries, keys, before,
-            after, splits, rows, scale / cap if cap else scale * _LOG2E, cap * _LOG2E, *form,
-        ),
-        warps, stages,
-    )  # fmt: skip
-    if not whole:
-        kind = None if sink is None else (sink.dtype, sink.data_ptr() % 16)
-        _launch(
-            _join, (query.device, out.dtype, kind, v), (rows, 1, 1),
-            (parts, sink, out, lse, queries, heads, splits, v, values, _JOIN), 2, 1,
+    with on_device(query):
+        launch(
+            _attend_split, (programs, splits, 1), *tensors, out, lse, parts, *strides,
+            0 if keep is None else keep.stride(0), groups, queries, keys, before, after, splits, rows,
+            scale / cap if cap else scale * _LOG2E, cap * _LOG2E, *form, num_warps=warps, num_stages=stages,
+            key=(out.dtype, *kinds, form),
         )  # fmt: skip
+        if not whole:
+            kind = None if sink is None else (sink.dtype, sink.data_ptr() % 16)
+            launch(
+                _join, (rows, 1, 1), parts, sink, out, lse, queries, heads, splits, v, values, _JOIN, num_warps=2,
+                num_stages=1, key=(out.dtype, kind, v),
+            )  # fmt: skip
     return out, lse
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.core.request import Request
 from regard.implementations.triton.decode import decode
-from regard.implementations.triton.launch import laid_out
+from regard.implementations.triton.kernel_work import laid_out
 from regard.masks import Mask
 from regard.masks.algebra import And
 from regard.masks.from_tensors import LengthsMask, PaddingMask

@@ -17,6 +17,7 @@ from regard.implementations.lowering import Node
 _KINDS = {"and": "&", "or": "|", "not": "~", "sum": "+"}
 _LEAVES = {
     "span": "s",
+    "band": "b",
     "ends": "a",
     "same": "e",
     "dense": "d",
@@ -42,6 +43,12 @@ def form_of(node: Node | None) -> str:
 def kind(form: Any) -> Any:
     """The first letter of a form."""
     return form[0]
+
+
+@triton.constexpr_function
+def is_consecutive(form: Any) -> Any:
+    """Whether the blocks that a block visits follow each other: there is no mask, or it is a band or a span."""
+    return form[0] in ".bs"
 
 
 @triton.constexpr_function
@@ -76,6 +83,10 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
         return left | visible(subform(FORM, 1), TABLES, STRIDES, batch, head, rows, columns)
     elif kind(FORM) == "~":
         return visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns) == 0
+    elif kind(FORM) == "b":
+        away = columns - rows
+        low, high = band_ends(FORM, STRIDES)
+        return (away >= low) & (away < high)
     elif kind(FORM) == "s":
         low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
         high = _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
@@ -99,7 +110,7 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
     elif kind(FORM) == "e":
         mine = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
         base = TABLES[number(FORM, 2)] + batch * STRIDES[number(FORM, 3)]
-        return mine == tl.load(base + columns * STRIDES[number(FORM, 3) + 3])
+        return mine == _along(base, columns, STRIDES[number(FORM, 3) + 3])
     elif kind(FORM) == "d":
         return _entry(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, head, rows, columns) != 0
     else:
@@ -120,7 +131,7 @@ def bias_tile(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, c
     elif kind(FORM) == "g":
         START: tl.constexpr = number(FORM, 1)
         base = TABLES[number(FORM, 0)] + batch * STRIDES[START] + head * STRIDES[START + 1]
-        away = columns.to(tl.float32) - tl.load(base + rows * STRIDES[START + 2])
+        away = columns.to(tl.float32) - _along(base, rows, STRIDES[START + 2])
         return away * away * (LOG2E * NUMBERS[number(FORM, 2)])
     elif kind(FORM) == "t":
         base = TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1]
@@ -134,8 +145,28 @@ def bias_tile(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, c
 
 
 @triton.jit
+def band_ends(FORM: tl.constexpr, STRIDES):
+    """The distances from a query to its first key and to the one after its last, as `lowering` keeps them."""
+    return STRIDES[number(FORM, 0)] >> 2, STRIDES[number(FORM, 0) + 1] >> 2
+
+
+@triton.jit
 def _by_row(table, STRIDES, START: tl.constexpr, batch, rows):
-    return tl.load(table + batch * STRIDES[START] + rows * STRIDES[START + 2])
+    return _along(table + batch * STRIDES[START], rows, STRIDES[START + 2])
+
+
+@triton.jit
+def _along(base, index, stride):
+    """Numbers at an index of one axis, or of two of which one is 1: read along one axis.
+
+    Of an index with two axes Triton would let each thread read the number of every element that it holds.
+    """
+    if len(index.shape) == 1:
+        return tl.load(base + index * stride)
+    elif index.shape[0] == 1:
+        return tl.load(base + tl.reshape(index, [index.shape[1]]) * stride)[None, :]
+    else:
+        return tl.load(base + tl.reshape(index, [index.shape[0]]) * stride)[:, None]
 
 
 @triton.jit

@@ -18,10 +18,12 @@ from regard.core.differentiate import fresh_views, gradients, summation_dtype
 from regard.core.dropout import draw_seed, kept_factors
 from regard.core.edges import Edges
 from regard.implementations.edges import reference
+from regard.implementations.lowering import constant
 from regard.implementations.triton.device_functions import dropout_keeps, row_state
+from regard.implementations.triton.launching import launch
 
 _TILE = 2048  # numbers of a piece of edges in one program
-_DATA = ["heads", "threshold"]
+_DATA = ["heads", "threshold"]  # whole numbers; NUMBERS holds slope and factor in the dtype of the rows
 
 
 @triton.jit
@@ -66,11 +68,12 @@ def _begun(
 
 @triton.jit(do_not_specialize=_DATA)
 def _forward(
-    LEFT, RIGHT, VALUE, WEIGHT, SOURCES, INTO, SEED, OUT, LSE, heads, slope, threshold, keep,
+    LEFT, RIGHT, VALUE, WEIGHT, SOURCES, INTO, SEED, OUT, LSE, NUMBERS, heads, threshold,
     A: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     node, head, left, weight, start, stop = _begun(LEFT, WEIGHT, INTO, heads, A, HEADS, ACROSS, WEIGHTED)
+    slope, keep = tl.load(NUMBERS), tl.load(NUMBERS + 1)
     a, c = tl.arange(0, ACROSS), tl.arange(0, WIDE)
     top = tl.full([HEADS], float("-inf"), left.dtype)
     total, sums = tl.zeros([HEADS], left.dtype), tl.zeros([HEADS, WIDE], left.dtype)
@@ -100,12 +103,13 @@ def _forward(
 
 @triton.jit(do_not_specialize=_DATA)
 def _by_target(
-    LEFT, RIGHT, VALUE, WEIGHT, SOURCES, INTO, SEED, LSE, GRAD, PAST, GRAD_LEFT, PARTS, heads, slope, threshold, keep,
+    LEFT, RIGHT, VALUE, WEIGHT, SOURCES, INTO, SEED, LSE, GRAD, PAST, GRAD_LEFT, PARTS, NUMBERS, heads, threshold,
     A: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of `left`, and each node's part in that of `weight`."""
     node, head, left, weight, start, stop = _begun(LEFT, WEIGHT, INTO, heads, A, HEADS, ACROSS, WEIGHTED)
+    slope, keep = tl.load(NUMBERS), tl.load(NUMBERS + 1)
     a, c = tl.arange(0, ACROSS), tl.arange(0, WIDE)
     grad = _own_rows(GRAD, node, head, c, heads, C)  # (1,h,c)
     place = node * heads + head
@@ -141,12 +145,13 @@ def _by_target(
 @triton.jit(do_not_specialize=_DATA)
 def _by_source(
     LEFT, RIGHT, VALUE, WEIGHT, TARGETS, OUT_OF, SEED, LSE, GRAD, PAST, GRAD_RIGHT, GRAD_VALUE,
-    heads, slope, threshold, keep,
+    NUMBERS, heads, threshold,
     A: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of `right` and `value`."""
     node, head, right, weight, start, stop = _begun(RIGHT, WEIGHT, OUT_OF, heads, A, HEADS, ACROSS, WEIGHTED)
+    slope, keep = tl.load(NUMBERS), tl.load(NUMBERS + 1)
     a, c = tl.arange(0, ACROSS), tl.arange(0, WIDE)
     value = _own_rows(VALUE, node, head, c, heads, C)
     of_right, of_value = tl.zeros([HEADS, ACROSS], right.dtype), tl.zeros([HEADS, WIDE], right.dtype)
@@ -216,7 +221,9 @@ class _FusedEdgeAttention(torch.autograd.Function):
         options = _options(left, value, weight, slope, dropout)
         grid = (edges.nodes, triton.cdiv(left.shape[1], options["HEADS"]))
         if output.numel():
-            _forward[grid](*tensors, edges.sources, edges.into, _given(seed, edges), output, lse, **options)
+            launch(
+                _forward, grid, *tensors, edges.sources, edges.into, _given(seed, edges), output, lse, **options,
+            )  # fmt: skip
         ctx.save_for_backward(left, right, value, weight, output, lse, seed)
         ctx.slope, ctx.edges, ctx.dropout = slope, edges, dropout
         return output
@@ -239,13 +246,15 @@ class _FusedEdgeAttention(torch.autograd.Function):
         parts = grad_left if weight is None else torch.zeros_like(left)
         given = _given(seed, edges)
         if left.numel() and len(edges):
-            _by_target[(edges.nodes, blocks)](
-                *tensors, edges.sources, edges.into, given, lse, grad, past, grad_left, parts, **options
-            )
+            launch(
+                _by_target, (edges.nodes, blocks), *tensors, edges.sources, edges.into, given, lse, grad, past,
+                grad_left, parts, **options,
+            )  # fmt: skip
             ends = edges.targets[edges.by_source]
-            _by_source[(edges.source_nodes, blocks)](
-                *tensors, ends, edges.out_of, given, lse, grad, past, grad_right, grad_value, **options
-            )
+            launch(
+                _by_source, (edges.source_nodes, blocks), *tensors, ends, edges.out_of, given, lse, grad, past,
+                grad_right, grad_value, **options,
+            )  # fmt: skip
         of_weight = None if weight is None else parts.sum(0, dtype=summation_dtype(parts)).to(weight.dtype)
         return grad_left, grad_right, grad_value, of_weight, None, None, None, None
 
@@ -263,10 +272,10 @@ def _options(
     largest = max(across, column)
     together = max(1, min(triton.next_power_of_2(max(1, heads)), _TILE // (2 * largest)))
     edges = max(2, min(16, _TILE // (together * largest)))
+    factor = 1 / (1 - dropout) if dropout < 1 else 0.0
     return {
-        "heads": heads, "slope": slope,
-        "threshold": round(dropout * (1 << 32)) - (1 << 31) if dropout < 1 else (1 << 31) - 1,
-        "keep": 1 / (1 - dropout) if dropout < 1 else 0.0,
+        "NUMBERS": constant((slope, factor), left.dtype, left.device),  # as arguments they would become float32
+        "heads": heads, "threshold": round(dropout * (1 << 32)) - (1 << 31) if dropout < 1 else (1 << 31) - 1,
         "A": width, "C": wide, "HEADS": together, "ACROSS": across, "WIDE": column, "EDGES": edges,
         "WEIGHTED": weight is not None, "DROPS": dropout > 0,
         "num_warps": 1 if edges * together * largest <= 1024 else 2,

@@ -11,7 +11,8 @@ from regard.biases import Bias, DenseBias, GaussianBias, RelativeBias, SumBias, 
 from regard.core.differentiate import vjp
 from regard.implementations.lowering import by_distance
 from regard.implementations.triton.additive_backward import run_backward
-from regard.implementations.triton.launch import Backward, KernelWork
+from regard.implementations.triton.dot import Backward
+from regard.implementations.triton.kernel_work import KernelWork
 
 # Of the query, the key, the value, the sink and the tensors of all values, in order.
 Gradients = list[Tensor | None]

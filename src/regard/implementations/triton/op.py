@@ -11,12 +11,14 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from regard.biases import Bias
 from regard.core.autocast import without_autocast
 from regard.core.request import Request
-from regard.implementations.packing import SCHEMA, pack, recorded_backward, unpack_values
+from regard.implementations.packing import SCHEMA, pack, recorded_backward, spec_of, unpack_values
 from regard.implementations.triton import additive
 from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.blocks import prepare
+from regard.implementations.triton.dot import Backward, run_forward
 from regard.implementations.triton.gradients import Gradients, of_additive, of_dot
-from regard.implementations.triton.launch import Backward, KernelWork, run_forward
+from regard.implementations.triton.kernel_work import KernelWork, laid_out
+from regard.implementations.triton.launching import on_device
 from regard.scores.additive import AdditiveScore
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
@@ -33,11 +35,14 @@ def _work_of(
 ) -> tuple[KernelWork, Bias | None]:  # fmt: skip
     score, mask, bias, _ = unpack_values(spec, tensors)
     prepared = prepare(mask, bias, (*query.shape[:3], key.shape[2]), query.device)
-    return _kernel_work(query, key, value, sink, seed, score, prepared, scale, dropout), bias
+    return kernel_work(query, key, value, sink, seed, score, prepared, scale, dropout), bias
 
 
-def _kernel_work(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> KernelWork:
-    return KernelWork(_for_kernels(query), _for_kernels(key), _for_kernels(value), *rest)
+def kernel_work(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> KernelWork:
+    """The work of kernels: rows in a dtype and a layout that they can read."""
+    if INTERPRETED:
+        query, key, value = _for_kernels(query), _for_kernels(key), _for_kernels(value)
+    return KernelWork(laid_out(query), laid_out(key), laid_out(value), *rest)
 
 
 def _for_kernels(rows: Tensor) -> Tensor:
@@ -50,11 +55,11 @@ def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 
 
 def _run_forward(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    with torch.cuda.device_of(work.query):  # Triton launches on the current device
+    with on_device(work.query):
         output, logsumexp = (
             additive.run_forward(work) if isinstance(work.score, AdditiveScore) else run_forward(work)
         )
-    return output.to(dtype), logsumexp
+    return output if output.dtype == dtype else output.to(dtype), logsumexp
 
 
 def _backward(
@@ -64,7 +69,7 @@ def _backward(
 ) -> list[Tensor]:  # fmt: skip
     work, bias = _work_of(query, key, value, sink, seed, tensors, spec, scale, dropout)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
-    found = _gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+    found = gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
     return [
         tensor.new_zeros(0)
         if not need
@@ -75,7 +80,7 @@ def _backward(
     ]
 
 
-def _gradients_of(
+def gradients_of(
     work: KernelWork, bias: Bias | None, grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor,
     logsumexp: Tensor, needed: list[bool],
 ) -> Gradients:  # fmt: skip
@@ -85,7 +90,7 @@ def _gradients_of(
         0 if mask is None else len(mask.tensors)
     )  # where those of the bias begin
     found: Gradients = [None] * len(needed)
-    with torch.cuda.device_of(work.query):
+    with on_device(work.query):
         backward = Backward(work, _for_kernels(grad), _for_kernels(output), logsumexp, grad_logsumexp)
         if needed[3]:
             found[3] = backward.sink()
@@ -101,44 +106,44 @@ class DirectFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, request: Request, spec: str, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
+        ctx: Any, request: Request, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
         seed: Tensor | None, *tensors: Tensor,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
-        work = _kernel_work(
-            query, key, value, sink, seed, request.score, prepared, request.scale, request.dropout
-        )
-        output, logsumexp = _run_forward(work, query.dtype)
-        # Saved by autograd, which detects in-place changes.
+        rest = (request.score, prepared, request.scale, request.dropout)
+        output, logsumexp = _run_forward(kernel_work(query, key, value, sink, seed, *rest), query.dtype)
+        # Saved by autograd, which detects in-place changes. The request itself is not kept: it holds the tensors.
         ctx.save_for_backward(output, logsumexp, query, key, value, sink, seed, *tensors)
         ctx.set_materialize_grads(False)
-        ctx.values, ctx.spec = (request.score, prepared, request.scale, request.dropout, request.bias), spec
-        return output, logsumexp
+        ctx.rest, ctx.values = rest, (request.score, request.mask, request.bias, request.normalizer)
+        return (output, logsumexp) if request.want_logsumexp else output
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None = None) -> tuple[Any, ...]:
         output, logsumexp, query, key, value, sink, seed, *tensors = ctx.saved_tensors
         if grad is None and grad_logsumexp is None:
-            return (None,) * (7 + len(tensors))
-        score, prepared, scale, dropout, bias = ctx.values
+            return (None,) * (6 + len(tensors))
         grad = torch.zeros_like(output) if grad is None else grad
-        needed = [*ctx.needs_input_grad[2:6], *ctx.needs_input_grad[7:]]
+        flags = ctx.needs_input_grad
+        needed = [*flags[1:5], *flags[6:]]
         with without_autocast(query.device):
             inputs = [query, key, value, sink, *tensors]
             if torch.is_grad_enabled():
-                found = recorded_backward(inputs, seed, ctx.spec, scale, dropout, grad, grad_logsumexp)
+                _, _, scale, dropout = ctx.rest
+                spec = spec_of(*ctx.values)
+                found = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
             else:
-                work = _kernel_work(query, key, value, sink, seed, score, prepared, scale, dropout)
-                found = _gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+                work = kernel_work(query, key, value, sink, seed, *ctx.rest)
+                found = gradients_of(work, ctx.values[2], grad, grad_logsumexp, output, logsumexp, needed)
                 found = [
                     part.to(tensor.dtype) if part is not None and need else None
                     for tensor, part, need in zip(inputs, found, needed, strict=True)
                 ]
-        return (None, None, *found[:4], None, *found[4:])
+        return (None, *found[:4], None, *found[4:])
 
 
-def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of a request whose score is one of pairs.
+def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The output of a request whose score is one of pairs, and its log-sum-exp, at least if that is wanted.
 
     Runs as a torch operator only under a compiler, a dispatch mode or a tensor subclass.
     """
@@ -152,10 +157,9 @@ def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     if not request.needs_grad:
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
         rest = (request.sink, seed, request.score, prepared, request.scale, request.dropout)
-        return _run_forward(_kernel_work(query, key, value, *rest), query.dtype)
-    tensors, spec = pack(request)
-    found = DirectFunction.apply(request, spec, query, key, value, request.sink, seed, *tensors)
-    return found
+        return _run_forward(kernel_work(query, key, value, *rest), query.dtype)
+    both = DirectFunction.apply(request, query, key, value, request.sink, seed, *request.value_tensors())
+    return both if request.want_logsumexp else (both, None)
 
 
 def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack_values
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
+from regard.implementations.triton.launching import launch
 from regard.implementations.triton.summary_kernels import along_columns, along_rows
 from regard.implementations.triton.summary_order import order, search
 from regard.normalizers import Softmax
@@ -121,7 +122,8 @@ def _run(
         prepared.lists(cut.block_q, cut.block_k),
         {"BLOCK_Q": cut.block_q, "BLOCK_K": cut.block_k},
     )
-    along_rows[(triton.cdiv(queries, cut.block_q), batch * heads)](
+    launch(
+        along_rows, (triton.cdiv(queries, cut.block_q), batch * heads),
         query, key, logsumexp, entropy, peak, share, bar, count, sink, by_row.index, by_row.counts, *tables,
         by_row.strides, *lengths, top, scale, cap, LANES=min(lanes, cut.block_k), **form, **blocks, **cut.options(),
     )  # fmt: skip
@@ -130,7 +132,8 @@ def _run(
     programs = triton.cdiv(keys, thin.block_k)
     flags = count.new_empty(batch * heads * programs * _SEGMENT, dtype=torch.int8)
     lines = torch.empty_like(flags, dtype=torch.int32)
-    along_columns[(programs, batch * heads)](
+    launch(
+        along_columns, (programs, batch * heads),
         query, key, peak, share, bar, count, candidates, received, flags, lines, by_column.edges, by_column.index,
         by_column.counts, *tables, by_column.strides, *lengths, triton.cdiv(queries, thin.block_q), scale, cap,
         STRETCH=_SEGMENT // thin.block_q, BLOCK_Q=thin.block_q, BLOCK_K=thin.block_k, **form, **room, **thin.options(),
@@ -138,11 +141,13 @@ def _run(
     received /= (logsumexp != -torch.inf).sum(2, keepdim=True).clamp(min=1)
     if top:
         room["TOP"] = max(8, triton.next_power_of_2(top))
-        order[(triton.cdiv(queries, 32), batch * heads)](
-            share, bar, count, candidates, top_weights, top_keys, queries, top, ROWS=32, **room, num_warps=4
-        )
+        launch(
+            order, (triton.cdiv(queries, 32), batch * heads), share, bar, count, candidates, top_weights, top_keys,
+            queries, top, ROWS=32, **room, num_warps=4,
+        )  # fmt: skip
         part = min(64, cut.block_q)
-        search[(triton.cdiv(queries, part), batch * heads)](
+        launch(
+            search, (triton.cdiv(queries, part), batch * heads),
             query, key, peak, share, bar, count, top_weights, top_keys, by_row.index, by_row.counts, *tables,
             by_row.strides, *lengths, top, scale, cap, PART=part, **form, **blocks, **room, num_warps=8, num_stages=1,
         )  # fmt: skip

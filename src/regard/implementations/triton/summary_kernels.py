@@ -205,8 +205,9 @@ def along_columns(
         mask=(columns < k_len)[None, :] & (wide[:, None] < D), other=0.0,
     )  # fmt: skip
     partial, full, first, before, full_first = query_blocks(
-        FORM, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, edges, q_len, start, k_len, BLOCK_Q, BLOCK_K
-    )
+        FORM, TABLE_STRIDES, EDGES + batch * LIST_STRIDES[3], COUNTS + line * 2, edges, q_len, start, k_len, BLOCK_Q,
+        BLOCK_K,
+    )  # fmt: skip
     # Rows r and r + 8 of a product lie in one thread, so that adding them needs no exchange and saves registers. With a
     # bias the layout may differ, and Triton 3.6 then counts some rows twice, so such products are not folded.
     FOLD: tl.constexpr = 1 if HIDES or CAP else 2

@@ -19,8 +19,8 @@ from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack_values
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
-from regard.implementations.triton.decode import processors
 from regard.implementations.triton.device_functions import final_scores, visible
+from regard.implementations.triton.launching import launch, processors
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, SoftcapScore
 
@@ -196,8 +196,8 @@ def _run(
         "SPLITS": _SPLITS, "num_warps": 4, "num_stages": 2,
     }  # fmt: skip
     with torch.cuda.device_of(query):
-        measure[grid](query, key, rows, heads, peak, total, *tables, *numbers, **form)
-        write[grid](query, key, rows, heads, peak, total, sink, out, *tables, *numbers, **form)
+        launch(measure, grid, query, key, rows, heads, peak, total, *tables, *numbers, **form)
+        launch(write, grid, query, key, rows, heads, peak, total, sink, out, *tables, *numbers, **form)
     return out
 
 

@@ -236,11 +236,13 @@ class Machine(nn.Module):
 def _opened(layout: MachineLayout, state: MachineState) -> Carried:
     """Convert a state to the form that the steps use."""
     hidden, cell = (
-        state.controller if layout.lstm else (state.memory.new_zeros(len(state.memory), layout.hidden), None)
+        state.controller
+        if layout.lstm
+        else (state.memory.new_zeros(state.memory.shape[0], layout.hidden), None)
     )
     return Carried(
         torch.cat([state.reads.flatten(1), hidden], 1),
-        state.memory.new_zeros(len(state.memory), 0) if cell is None else cell,
+        state.memory.new_zeros(state.memory.shape[0], 0) if cell is None else cell,
         torch.cat([state.read_weights, state.write_weights], 1),
         state.memory,
     )

@@ -36,6 +36,8 @@ class NTM(Mechanism):
 
     Paper: Graves, Wayne and Danihelka 2014, equations 2 to 9.
     Empty row: nothing is written, so queries read the initial memory: almost zero if constant, otherwise learned.
+    When to use: for tasks that need a memory which is written and rewritten, such as copying and sorting. Steps
+    follow one another, so long sequences take longer than with attention.
 
     It accepts masks that ignore the query (lengths, padding, …); padding is not written and moves no head. With a
     state, a source is written by the first call and read by all calls; without a source, each call continues to write
@@ -108,9 +110,9 @@ class NTM(Mechanism):
             # Padding was left out when the source was written; this only raises for masks that the layer cannot use.
             masking.kept(mask, query.shape[0], query.shape[1], past.source, 0, query.device)
             return self.read(query, past), past
-        before = self.initial_state(len(query), query.device) if past is None else past
+        before = self.initial_state(query.shape[0], query.device) if past is None else past
         rows = query if source is None else source
-        keep = masking.kept(mask, len(query), query.shape[1], rows.shape[1], before.seen, query.device)
+        keep = masking.kept(mask, query.shape[0], query.shape[1], rows.shape[1], before.seen, query.device)
         rows = masking.without_padding(rows, keep)
         after = self._written(rows, before, keep)
         found = self.read(rows if source is None else query, after)
@@ -135,7 +137,8 @@ class NTM(Mechanism):
     def read(self, query: Tensor, state: MachineState) -> Tensor:
         """Return what queries (b,q,dim) read from the memory of a state, (b,q,dim). Nothing is written."""
         keys = self.key_map(query).unflatten(-1, (self.num_heads, self.width)).transpose(1, 2)
-        strength = F.softplus(self.strength_map(query)).transpose(1, 2)[..., None]
+        # Contiguous: torch.compile expects another layout of softplus's gradient than torch gives for a view.
+        strength = F.softplus(self.strength_map(query).transpose(1, 2).contiguous())[..., None]
         memory = state.memory[:, None].to(keys.dtype)
         read = core.attend(
             keys, memory, memory, score=scores.cosine(strength.to(keys.dtype)), dropout=self.weights_dropout

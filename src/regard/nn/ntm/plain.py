@@ -6,6 +6,7 @@ add; the read heads read the new memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from regard.nn.ntm import addressing
 from regard.nn.ntm.layout import MachineLayout
+from regard.nn.steps import run_steps
 
 
 class Carried(NamedTuple):
@@ -35,19 +37,30 @@ class Weights(NamedTuple):
 
 def sequence(
     layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried, keep: Tensor | None
-) -> list[Carried]:
-    """Return the states before and after each step of drive (t,b,·); where `keep` (t,b) is False the state stays."""
-    found = [before]
-    for index, given in enumerate(drive.unbind(0)):
-        after = step(layout, given, trained, found[-1])
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the states (t+1,b,·) around each step of drive (t,b,·), seen, cell and weights, and the last memory.
+
+    Where `keep` (t,b) is False the state stays.
+    """
+
+    def one(carried: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        now = Carried(*carried)
+        after = step(layout, given[0], trained, now)
         if keep is not None:
-            real = keep[index]
-            pairs = zip(after, found[-1], strict=True)
+            real = given[1]
+            pairs = zip(after, now, strict=True)
             after = Carried(
                 *[torch.where(real.view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in pairs]
             )
-        found.append(after)
-    return found
+        return after, after[:3]
+
+    if drive.shape[0] == 0:
+        return before.seen[None], before.cell[None], before.weights[None], before.memory
+    last, outputs = run_steps(one, before, [drive] if keep is None else [drive, keep])
+    seen, cell, weights = (
+        torch.cat([first[None], rest]) for first, rest in zip(before, outputs, strict=False)
+    )
+    return seen, cell, weights, Carried(*last).memory
 
 
 def step(layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried) -> Carried:

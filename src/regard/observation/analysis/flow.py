@@ -16,6 +16,8 @@ from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
 from regard.errors import BadValue
+from regard.observation.analysis.both_sides import both_sides
+from regard.observation.analysis.flow_both_sides import flow_down
 from regard.observation.analysis.layers import Heads, put_together, share_of_residual, stack
 from regard.observation.analysis.sites import Rows, SeenLike, SiteLike, blocks, chosen
 
@@ -38,10 +40,15 @@ def flow(
     """The largest flow from positions of the last layer to input positions, (rows, keys).
 
     The capacity from position i of one layer to j of the layer below is Â_ij = r·1 + (1 − r)·A_ij as in `rollout`,
-    rounded to 2⁻²⁹. Each entry is a maximum flow of its own, so a row need not sum to 1. Args as for `rollout`;
+    rounded to 2⁻²⁹. Of an encoder-decoder the columns are those of `rollout`. Each entry is a maximum flow of its own,
+    so a row need not sum to 1. Args as for `rollout`;
     `keys` are the positions of the input.
     """
     residual = share_of_residual(residual)
+    sides = both_sides(seen, call) if layers is None else None
+    if sides is not None:
+        ends = chosen(keys, sides.targets + sides.sources)
+        return flow_down(sides, chosen(rows, sides.targets), ends, heads, residual, batch)
     sites, which = stack(seen, layers, call)
     length = sites[0].shape(which)[3]
     if len(sites) * length * length > MOST:

@@ -85,7 +85,7 @@ def recognise(
         scores = {kind: scores[kind] for kind in PATTERNS if kind in scores}
         column, _ = tally.column(head)
         judged, entropy, profile = int(tally.rows[head]), tally.mean_entropy(head), tally.shares(head)
-        name, sampled = _name(scores), len(rows) < queries
+        name, sampled = name_of(scores), len(rows) < queries
         found.append(HeadFacts(site.name, head, name, scores, entropy, column, judged, sampled, profile))
     return found
 
@@ -118,7 +118,8 @@ def _numbered(tokens: Sequence[object] | Tensor, keys: int) -> Tensor:
     return torch.tensor([known.setdefault(token, len(known)) for token in given], dtype=torch.int64)
 
 
-def _name(scores: dict[str, float]) -> str:
+def name_of(scores: dict[str, float]) -> str:
+    """The name of a head with these scores."""
     for kinds in (POINTING, SHAPED):
         best = max(kinds, key=lambda kind: scores.get(kind, -1.0))
         if scores.get(best, -1.0) >= THRESHOLD:

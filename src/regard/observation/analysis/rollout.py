@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
+from regard.observation.analysis.both_sides import both_sides, roll_down
 from regard.observation.analysis.layers import Heads, pass_down, share_of_residual, stack
 from regard.observation.analysis.sites import Rows, SeenLike, chosen
 
@@ -35,6 +36,9 @@ def rollout(
     of the residual connection. Each row sums to 1. Only the chosen rows are multiplied, from the last layer down, so
     one position takes memory linear in the length.
 
+    Of an encoder-decoder without `layers` the rows are positions of the decoder, and the columns what the decoder read,
+    then what the encoder read (`both_sides`); they, too, sum to 1.
+
     Args:
         seen: what was observed.
         rows: positions of the last layer; all of them if there are not too many.
@@ -45,6 +49,9 @@ def rollout(
         batch: which example.
     """
     residual = share_of_residual(residual)
+    sides = both_sides(seen, call) if layers is None else None
+    if sides is not None:
+        return roll_down(sides, chosen(rows, sides.targets), heads, residual, batch)
     sites, which = stack(seen, layers, call)
     length = sites[0].shape(which)[3]
     wanted = chosen(rows, length)

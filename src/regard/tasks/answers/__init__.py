@@ -13,6 +13,7 @@ from regard.tasks.answers.ranks import Ranks
 from regard.tasks.answers.slots import Slot, SlotValues
 from regard.tasks.answers.tags import Tags
 from regard.tasks.answers.text import HiddenTokens, NextToken, Writes, shifted
+from regard.tasks.answers.vectors import PastRowVectors, RowVectors
 
 __all__ = [
     "NEEDS",
@@ -30,9 +31,11 @@ __all__ = [
     "NextToken",
     "OneOf",
     "OneOfAfterEach",
+    "PastRowVectors",
     "PixelClasses",
     "PooledForecast",
     "Ranks",
+    "RowVectors",
     "Slot",
     "SlotValues",
     "Tags",

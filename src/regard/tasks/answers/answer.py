@@ -91,6 +91,7 @@ class Head(nn.Module):
 
     def __init__(self, outputs: int, dim: int | None = None, tied: nn.Embedding | None = None) -> None:
         super().__init__()
+        self.row_scale = 1.0  # T5 makes rows smaller where the head shares the embedding
         self.logits: nn.Module = nn.Identity()
         if dim is None:
             return
@@ -102,9 +103,14 @@ class Head(nn.Module):
             linear.weight = tied.weight
         self.logits = linear
 
+    def drop_bias(self) -> None:
+        """Take the vector away that is added to the logits."""
+        if isinstance(self.logits, nn.Linear):
+            self.logits.register_parameter("bias", None)
+
     def forward(self, rows: Tensor, batch: Batch) -> Any:
         """The outputs for rows: here logits."""
-        return self.logits(rows)
+        return self.logits(rows if self.row_scale == 1.0 else rows * self.row_scale)
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum of the losses of all that counts in a batch, in nats, and how much counts.

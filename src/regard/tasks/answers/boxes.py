@@ -18,7 +18,9 @@ from regard.tasks.pictures.boxes import from_centre, generalized_iou, to_centre
 LABEL, BOX, CROWD = 0, slice(1, 5), 5  # the columns of a target
 COLUMNS = 6
 OVERLAP, DISTANCE, CLASS = 2.0, 5.0, 1.0  # the weights of Carion et al., in the matching and in the loss
-NOTHING = 0.1  # the weight of a prediction that matches no box: there are many of them
+# The weight of a prediction that matches no box: there are many of them. Carion et al. have 0.1 for 100 queries; with
+# 16 queries that left 139 second boxes on 446 figures, this leaves 50.
+NOTHING = 0.4
 
 
 @dataclass(frozen=True)

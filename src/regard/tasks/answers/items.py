@@ -22,6 +22,12 @@ class NextItem(Answer):
     """
 
     count: int  # of ids, padding included
+    negatives: int = (
+        0  # items drawn for each position in training that the right one is set against; 0: all items
+    )
+    calibration: float = (
+        0.0  # how far scores learned from few negatives are brought back to those of all, 0 to 1
+    )
     needs: ClassVar[str] = "past"
     words: ClassVar[str] = "the next item of a history"
     terms: ClassVar[str] = "items"
@@ -34,11 +40,39 @@ class NextItem(Answer):
 
     def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> NextItemHead:
         """A linear map to the scores; its weights may be those of the items' embedding."""
-        return NextItemHead(self.count, dim, tied)
+        return NextItemHead(self, dim, tied)
 
 
 class NextItemHead(Head):
-    """Scores by one linear map; the loss is the cross-entropy over all items."""
+    """Scores by one linear map. The loss is the cross-entropy over all items, or in training, with `negatives` = k,
+
+        −β log σ(s⁺) − Σ_{i=1…k} log σ(−s_i),   β = α (t (1 − 1/α) + 1/α),   α = k / (items − 1)
+
+    for the score s⁺ of the right item and those of k others, drawn uniformly for each position; t is `calibration`.
+    With t = 0 this is the binary cross-entropy of Kang and McAuley 2018 (k = 1), with t > 0 the generalised one of
+    Petrov and Macdonald 2023. Validations measure the cross-entropy over all items in both cases.
+    """
+
+    def __init__(self, answer: NextItem, dim: int | None = None, tied: nn.Embedding | None = None) -> None:
+        super().__init__(answer.outputs, dim, tied)
+        self.count, self.negatives = answer.count, answer.negatives
+        share = answer.negatives / max(1, answer.count - 2)
+        self.weight = 1.0 - answer.calibration * (1.0 - share)
+
+    def each_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """The loss of each position, (b,n)."""
+        if not (self.negatives and self.training):
+            return super().each_loss(outputs, batch, smoothing)
+        assert batch.targets is not None
+        right = batch.targets[..., None]
+        # One of the items but the right one: ids from 1 on, and those from the right one on move up by one.
+        drawn = torch.randint(
+            1, max(2, self.count - 1), (*batch.targets.shape, self.negatives), device=right.device
+        )
+        drawn = drawn + (drawn >= right)
+        scores = outputs.float()
+        found = self.weight * nn.functional.softplus(-scores.gather(-1, right)[..., 0])
+        return found + nn.functional.softplus(scores.gather(-1, drawn.clamp(max=self.count - 1))).sum(-1)
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
         """Scores (b,n,count) where the target has all positions; else (b,1,count), those after the last position."""

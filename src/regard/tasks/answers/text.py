@@ -49,6 +49,7 @@ class Writes(Decoded):
     start: int  # the token that a decoder is given first
     end: int  # the token that finishes a text
     length_penalty: float = 1.0  # beam search divides log-probabilities by lengths to this power
+    guide: float = 0.0  # weight of a loss that draws attention to the links in a batch's `GUIDE`
     needs: ClassVar[str] = "decoder"
     writes: ClassVar[bool] = True
     words: ClassVar[str] = "another sequence, given the whole one"

@@ -24,8 +24,9 @@ def overlays(
     words: Sequence[str],
     weights: Sequence[Sequence[float]],
     grid: tuple[int, int],
+    title: str = "",
 ) -> Figure:
-    """The picture (height,width[,3]) first as it is, then for each word with its weights over the patches of a grid.
+    """The picture (height,width[,3]) below a title, then once for each word with its weights over a grid of patches.
 
     Weights are shades of a colour that is seen on light and on dark pictures, the largest of each word the deepest.
     """
@@ -42,7 +43,7 @@ def overlays(
             continue
         drawn = picture if not number else shaded(picture, weights[number - 1], grid)
         frame.imshow(drawn, cmap="gray", vmin=0, vmax=1, interpolation="none")
-        frame.set_title(words[number - 1] if number else "", fontsize=8, parse_math=False)
+        frame.set_title(words[number - 1] if number else title, fontsize=8, parse_math=False)
     return figure
 
 

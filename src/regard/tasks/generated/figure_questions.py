@@ -70,8 +70,8 @@ def shape(side: int) -> Drawn:
 
 
 def scenery(size: int, count: int, drawn: Drawn, draws: Draws) -> Scenery:
-    """So many figures, each of another colour, none on another; drawn again until all have found a place."""
-    names = sorted(COLOURS, key=lambda _: draws.below(1 << 30))[:count]
+    """So many figures in as many colours, none on another; drawn again until all have found a place."""
+    names = sorted(list(COLOURS)[:count], key=lambda _: draws.below(1 << 30))
     while True:
         figures = [drawn(draws) for _ in names]
         colours = [COLOURS[name] for name in names]
@@ -107,11 +107,11 @@ def answered(kind: str, asked: Figure, figures: Sequence[Figure], size: int) -> 
     return first.what if clear or first.what == second.what else None
 
 
-def question(scene: Scenery, relational: bool, draws: Draws) -> tuple[str, str, str]:
-    """A question about a scene whose answer is clear, its answer, and its kind."""
-    wordings = RELATIONAL if relational else OTHER
+def question(scene: Scenery, kinds: Sequence[str], draws: Draws) -> tuple[str, str, str]:
+    """A question of one of these kinds about a scene, whose answer is clear; its answer, and its kind."""
+    wordings = OTHER | RELATIONAL
     while True:
-        kind, asked = draws.among(list(wordings)), draws.among(scene.figures)
+        kind, asked = draws.among(list(kinds)), draws.among(scene.figures)
         answer = answered(kind, asked, scene.figures, scene.picture.shape[-1])
         if answer is not None:
             return wordings[kind].format(colour=asked.colour), answer, kind

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.tasks.batch import Batch
@@ -14,7 +12,6 @@ from regard.tasks.formats.gold import Pairs
 from regard.tasks.measures.metrics import SHARE, Answering, Counts, Metric, State
 from regard.tasks.task import Task
 
-ROUNDS = 10  # of expectation-maximisation
 NOT_ONE_TO_ONE = ("null", "one to many", "reordered")
 
 
@@ -132,45 +129,3 @@ def measured_shapes(
             found = mean_map(map_of(weights, batch, example))
             total = added(total, not_one_to_one(attended_links(found), len(found)))
     return [] if total is None else shape_metrics({"": total})
-
-
-class IBM1:
-    """IBM model 1 with a null word, by expectation-maximisation: how likely a source word is written as a target word.
-
-    Paper: Brown et al. 1993. The yardstick for alignments: it knows words, and neither their order nor their context.
-    """
-
-    def __init__(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], rounds: int = ROUNDS) -> None:
-        # Source word 0 is the null word, so that source ids move up by one.
-        source = [np.array([0, *(word + 1 for word in one)]) for one, _ in pairs]
-        target = [np.array(other, dtype=np.int64) for _, other in pairs]
-        width = max((int(one.max()) + 1 for one in target if len(one)), default=1)
-        cells = [one[:, None] * width + other[None] for one, other in zip(source, target, strict=True)]
-        flat = np.concatenate([cell.ravel() for cell in cells]) if cells else np.zeros(0, np.int64)
-        self._codes, where = np.unique(flat, return_inverse=True)
-        self._width, owner = width, self._codes // width
-        likely = np.ones(len(self._codes))
-        ends = np.cumsum([cell.size for cell in cells])
-        for _ in range(rounds):
-            expected = np.zeros(len(self._codes))
-            for cell, end in zip(cells, ends, strict=True):
-                at = where[end - cell.size : end].reshape(cell.shape)
-                if cell.size:
-                    share = likely[at] / likely[at].sum(0, keepdims=True)
-                    np.add.at(expected, at, share)
-            likely = expected / np.bincount(owner, expected)[owner]
-        self._likely: NDArray[np.float64] = likely
-
-    def links(self, source: Sequence[int], target: Sequence[int]) -> Pairs:
-        """The likeliest source word of each target word; none where the null word is likelier."""
-        found = set()
-        for place, word in enumerate(target):
-            codes = np.array([0, *(one + 1 for one in source)]) * self._width + word
-            at = np.searchsorted(self._codes, codes).clip(max=max(0, len(self._codes) - 1))
-            odds = (
-                np.where(self._codes[at] == codes, self._likely[at], 0.0) if len(self._codes) else codes * 0.0
-            )
-            best = int(odds.argmax())
-            if best and odds[best] > 0:
-                found.add((best - 1, place))
-        return found

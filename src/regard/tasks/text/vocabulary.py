@@ -25,6 +25,7 @@ from regard.errors import BadValue, unknown_name
 PADDING, UNKNOWN, START, END, BLANK = range(5)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")  # how they are drawn, never how they are read
 LEVELS = ("character", "word", "bpe")
+PRETRAINED = "pretrained"  # the vocabulary of a checkpoint, which no text makes
 BYTES = 256  # byte pairs begin with every byte, so that nothing is unknown to them
 
 
@@ -39,6 +40,8 @@ class Vocabulary(ABC):
     """Pieces of text by number."""
 
     level: ClassVar[str]
+    padding: int = PADDING  # the id of no piece
+    unknown: int = UNKNOWN  # the id of pieces that have none
 
     @abstractmethod
     def __len__(self) -> int:
@@ -63,6 +66,10 @@ class Vocabulary(ABC):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of many texts."""
         return [self.encode(text) for text in texts]
+
+    def cut(self, ids: list[int], most: int) -> list[int]:
+        """The first `most` ids of a text."""
+        return ids[:most]
 
 
 class _Listed(Vocabulary):
@@ -205,7 +212,7 @@ def _byte_pairs(texts: Iterable[str], size: int, min_count: int) -> BytePairs:
             f"vocabulary_size: expected at least {least} for byte pairs, got {size}. "
             f"They begin with all {BYTES} bytes and {len(SPECIAL)} special ids."
         )
-    library = _tokenizers()
+    library = tokenizers_library()
     level = library.pre_tokenizers.ByteLevel
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = level(add_prefix_space=False)
@@ -225,9 +232,13 @@ def restored(state: Mapping[str, Any]) -> Vocabulary:
     level = state.get("level") if isinstance(state, Mapping) else None
     if not isinstance(level, str):
         raise BadValue("vocabulary: expected an object with a level, as `state` makes it.")
+    if level == PRETRAINED:
+        from regard.tasks.text.pretrained_pieces import PretrainedPieces
+
+        return PretrainedPieces.restored(state)
     if checked_level(level) == "bpe":
         try:
-            return BytePairs(_tokenizers().Tokenizer.from_str(json.dumps(state.get("tokenizer"))))
+            return BytePairs(tokenizers_library().Tokenizer.from_str(json.dumps(state.get("tokenizer"))))
         except Exception as trouble:  # the library raises nothing more specific
             raise BadValue(f"vocabulary: its tokenizer cannot be read: {str(trouble)[:100]}.") from None
     entries = state.get("entries")
@@ -237,7 +248,8 @@ def restored(state: Mapping[str, Any]) -> Vocabulary:
     return (Words if level == "word" else Characters)(entries)
 
 
-def _tokenizers() -> Any:
+def tokenizers_library() -> Any:
+    """The library `tokenizers`."""
     # Said aloud, the library keeps quiet when a worker process is forked later. Loaded late: it is not light.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     import tokenizers

@@ -10,15 +10,19 @@ import torch
 from torch import Tensor
 
 from regard.core.arguments import whole_number
+from regard.errors import BadValue
 from regard.tasks.padding import padded
 from regard.tasks.streams import StreamSpec, TokenRows, Tokens
 from regard.tasks.text import vocabulary
 from regard.tasks.text.vocabulary import PADDING, SPECIAL, UNKNOWN, Characters, Vocabulary, Words
+from regard.tasks.text.word_clues import SIZES, CluesSpec, WordClues, capital_classes, most_clues
+from regard.tasks.text.word_clusters import clusters
 from regard.tasks.text.word_parts import WordsWithParts, parts_of
 from regard.tasks.text.word_shapes import shape
 from regard.tasks.text.word_vectors import WordVectors, counted_vectors
 
-WORDS, CHARACTERS, SHAPES, VECTORS = "words", "characters", "shapes", "vectors"  # the names of the streams
+# The names of the streams.
+WORDS, CHARACTERS, SHAPES, VECTORS, CLUES = "words", "characters", "shapes", "vectors", "clues"
 COMMON = 3  # how often a shape, or a word of plain text, must occur to be known
 
 
@@ -39,13 +43,20 @@ class WordForms:
         shapes: whether shapes are read.
         parts: ids of character n-grams (`regard.tasks.text.word_parts`); 0: they are not read.
         vectors: width of vectors that are counted from the texts (`regard.tasks.text.word_vectors`); 0: none.
+        clues: how often a clue to what a word is must occur in training to be known (`regard.tasks.text.word_clues`);
+            0: there are none.
     """
 
-    def __init__(self, *, lower: bool, width: int, shapes: bool, parts: int, vectors: int) -> None:
+    def __init__(
+        self, *, lower: bool, width: int, shapes: bool, parts: int, vectors: int, clues: int = 0
+    ) -> None:
         self.lower = lower
         self.width = whole_number("word_length", width, 2)
         self.parts = whole_number("parts", parts, 0)
         self.vectors = whole_number("vectors", vectors, 0)
+        self.clues = WordClues(whole_number("clues", clues, 0), self._about)
+        self.capitals: list[int] = []  # for each id of a word, the class of its capitals
+        self.groups: list[list[int]] = []  # for each size, the group of each id of a word
         self.counted: Tensor | None = None  # the vectors; a restored run has them among its weights
         self.words: Vocabulary = Words([])
         self.characters: Vocabulary = Characters([])
@@ -67,14 +78,33 @@ class WordForms:
             self.shapes = vocabulary.build("word", map(shape, read), min_count=COMMON)
         self._read = {}
         if self.vectors:
-            self.counted = self._counted([*tagged, *plain])
+            often = sum(counts[word] >= COMMON for word in known)
+            self.counted = self._counted([*tagged, *plain], often)
+        if self.clues.least:
+            classes = capital_classes(plain)
+            named = self.words.pieces(range(len(SPECIAL), len(self.words)))
+            self.capitals = [0] * len(SPECIAL) + [classes.get(word.lower(), 0) for word in named]
+            vectors = self.counted
+            self.groups = [] if vectors is None else [clusters(vectors, size).tolist() for size in SIZES]
+            self.clues.learn(tagged)
 
-    def _counted(self, sentences: Sequence[Sequence[str]]) -> Tensor:
-        """The vectors of all ids, the most frequent words first; special ids have zeros."""
+    def _about(self, word: str) -> tuple[int, list[int]]:
+        """The class of a word's capitals, and its groups."""
+        number = self.of(word).word
+        return self.capitals[number], [group[number] for group in self.groups]
+
+    def _counted(self, sentences: Sequence[Sequence[str]], often: int) -> Tensor:
+        """The vectors of all ids, the most frequent words first; special ids have zeros.
+
+        Counted are only the first `often` words. The vector of a rarer one would tell in which training sentence it
+        stands, and its chance neighbours, which look telling, would fill the columns.
+        """
         first = len(SPECIAL)
-        numbered = [[max(-1, self.of(word).word - first) for word in sentence] for sentence in sentences]
-        found = counted_vectors(numbered, len(self.words) - first, self.vectors)
-        return torch.cat([found.new_zeros(first, self.vectors), found])
+        numbers = ([self.of(word).word - first for word in sentence] for sentence in sentences)
+        numbered = [[number if 0 <= number < often else -1 for number in one] for one in numbers]
+        found = torch.zeros(len(self.words), self.vectors)
+        found[first : first + often] = counted_vectors(numbered, often, self.vectors)
+        return found
 
     def streams(self) -> dict[str, StreamSpec]:
         """The stream of words, with their parts if there are any, and what else is read of them."""
@@ -88,6 +118,8 @@ class WordForms:
             found[SHAPES] = Tokens(len(self.shapes), PADDING)
         if self.vectors:
             found[VECTORS] = WordVectors(count, PADDING, width=self.vectors, vectors=self.counted)
+        if self.clues.least:
+            found[CLUES] = CluesSpec(1 + len(self.clues.known), most_clues(len(self.groups)), PADDING)
         return found
 
     def _spelled(self, word: str) -> str:
@@ -120,6 +152,15 @@ class WordForms:
         """The ids of the shapes of words, (b,n)."""
         return padded([[self.of(word).shape for word in words] for words in sentences], PADDING)[0]
 
+    def clue_ids(self, sentences: Sequence[Sequence[str]], longest: int) -> Tensor:
+        """The ids of the clues of words, (b,longest,width)."""
+        width = most_clues(len(self.groups))
+        found = torch.full((len(sentences), longest, width), PADDING)
+        for row, words in enumerate(sentences):
+            ids = [one + [PADDING] * (width - len(one)) for one in self.clues.ids(tuple(words))]
+            found[row, : len(words)] = torch.tensor(ids)
+        return found
+
     def with_parts(self, ids: Tensor, sentences: Sequence[Sequence[str]]) -> Tensor:
         """Ids of words (b,n) with those of their parts behind them, (b,n,1 + parts); without parts, as they are."""
         if not self.parts:
@@ -134,10 +175,12 @@ class WordForms:
             "lower": self.lower, "word_length": self.width, "parts": self.parts, "vectors": self.vectors,
             "vocabulary": self.words.state(), "characters": self.characters.state(),
             "shapes": None if self.shapes is None else self.shapes.state(),
+            "clues": self.clues.least, "known_clues": list(self.clues.known), "capitals": self.capitals,
+            "groups": self.groups,
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned. Earlier runs had no shapes, parts and vectors."""
+        """Restore what `state` returned. Earlier runs had no shapes, parts, vectors and clues."""
         self.lower = bool(state["lower"])
         self.width = whole_number("word_length", state["word_length"], 2)
         self.parts = whole_number("parts", state.get("parts", 0), 0)
@@ -147,7 +190,24 @@ class WordForms:
         self.characters = vocabulary.restored(state["characters"])
         shapes = state.get("shapes")
         self.shapes = None if shapes is None else vocabulary.restored(shapes)
+        self.clues = WordClues(whole_number("clues", state.get("clues", 0), 0), self._about)
+        given = {name: _numbers(name, state.get(name, [])) for name in ("known_clues", "capitals")}
+        self.clues.restore(given["known_clues"])
+        self.capitals = given["capitals"]
+        self.groups = [_numbers("groups", group) for group in state.get("groups", [])]
+        for table in [self.capitals, *self.groups] if self.clues.least else []:
+            if len(table) != len(self.words):
+                raise BadValue(
+                    f"capitals, groups: expected {len(self.words)} numbers, one for each word, got {len(table)}."
+                )
         self._read = {}
+
+
+def _numbers(name: str, given: Any) -> list[int]:
+    """A list of whole numbers, as `state` makes it."""
+    if not isinstance(given, list) or not all(type(one) is int for one in given):
+        raise BadValue(f"{name}: expected whole numbers, as `state` makes them.")
+    return given
 
 
 def _single(ids: Sequence[int]) -> int:

@@ -27,6 +27,7 @@ from regard.training.config.readers import (
     one_of,
     optional,
     paths,
+    some_of,
     text,
     whole,
 )
@@ -43,9 +44,9 @@ PRECISIONS = (
     "bf16",
     "16",
 )
-OPTIMIZERS = ("adamw", "rmsprop")
+OPTIMIZERS = ("adamw", "rmsprop", "sgd")
 STRATEGIES = ("ddp", "fsdp")
-SCHEDULES = ("cosine", "inverse-root", "constant")
+SCHEDULES = ("cosine", "inverse-root", "halving", "constant")
 
 
 def setting(default: Any, reader: Reader, about: str) -> Any:
@@ -55,7 +56,7 @@ def setting(default: Any, reader: Reader, about: str) -> Any:
 
 @dataclass(frozen=True)
 class Optim:
-    """How weights are updated: AdamW or RMSprop, learning rate, weight decay, clipping, label smoothing."""
+    """How weights are updated: AdamW, RMSprop or SGD, learning rate, weight decay, clipping, label smoothing."""
 
     optimizer: str | None = setting(None, optional(one_of(*OPTIMIZERS)), "the rule: " + ", ".join(OPTIMIZERS))
     lr: float | None = setting(None, optional(number(least=0)), "peak learning rate")
@@ -136,7 +137,9 @@ class Config:
     graph: bool = setting(True, flag, "on a GPU with static shapes, run a step as one CUDA graph")
     deterministic: bool = setting(False, flag, "use deterministic kernels only")
     report_to: str | None = setting(
-        None, optional(one_of("tensorboard")), "also write metrics for: tensorboard"
+        None,
+        optional(some_of("tensorboard", "wandb", "mlflow", "trackio")),
+        "also report metrics to some of tensorboard, wandb, mlflow, trackio, joined by commas",
     )
     init_from: str | None = setting(None, optional(text), "a run whose matching weights to start from")
     optim: Optim = field(default_factory=Optim)

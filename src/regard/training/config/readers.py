@@ -81,6 +81,18 @@ def one_of(*choices: str) -> Reader:
     return read
 
 
+def some_of(*choices: str) -> Reader:
+    """Some of these names, joined by commas, each of them once."""
+
+    def read(given: object) -> str:
+        names = [name.strip() for name in given.split(",")] if isinstance(given, str) else [""]
+        if not all(name in choices for name in names):
+            raise Expected(f"some of {', '.join(choices)}, joined by commas")
+        return ",".join(dict.fromkeys(names))
+
+    return read
+
+
 def flag(given: object) -> bool:
     """True or false."""
     if isinstance(given, bool):

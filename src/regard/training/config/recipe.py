@@ -14,6 +14,7 @@ from regard.tasks.task import TASKS
 from regard.training.config import config as settings
 from regard.training.config.budget import parse as parse_budget
 from regard.training.config.config import Config
+from regard.training.init_from import model_of
 from regard.training.run_folder.folder import checked_name
 
 
@@ -30,6 +31,8 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
     mistakes += _check_length(clean)
     settings.refuse(mistakes)
 
+    if clean.get("init_from"):
+        clean["model"] = model_of(clean["init_from"], clean.get("model"))
     recipe = TASKS[parse(clean["task"])[0]].recipe
     budgeted = clean.get("budget") is not None  # then the number of steps is unknown
     for name in ("model", "batch_size", "accumulate", *(() if budgeted else ("steps",))):

@@ -24,6 +24,7 @@ SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growt
 # The state of an optimiser for each parameter, besides its number of steps; True: never negative.
 OPTIMIZER_STATE: dict[str, dict[str, bool]] = {
     "AdamW": {"exp_avg": False, "exp_avg_sq": True},
+    "SGD": {},
     "RMSprop": {"square_avg": True, "momentum_buffer": False},
 }
 

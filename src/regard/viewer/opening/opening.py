@@ -16,8 +16,10 @@ from regard.viewer.opening.alignment import alignment, read_gold_line
 from regard.viewer.opening.generation import search, write, write_again
 from regard.viewer.opening.importance import importance
 from regard.viewer.opening.library_errors import in_words
+from regard.viewer.opening.live import Live, written_text
 from regard.viewer.opening.no_model import no_model
 from regard.viewer.opening.options import OpenedModel, ViewOptions
+from regard.viewer.opening.predictions import generated
 from regard.viewer.opening.pretrained import is_pretrained, open_pretrained
 from regard.viewer.opening.runs import checkpoint_steps, is_run, losses, open_run
 from regard.viewer.page_model import PageModel, Variant, shortened
@@ -41,6 +43,14 @@ def open_page(options: ViewOptions, tell: Callable[[str], None] = lambda text: N
     if options.against is not None:
         made.append(opened_model(options, options.against, None, tell))
         _tell_apart(made, (options.where, options.against))
+    return assembled(made, options, tell)
+
+
+def assembled(
+    made: list[OpenedModel], options: ViewOptions, tell: Callable[[str], None] = lambda text: None
+) -> PageModel:
+    """Run opened models and put what was seen into one page model; another input may be asked for later."""
+    first = made[0]
     for one in made:
         _label(one)
     generation = None
@@ -65,6 +75,8 @@ def open_page(options: ViewOptions, tell: Callable[[str], None] = lambda text: N
         image=first.image,
         generation=generation,
         warning=_warning(made),
+        bits=first.found_bits,
+        live=Live(made, options, assembled) if all(one.reopen is not None for one in made) else None,
     )
     return _with_alignment(page_model, options)
 
@@ -94,6 +106,8 @@ def opened_model(
     if is_pretrained(where):
         if checkpoint is not None:
             raise BadValue(f"--checkpoint: {where} is a single model. Leave it out.")
+        if options.example is not None:
+            raise BadValue(f"--example: {where} belongs to no task. Give --text or --image.")
         return open_pretrained(options, where, tell)
     raise no_model(where)
 
@@ -106,6 +120,7 @@ def _ran(one: OpenedModel) -> Variant:
         labels, image = one.finish(int(seen[seen.names()[0]].shape(0)[3]))
         one.labels, one.image = labels, image
     answer = one.answer(output) if one.answer is not None else None
+    one.found_bits = one.bits(output) if one.bits is not None else None
     return Variant(one.name, seen, one.labels, one.words, one.step, one.ids, answer=answer)
 
 
@@ -134,7 +149,7 @@ def _written(
     else:
         labels["tokens"] = [*labels.get("tokens", prompt), *pieces]
     ids = one.ids if writer.two_sides or one.ids is None else [*one.ids, *tokens]
-    variant = Variant(one.name, seen, labels, one.words, one.step, ids)
+    variant = Variant(one.name, seen, labels, one.words, one.step, ids, answer=generated(steps))
     return variant, {"prompt": len(writer.prompt), "steps": steps}
 
 
@@ -207,7 +222,7 @@ def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
     last = open_run(options, options.where, str(steps[-1]), tell)
     if last.two_sides and options.target is None:
         # A model's own text changes during training; the last checkpoint's text for all keeps maps comparable.
-        options = dataclasses.replace(options, target=plain_target(last))
+        options = dataclasses.replace(options, target=written_text(last))
     variants = []
     for step in steps:
         tell(f"step {step}")
@@ -227,12 +242,6 @@ def evenly(steps: list[int], most: int) -> list[int]:
     if len(steps) <= most:
         return steps
     return [steps[round(number * (len(steps) - 1) / (most - 1))] for number in range(most)]
-
-
-def plain_target(one: OpenedModel) -> str | None:
-    """The text that the model wrote."""
-    _, arrow, written = one.input.rpartition(" → “")
-    return written.removesuffix("”") if arrow and written else None
 
 
 def _with_alignment(page_model: PageModel, options: ViewOptions) -> PageModel:

@@ -35,6 +35,7 @@ class ViewOptions:
     checkpoints: bool = False
     gold: str | None = None
     importance: bool = False
+    example: int | None = None  # which validation example of a run's task is shown, where no input is given
     device: str = "auto"
     allow_missing: bool = False  # open a folder with missing tensors; the random weights are labelled
 
@@ -56,6 +57,8 @@ class ViewOptions:
         self.inputs(together=self.sound is None and self.table is None)
         if self.generate is not None and not 1 <= self.generate <= MOST_WRITTEN:
             raise BadValue(f"--generate: expected 1 to {MOST_WRITTEN} tokens, got {self.generate}.")
+        if self.example is not None and self.inputs(together=True):
+            raise BadValue("--example: it chooses an input of the task; leave the other input out.")
         if not 1 <= self.beams <= MOST_BEAMS:
             raise BadValue(f"--beams: expected 1 to {MOST_BEAMS}, got {self.beams}.")
         if self.beams > 1 and self.generate is None:
@@ -108,5 +111,13 @@ class OpenedModel:
     notes: list[str] = field(default_factory=list)  # for stderr
     # The answer of a classifier from the output of `run`: {"text": …, "others": …}.
     answer: Callable[[Any], dict[str, Any] | None] | None = None
+    # Of a task of bits: what goes in and out at each step, from the output of `run`.
+    bits: Callable[[Any], dict[str, Any] | None] | None = None
+    found_bits: dict[str, Any] | None = None  # what `bits` gave
+    takes: tuple[str, ...] = ("text",)  # what may be given as another input: text, image, sound, table
+    text: str = ""  # the text that was read, where one was
+    examples: int = 0  # validation examples of a run's task
+    # The same model with the input of other options; the model is not loaded again.
+    reopen: Callable[[ViewOptions], OpenedModel] | None = None
     # Called with the number of keys of the first site once the model has run: the patch grid is only known then.
     finish: Callable[[int], tuple[dict[str, list[str]], dict[str, Any] | None]] | None = None

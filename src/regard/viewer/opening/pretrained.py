@@ -1,4 +1,4 @@
-"""Opening a Hugging Face model from a folder: local files only, no code from the folder."""
+"""Opening a Hugging Face model from a folder or from the Hub's cache: local files only, no code from the folder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from regard.errors import BadValue
+from regard.models.pretrained.source import HUB, cached_folder, is_hub_form
 from regard.tasks.text.vocabulary import whole_characters
 from regard.training.hardware import choose_device
-from regard.viewer.opening import classification
+from regard.viewer.opening import classification, predictions
 from regard.viewer.opening.library_errors import in_words
 from regard.viewer.opening.loading import LOCAL, LoadedPretrained, load_model
+from regard.viewer.opening.no_model import no_model
 from regard.viewer.opening.options import OpenedModel, ViewOptions
 from regard.viewer.opening.tokenizer import load_tokenizer
 
@@ -25,8 +27,21 @@ READ = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def is_pretrained(where: str) -> bool:
-    """Whether a folder holds a model in Hugging Face's form."""
-    return (Path(where) / "config.json").is_file()
+    """Whether a folder holds a model in Hugging Face's form, or the Hub's cache has one of this name."""
+    return is_hub_form(where) or cached_folder(where) is not None
+
+
+def open_named(where: str) -> Any:
+    """The model of a folder or of a name in the Hub's cache, as transformers builds it, for `regard.observe`."""
+    if not is_pretrained(where):
+        raise no_model(where, "model")
+    transformers = _library()
+    with _quiet(transformers):
+        return load_model(transformers, _folder(where), where).model.eval()
+
+
+def _folder(where: str) -> str:
+    return str(Path(where if is_hub_form(where) else cached_folder(where) or where).resolve())
 
 
 def open_pretrained(options: ViewOptions, where: str, tell: Callable[[str], None]) -> OpenedModel:
@@ -52,13 +67,14 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def _open(transformers: Any, options: ViewOptions, where: str, tell: Callable[[str], None]) -> OpenedModel:
-    folder = str(Path(where).resolve())
+    folder = _folder(where)
     device = choose_device(options.device)
     tell(f"loading {where}")
     loaded = load_model(transformers, folder, where, options.allow_missing)
     model, config = loaded.model.to(device).eval(), loaded.config
     path = Path(folder)
     name = path.name if path.name not in ("model", "checkpoint") else f"{path.parent.name}/{path.name}"
+    name = name if is_hub_form(where) else where.removeprefix(HUB)
     reads = str(getattr(model, "main_input_name", "input_ids"))
     if reads not in ("input_ids", "pixel_values"):
         raise BadValue(
@@ -68,20 +84,30 @@ def _open(transformers: Any, options: ViewOptions, where: str, tell: Callable[[s
     if reads == "pixel_values":
         from regard.viewer.opening.vision import open_vision
 
-        made = in_words(
-            lambda: open_vision(options, transformers, folder, name, config, model, device, tell),
-            f"the settings for images in {where!r} cannot be used",
-        )
-        made.doubt = loaded.doubt
-        return made
+        def on_image(wanted: ViewOptions) -> OpenedModel:
+            made = in_words(
+                lambda: open_vision(wanted, transformers, folder, name, config, model, device, tell),
+                f"the settings for images in {where!r} cannot be used",
+            )
+            made.doubt, made.reopen, made.takes = loaded.doubt, on_image, ("image",)
+            return made
+
+        return on_image(options)
     for kind in ("image", "sound", "table"):
         if getattr(options, kind) is not None:
             raise BadValue(f"--{kind}: {where} reads text. Give --text instead.")
     tokenizer = load_tokenizer(transformers, folder, where, LOCAL)
-    return in_words(
-        lambda: _open_text(options, name, loaded, tokenizer, device),
-        f"the tokenizer in {where!r} cannot be used",
-    )
+
+    def on_text(wanted: ViewOptions) -> OpenedModel:
+        with _quiet(transformers):  # the tokenizer warns of long texts; ours is the one message
+            made = in_words(
+                lambda: _open_text(wanted, name, loaded, tokenizer, device),
+                f"the tokenizer in {where!r} cannot be used",
+            )
+        made.reopen = on_text
+        return made
+
+    return on_text(options)
 
 
 def _open_text(
@@ -98,13 +124,35 @@ def _open_text(
     made = OpenedModel(
         name, name, model, lambda: model(**inputs), {"tokens": pieces_of(tokenizer, ids)}, words=described,
         input=f"“{text}”", ids=ids, two_sides=bool(getattr(config, "is_encoder_decoder", False)),
-        doubt=loaded.doubt,
+        doubt=loaded.doubt, text=text,
     )  # fmt: skip
     _give_writer(made, model, tokenizer, inputs)
-    made.answer = classification.of_pretrained(model, made.labels["tokens"])
+    made.answer = classification.of_pretrained(model, made.labels["tokens"]) or _prediction(
+        made, tokenizer, ids
+    )
     if made.two_sides and options.generate is None:
         _answer(made, options, model, tokenizer, inputs)
     return made
+
+
+def _prediction(
+    made: OpenedModel, tokenizer: Any, ids: list[int]
+) -> Callable[[Any], classification.Answer | None] | None:
+    """How to read the next token, or the hidden ones, from the output; None for models without a vocabulary head."""
+
+    def piece(token: int) -> str:
+        return pieces_of(tokenizer, [token])[0]
+
+    def read(output: Any) -> classification.Answer | None:
+        logits = getattr(output, "logits", None)
+        if not isinstance(logits, Tensor) or logits.dim() != 3:
+            return None
+        rows = logits[0].detach().cpu()
+        if made.writer is not None:
+            return predictions.next_token(rows[-1], piece)
+        return predictions.hidden_tokens(rows, ids, getattr(tokenizer, "mask_token_id", None), piece)
+
+    return read
 
 
 def _library() -> Any:
@@ -183,6 +231,13 @@ def _answer(
     made.input += f" → “{tokenizer.decode(ids, skip_special_tokens=True)}”"
     plain = {key: value for key, value in inputs.items() if key != "token_type_ids"}
     made.run = lambda: model(**plain, decoder_input_ids=read, use_cache=False)
+    text = str(tokenizer.decode(ids, skip_special_tokens=True))
+
+    def read_answer(output: Any) -> classification.Answer | None:
+        logits = output.logits[0].detach().cpu()
+        return predictions.written(logits, ids, text, lambda token: pieces_of(tokenizer, [token])[0])
+
+    made.answer = read_answer
 
 
 class PretrainedWriter:

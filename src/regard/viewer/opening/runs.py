@@ -14,14 +14,14 @@ from torch import Tensor
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
 from regard.observation.examples import choose, prepare
-from regard.tasks.answers import Decoded
+from regard.tasks.answers import Bits, Decoded, HiddenTokens, NextToken, Writes
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
 from regard.tasks.task import Task
 from regard.tasks.text.vocabulary import whole_characters
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
-from regard.viewer.opening import classification
+from regard.viewer.opening import classification, predictions
 from regard.viewer.opening.images import on_grid
 from regard.viewer.opening.options import OpenedModel, ViewOptions
 
@@ -54,7 +54,11 @@ def open_run(
     options: ViewOptions, where: str, checkpoint: str | None, tell: Callable[[str], None]
 ) -> OpenedModel:
     """The model of a run, and its input."""
-    loaded = load(where, checkpoint, options.device, tell=tell)
+    return _with_input(load(where, checkpoint, options.device, tell=tell), options)
+
+
+def _with_input(loaded: Loaded, options: ViewOptions) -> OpenedModel:
+    """A loaded model on the input that the options ask for."""
     task = loaded.task
     batch, shown, words, notes = _input(loaded, options)
     batch, shown = batch.to(loaded.device), loaded.model.relabel(shown)
@@ -69,17 +73,62 @@ def open_run(
     made = OpenedModel(
         loaded.run.resolve().name, name, loaded.model, lambda: loaded.model(batch), labels, words=_about(loaded),
         input=words, two_sides=two_sides, ids=ids, step=_step_of(loaded.checkpoint), image=image,
+        takes=task.takes, text=_text_of(options, shown), examples=len(task.examples("validation")),
+        reopen=partial(_with_input, loaded),
     )  # fmt: skip
     _give_writer(made, loaded, batch)
-    made.answer = classification.of_run(task)
+    made.answer, made.bits = _answer(task, batch), _bits(task, batch)
     if two_sides and options.generate is None:
         batch = _with_target(loaded, batch, options, made, shown)
         made.run = lambda: loaded.model(batch)
+        made.answer = _answer(task, batch)
     segment = getattr(loaded.model, "segment", None)
     if isinstance(segment, int) and task.problem.answer.needs == "past":
         made.run = partial(_unsegmented, loaded.model, made.run, max(segment, batch.inputs.shape[1]))
     made.notes += notes
     return made
+
+
+def _answer(task: Task, batch: Batch) -> Callable[[Any], classification.Answer | None]:
+    """How to read the answer from a model's outputs: a class, a written text, the next token, or hidden ones."""
+    answer: Any = task.problem.answer
+    ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else []
+
+    def piece(token: int) -> str:
+        return task.output_pieces([token])[0]
+
+    def read(outputs: Any) -> classification.Answer | None:
+        found = classification.of_run(task)(outputs)
+        if found is not None or not isinstance(outputs, Tensor) or outputs.dim() != 3:
+            return found
+        rows = outputs[0].detach().cpu()
+        if isinstance(answer, Writes):
+            assert batch.targets is not None
+            target = batch.targets[0].tolist()
+            return predictions.written(rows, target, task.decode(target), piece)
+        if isinstance(answer, NextToken):
+            return predictions.next_token(rows[-1], piece)
+        if isinstance(answer, HiddenTokens):
+            return predictions.hidden_tokens(rows, ids, answer.blank, piece)
+        return None
+
+    return read
+
+
+def _bits(task: Task, batch: Batch) -> Callable[[Any], dict[str, Any] | None] | None:
+    """The bits that go in and come out at each step; None for tasks of other answers."""
+    if not isinstance(task.problem.answer, Bits) or batch.inputs.dim() != 3:
+        return None
+
+    def read(outputs: Any) -> dict[str, Any] | None:
+        odds = outputs[0].detach().float().sigmoid().cpu()
+        given = batch.inputs[0].detach().float().clamp(0, 1).cpu()
+        return {
+            name: [[round(float(bit), 3) for bit in step] for step in rows]
+            for name, rows in (("input", given), ("output", odds.nan_to_num()))
+        }
+
+    return read
 
 
 def _unsegmented(model: Any, run: Callable[[], Any], length: int) -> Any:
@@ -115,8 +164,26 @@ def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, lis
             f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in given.items()
         ]
         return *prepare(task, _marked(loaded, example), longest=None), ", ".join(words), notes
-    batch, shown = prepare(task, _marked(loaded, choose(task)), model=loaded.model)
+    batch, shown = prepare(task, _marked(loaded, _example(task, options.example)), model=loaded.model)
     return batch, shown, shown.words, []
+
+
+def _example(task: Task, number: int | None) -> Any:
+    """A validation example by its number; by default one of a readable length."""
+    if number is None:
+        return choose(task)
+    examples = task.examples("validation")
+    if not 0 <= number < len(examples):
+        raise BadValue(f"--example: expected 0 to {len(examples) - 1}, got {number}.")
+    return examples[number]
+
+
+def _text_of(options: ViewOptions, shown: Shown) -> str:
+    """The text that the page offers for changing: the given one, or that of the example."""
+    if options.text is not None:
+        return options.text
+    quoted = shown.called == "tokens" and shown.words.startswith("“")
+    return shown.words[1:].removesuffix("”") if quoted else ""
 
 
 @torch.no_grad()

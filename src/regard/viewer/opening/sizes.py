@@ -14,9 +14,9 @@ from typing import Any
 
 from regard.core.files import read_bytes
 from regard.errors import BadValue
+from regard.models.pretrained.files import read_header
 
 MOST_CONFIG = 16 * 2**20  # bytes of config.json
-MOST_HEADER = 100 * 2**20  # bytes of a safetensors header; the format's own limit
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 FEW = 256  # layers, heads or experts that are always allowed
 UNCOUNTED = 10_000  # the limit where the number of tensors in the files is unknown
@@ -109,13 +109,8 @@ def _tensors(folder: str) -> int | None:
     for path in files:
         if path.suffix != ".safetensors":
             return None
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(MOST_HEADER, path.stat().st_size):
-                return None  # damaged; the loader reports it
-            try:
-                header = json.loads(file.read(length))
-            except (ValueError, RecursionError):
-                return None
-        count += len(header) if isinstance(header, dict) else 0
+        try:
+            count += len(read_header(path))
+        except BadValue:
+            return None  # damaged; the loader reports it
     return count if files else None

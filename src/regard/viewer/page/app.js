@@ -1,7 +1,8 @@
 // The shell: header, tabs, the head picker, the open view, the legend, and the keyboard shortcuts of all views.
 
 import { h, fill, isTyping, notice, waiting } from "./dom.js";
-import { createAnswer } from "./answer.js";
+import { answeredDrawing, createAnswer } from "./answer.js";
+import { createInputBar, watchDrops } from "./input-bar.js";
 import { checked } from "./availability.js";
 import { fileName, whoseText } from "./naming.js";
 import { createStore, defaults, fitted, fromHash, mirror, stepped } from "./state.js";
@@ -14,6 +15,7 @@ import { createWarning } from "./warning.js";
 import { overviewView } from "./overview.js";
 import { matrixView } from "./matrix.js";
 import { tokensView } from "./views/tokens.js";
+import { linesView } from "./views/lines.js";
 import { stepsView } from "./views/steps.js";
 import { imageView } from "./views/image.js";
 import { alignmentView } from "./views/alignment.js";
@@ -21,8 +23,10 @@ import { memoryView } from "./views/memory.js";
 import { timelineView } from "./views/timeline.js";
 import { compareView } from "./views/compare.js";
 import { graphView } from "./views/graph.js";
+import { causesView } from "./views/causes.js";
+import { createCauses } from "./causes.js";
 
-const VIEWS = [overviewView, matrixView, tokensView, stepsView, imageView, alignmentView, memoryView, timelineView, compareView, graphView];
+const VIEWS = [overviewView, matrixView, tokensView, linesView, stepsView, imageView, alignmentView, memoryView, timelineView, compareView, graphView, causesView];
 const SHORT_INPUT = 128;
 const counter = { pages: 0 };
 
@@ -32,7 +36,7 @@ export function mount(root, source, { address = true } = {}) {
   root.dataset.theme = systemTheme();
   fill(root, h("div", { class: "whole" }, waiting("Loading …")));
   return source.scene().then(
-    (scene) => open(root, source, scene, address),
+    (scene) => reopening(root, source.other && scene.input ? source.other(scene.input.number) : source, scene, address),
     (problem) => {
       const again = h("button", { type: "button", on: { click: () => mount(root, source, { address }) } }, "Try again");
       fill(root, h("div", { class: "whole", role: "alert" }, notice("Nothing to show yet", problem.message), again));
@@ -41,19 +45,34 @@ export function mount(root, source, { address = true } = {}) {
   );
 }
 
-function open(root, given, scene, address) {
+/** Another input replaces the whole page; what does not depend on the input stays as it is. */
+function reopening(root, source, scene, address) {
+  const current = { page: null };
+  const onScene = (next, edited) => {
+    const { site, head, sort, scale, theme, view } = current.page.store.get();
+    current.page.destroy();
+    const start = edited && next.variants.length > 1 ? "compare" : next.start === "steps" || view === "steps" ? next.start : view;
+    const kept = { site, head, sort, scale, theme, ...(start ? { view: start } : {}) };
+    current.page = open(root, source.other(next.input.number), next, address, { kept, onScene });
+    (root.querySelector(edited ? "main" : "[data-testid=input-text]") || root.querySelector("main")).focus({ preventScroll: true });
+  };
+  current.page = open(root, source, scene, address, { onScene });
+  return { get store() { return current.page.store; }, destroy: () => current.page.destroy() };
+}
+
+function open(root, given, scene, address, { kept = null, onScene }) {
   const source = checked(given, scene);
   const views = VIEWS.filter((view) => view.available(scene));
   const usual = { ...defaults, view: scene.start && views.some((view) => view.name === scene.start) ? scene.start : defaults.view };
   const fit = (state) => fitted(state, scene, views);
-  const store = createStore(fit({ ...usual, ...(address ? fromHash(location.hash) : {}) }));
+  const store = createStore(fit({ ...usual, ...(kept || (address ? fromHash(location.hash) : {})) }));
   const longest = Math.max(0, ...scene.sites.flatMap((site) => site.calls.map((call) => call.keys)));
   const theme = () => (store.get().theme === "auto" ? systemTheme() : store.get().theme);
   const scale = () => (store.get().scale === "auto" ? (longest <= SHORT_INPUT ? "root" : "log") : store.get().scale);
   const palette = createPalette(theme, scale);
   const tell = teller();
   const shown = { view: null, instance: null };
-  const context = { scene, source, store, palette, tell: tell.say, changed: () => footer.update(store.get(), shown.instance) };
+  const context = { scene, source, store, palette, tell: tell.say, causes: createCauses(scene, given), changed: () => footer.update(store.get(), shown.instance) };
 
   const id = `regard-${(counter.pages += 1)}`;
   const tabs = h("div", { class: "tabs", role: "tablist", "aria-label": "Views" });
@@ -71,7 +90,7 @@ function open(root, given, scene, address) {
     if (event.detail) main.focus({ preventScroll: true });
   };
   const help = createHelp(views);
-  const saving = createSaving({ shown: () => shown.instance || {}, name: () => fileName(scene.title, store.get().view, subject()), tell: tell.say, address, warning: scene.warning });
+  const saving = createSaving({ shown: () => shown.instance || {}, captioned: (drawing) => (shown.view && shown.view.variants === false ? drawing : answeredDrawing(drawing, scene, store.get().variant, theme() === "dark" ? "#aeb0b6" : "#5c6069")), name: () => fileName(scene.title, store.get().view, subject()), tell: tell.say, address, warning: scene.warning });
   const subject = () => (shown.instance && shown.instance.subject ? shown.instance.subject() : whoseText(scene, store.get()));
   const answer = createAnswer(scene);
   const words = h("p", { class: "words" });
@@ -80,13 +99,15 @@ function open(root, given, scene, address) {
     if (words.textContent !== text) fill(words, text);
     words.title = text;
   };
+  const bar = createInputBar({ scene, source: given, tell: tell.say, onScene });
+  context.input = bar;
   const rail = createRail(context);
   const tools = createTools(context, { saving, help });
   const footer = createFooter(context);
   const body = h("div", { class: "body" }, rail.element, main);
   fill(
     root,
-    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), words, answer.element), tools.element, createWarning(scene), tabs),
+    h("header", { class: "top" }, h("div", { class: "heading" }, h("h1", {}, scene.title || "Attention"), words, answer.element), tools.element, createWarning(scene), bar && bar.element, tabs),
     body, footer.element, help.element, tell.element,
   );
   if (address) document.title = `${scene.title || "Attention"} · regard`;
@@ -133,13 +154,14 @@ function open(root, given, scene, address) {
   };
   const forget = [store.subscribe(update), watchTheme(() => store.get().theme === "auto" && store.touch("theme")), listen(root, address, (event) => press(event))];
   if (address) forget.push(mirror(store, fit, usual));
+  forget.push(watchDrops(root, bar));
 
   const press = (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event) || help.element.open) {
       if (event.key === "?" && help.element.open) help.toggle();
       return;
     }
-    const handled = (shown.instance && shown.instance.onKey && shown.instance.onKey(event)) || pressed(event, { scene, store, views, saving, help, tabs });
+    const handled = (shown.instance && shown.instance.onKey && shown.instance.onKey(event)) || pressed(event, { scene, store, views, saving, help, tabs, bar });
     if (!handled) return;
     event.preventDefault();
     // Notebooks use most keys themselves.
@@ -147,7 +169,8 @@ function open(root, given, scene, address) {
   };
 
   update(store.get(), new Set(["view"]));
-  window.__regard = { ...window.__regard, state: store.get, set: store.set, views: views.map((view) => view.name) };
+  if (scene.input && scene.input.notes && scene.input.notes.length) tell.say(scene.input.notes.join(" "));
+  window.__regard = { ...window.__regard, state: store.get, set: store.set, views: views.map((view) => view.name), input: scene.input ? scene.input.number : 0 };
   return {
     store,
     destroy() {
@@ -159,7 +182,7 @@ function open(root, given, scene, address) {
 }
 
 /** Handles shortcuts that are the same in every view; returns whether the key was one. */
-function pressed(event, { scene, store, views, saving, help, tabs }) {
+function pressed(event, { scene, store, views, saving, help, tabs, bar }) {
   const state = store.get();
   const site = scene.sites[state.site];
   const key = event.key;
@@ -181,6 +204,7 @@ function pressed(event, { scene, store, views, saving, help, tabs }) {
     store.set({ call: stepped(site.calls, state.call, key === "[" ? -1 : 1, open) });
   } else if (key === "l") store.set({ scale: { log: "root", root: "linear", linear: "log", auto: "linear" }[state.scale] });
   else if (key === "t") store.set({ theme: { auto: systemTheme() === "light" ? "dark" : "light", light: "dark", dark: "light" }[state.theme] });
+  else if (key === "i" && bar) bar.focus();
   else if (key === "s") saving.toggle();
   else if (key === "?") help.toggle();
   else if (key === "Escape" && (state.row !== null || state.key !== null)) store.set({ row: null, key: null });

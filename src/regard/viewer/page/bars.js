@@ -2,7 +2,7 @@
 
 import { h, fill } from "./dom.js";
 import { restingCall, stepped } from "./state.js";
-import { exactnessTitle, exactnessWord } from "./exactness.js";
+import { exactnessText, exactnessTitle } from "./exactness.js";
 import { countText, sizeOf } from "./formatting.js";
 
 /** Variants, the step of a generation, theme, saving, help. */
@@ -83,9 +83,8 @@ function about(scene, source, state, instance) {
   const size = sizeOf(site, state.call);
   const note = source.note(state);
   return [
-    h("span", { class: "how", title: exactnessTitle(site) }, `${exactnessWord(site)} weights`),
+    h("span", { class: "how", title: exactnessTitle(site) }, exactnessText(site, note)),
     `${countText(size.queries)} × ${countText(size.keys)}`,
     site.kind ? h("span", { class: "kind" }, site.kind.replace(/_/g, " ")) : null,
-    note ? h("span", { class: "sampled" }, note) : null,
   ].filter(Boolean);
 }

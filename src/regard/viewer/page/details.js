@@ -1,6 +1,7 @@
 // Details of one head beside the overview: a larger map, its pattern and its numbers.
 
 import { siteName } from "./availability.js";
+import { createVerdict } from "./causes.js";
 import { dotted, h, fill } from "./dom.js";
 import { exactnessWord } from "./exactness.js";
 import { headText, weightText } from "./formatting.js";
@@ -9,18 +10,22 @@ import { codesCanvas } from "./figure.js";
 const MOST = 5;
 
 /** `{element, show({site, head}, {overview, facts})}`. */
-export function createDetails({ scene, source, palette }) {
+export function createDetails(context) {
+  const { scene, source, palette } = context;
+  const verdict = createVerdict(context);
   const canvas = h("canvas", { class: "details-map", role: "img" });
   const name = h("h2", {});
   const path = h("p", { class: "rail-name" });
   const numbers = h("dl", { class: "facts" });
   const scores = h("div", { class: "scores" });
-  const element = h("aside", { class: "details", "aria-label": "About this head", data: { testid: "details" } }, name, path, canvas, numbers, scores, h("p", { class: "hint" }, "Click a map to open it in full."));
+  const element = h("aside", { class: "details", "aria-label": "About this head", data: { testid: "details" } }, name, path, canvas, numbers, scores, verdict.element, h("p", { class: "hint" }, "Click a map to open it in full."));
   return {
     element,
+    forget: verdict.forget,
     show({ site, head, variant, call }, { overview, facts }) {
       const about = scene.sites[site];
       if (!about || !overview) return;
+      verdict.show(site);
       fill(name, headText(scene, site, head));
       fill(path, dotted(siteName(about, variant)));
       const index = overview.heads.findIndex(([s, t]) => s === site && t === head);

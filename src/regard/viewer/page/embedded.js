@@ -86,8 +86,8 @@ export function payloadSource(data, unpack) {
     note(given) {
       const part = found(given, given.variant || 0);
       if (!part) return "not kept in this file";
-      if (part.kind === "top") return `strongest ${part.top} of each row`;
-      return "rounded to 8 bits";
+      if (part.kind === "top") return `only the strongest ${part.top} of each row stored, to 8 bits`;
+      return "stored to 8 bits";
     },
     async overview(given) {
       const header = chosen(data.overview, given);
@@ -127,7 +127,14 @@ export function payloadSource(data, unpack) {
       }
       return answer;
     },
-    rollout: () => Promise.reject(new SourceError("An exported page has no rollout. Open the model with `regard view` to see it.", 404)),
+    async strongest(given) {
+      const heads = scene.sites[given.site].heads;
+      const tops = await Promise.all(Array.from({ length: heads }, (_, head) => (found({ ...given, head }, given.variant || 0) ? this.top({ ...given, head }) : null)));
+      const queries = Math.max(0, ...tops.map((one) => (one ? one.keys.length : 0)));
+      const at = (list, row, rank, none) => (list && list[row] && rank < list[row].length ? list[row][rank] : none);
+      return { heads, queries, top: given.top, keyOf: (head, row, rank) => at(tops[head] && tops[head].keys, row, rank, -1), weightOf: (head, row, rank) => at(tops[head] && tops[head].weights, row, rank, 0) };
+    },
+    through: (kind) => Promise.reject(new SourceError(`An exported page has no ${kind}. Open the model with \`regard view\` to see it.`, 404)),
   };
 }
 

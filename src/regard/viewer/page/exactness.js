@@ -11,6 +11,11 @@ export function exactnessWord(site) {
   return HOW[site.how] ? site.how : "exact";
 }
 
+/** "exact weights", or "exact, stored to 8 bits" for a page that holds a copy. */
+export function exactnessText(site, note = "") {
+  return note ? `${exactnessWord(site)}, ${note}` : `${exactnessWord(site)} weights`;
+}
+
 /** What that means. */
 export function exactnessTitle(site) {
   return HOW[exactnessWord(site)];

@@ -55,7 +55,8 @@ function grouped(sort, heads, facts) {
   const names = [...groups.keys()].sort((a, b) => (a === "") - (b === ""));
   return names.map((name) => {
     const members = groups.get(name);
-    const label = sort === "cluster" && name ? `Group ${name}` : name ? name[0].toUpperCase() + name.slice(1) : "No named pattern";
+    const given = sort === "cluster" ? (facts.groups || [])[Number(name)] || `group ${name}` : name;
+    const label = given ? given[0].toUpperCase() + given.slice(1) : "No named pattern";
     const captions = (site, head) => {
       const score = ((facts.of(site, head) || {}).scores || {})[name];
       return sort === "pattern" && Number.isFinite(score) ? `${shortName(site, head)} · ${score.toFixed(2)}` : shortName(site, head);

@@ -9,6 +9,7 @@ const EVERYWHERE = [
   ["[ ]", "step before, step after"],
   ["l", "scale: logarithmic, root, linear"],
   ["t", "light, dark, as the system"],
+  ["i", "another input (live page)"],
   ["s", "save or copy"],
   ["?", "this sheet"],
   ["Esc", "close, let go"],

@@ -2,7 +2,7 @@
 
 import { h, settled } from "./dom.js";
 import { headText, keyText, rowText, seenBy, sizeOf, countText, weightText, differenceText } from "./formatting.js";
-import { exactnessTitle, exactnessWord } from "./exactness.js";
+import { exactnessText, exactnessTitle } from "./exactness.js";
 import { ground } from "./palette.js";
 import { Viewport } from "./viewport.js";
 import { glPainter } from "./gl.js";
@@ -14,6 +14,7 @@ import { listenTo } from "./gestures.js";
 import { drawLines, rgbOf } from "./lines.js";
 import { createMinimap } from "./minimap.js";
 import { createReadout } from "./readout.js";
+import { createCellNumbers } from "./cell-numbers.js";
 import { withJoinedCalls } from "./joined-calls.js";
 import { figureColors } from "./figure.js";
 import { matrixDrawing, matrixSubject, matrixTable } from "./matrix-saving.js";
@@ -48,7 +49,8 @@ function create(given) {
     viewport.settle();
     moved();
   });
-  const plot = h("div", { class: "plot", tabindex: "0", role: "application", "aria-roledescription": "zoomable matrix", data: { testid: "matrix" } }, canvas, minimap.element);
+  const numbers = createCellNumbers();
+  const plot = h("div", { class: "plot", tabindex: "0", role: "application", "aria-roledescription": "zoomable matrix", data: { testid: "matrix" } }, canvas, numbers.element, minimap.element);
   const trouble = h("div", { class: "plot-trouble", role: "alert", hidden: true });
   const area = h("div", { class: "plot-area" }, topAxis, leftAxis, plot, trouble);
   const readout = createReadout(context, (text) => live.replaceChildren(text));
@@ -102,10 +104,15 @@ function create(given) {
     if (slow && counters.count % 2) ask();
     else axes.draw(viewport, rowName, keyName, here, now.look);
     drawLines(painter, viewport, now.ratio, here, store.get(), now.lines);
+    numbers.draw(viewport, now.ratio, codeAt, palette, store.get().minus !== null);
     minimap.update(viewport);
     count(time, frame);
     report(frame);
     if (glide) ask();
+  };
+  const codeAt = (row, key) => {
+    const tile = tiles.find(0, Math.floor(key / side), Math.floor(row / side), false);
+    return tile ? tile.codes[(row % side) * tile.width + (key % side)] : null;
   };
   const count = (time, frame) => {
     if (counters.last && time - counters.last < 500) counters.longest = Math.max(counters.longest, time - counters.last);
@@ -324,17 +331,17 @@ function create(given) {
       const size = sizeOf(now.site, now.call);
       const note = source.note(store.get());
       return [
-        h("span", { class: "how", title: exactnessTitle(now.site) }, `${exactnessWord(now.site)} weights`),
+        h("span", { class: "how", title: exactnessTitle(now.site) }, exactnessText(now.site, note)),
         `${countText(size.queries)} × ${countText(size.keys)}`,
         level ? `strongest of each ${2 ** level} × ${2 ** level}` : null,
         now.sampled ? h("span", { class: "sampled", title: "Zoom in to see every row." }, "rows sampled") : null,
-        note ? h("span", { class: "sampled" }, note) : null,
-      ].filter(Boolean);
+          ].filter(Boolean);
     },
     subject: () => matrixSubject(context, now.site, now.call),
     drawing: () => matrixDrawing(context, { viewport, tiles, side, level: scenery.frame.level, site: now.site, call: now.call, table: table() }),
     table: () => matrixTable(context, { viewport, site: now.site, call: now.call }),
     destroy() {
+      readout.forget();
       cancelAnimationFrame(waiting);
       waiting = -1;
       clearTimeout(again);

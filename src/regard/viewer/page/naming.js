@@ -4,11 +4,13 @@
 import { headCount, siteName } from "./availability.js";
 import { headText } from "./formatting.js";
 
+/** What is followed through all layers. */
+export const THROUGH = new Set(["rollout", "flow"]);
 const LONGEST = 36; // characters of one part of a file name
 
-/** "layer 3 · head 5", "layer 3 · mean of 12 heads" or "rollout through all layers". `how`: head, mean or rollout. */
+/** "layer 3 · head 5", "layer 3 · mean of 12 heads" or "rollout through all layers". `how`: head, mean, rollout or flow. */
 export function whoseText(scene, { site, head, variant }, how = "head") {
-  if (how === "rollout") return "rollout through all layers";
+  if (THROUGH.has(how)) return `${how} through all layers`;
   const facts = scene.sites[site];
   return how === "mean" ? `${facts.label || facts.name} · mean of ${headCount(facts, variant)} heads` : headText(scene, site, head);
 }
@@ -19,7 +21,7 @@ export const WHOSE = Object.freeze(["model", "site", "head"]);
 /** Their contents. */
 export function whoseCells(scene, { site, head, variant }, how = "head") {
   const model = (scene.variants[variant] || {}).name || scene.title;
-  if (how === "rollout") return [model, "all layers", "rollout"];
+  if (THROUGH.has(how)) return [model, "all layers", how];
   const facts = scene.sites[site];
   return [model, siteName(facts, variant), how === "mean" ? `mean of ${headCount(facts, variant)}` : head];
 }

@@ -93,7 +93,7 @@ function create(context) {
     shown.groups = groups;
     const focused = board.contains(document.activeElement);
     if (!groups.length) fill(board, notice("No facts for this order", "The heads could not be measured. Order them by layer."));
-    else fill(board, groups.map((group) => section(group, shown.sort)));
+    else fill(board, shown.sort === "layer" ? numbers(groups) : null, groups.map((group) => section(group, shown.sort)));
     board.dataset.sort = shown.sort;
     resize();
     mark(state);
@@ -110,6 +110,12 @@ function create(context) {
     const part = group.part ? h("h2", { class: "label board-part" }, group.part) : null;
     const body = h("section", { class: sort === "layer" ? "layer" : "cluster", "aria-label": group.label }, h("h3", { class: "board-label", title: group.title || "" }, group.label, group.note ? h("small", {}, group.note) : null), h("div", { class: "heads" }, heads));
     return part ? [part, body] : body;
+  };
+
+  /** The numbers of the heads above their columns. */
+  const numbers = (groups) => {
+    const most = Math.max(0, ...groups.map((group) => group.heads.length));
+    return h("div", { class: "layer head-numbers", "aria-hidden": "true" }, h("span", { class: "board-label" }, "head"), h("div", { class: "heads" }, Array.from({ length: most }, (_, head) => h("span", { class: "head-number" }, String(head)))));
   };
 
   const resize = () => {
@@ -199,6 +205,7 @@ function create(context) {
     table: () => shown.overview && overviewTable(context, shown),
     destroy() {
       shown.asked += 1;
+      details.forget();
       watcher.disconnect();
     },
   };

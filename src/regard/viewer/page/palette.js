@@ -147,7 +147,8 @@ export function createPalette(theme, scale) {
     differenceTable: () => differenceTexture(theme()),
     paper: () => css(PAPER[theme()]),
     /** A text colour that is readable on a weight's colour. */
-    ink: (weight) => (light(color(codeOf(weight), scale(), theme())) > 0.55 ? "#16181d" : "#ffffff"),
+    ink: (weight) => inkOn(color(codeOf(weight), scale(), theme())),
+    differenceInk: (value) => inkOn(differenceColor(differenceCode(value), theme())),
     legend: (difference = false) => legend(scale(), { theme: theme(), difference }),
     weightOf,
     codeOf,
@@ -167,8 +168,11 @@ function kept(name, rgbOf) {
   return tables.get(name);
 }
 
-function light([r, g, b]) {
-  return (0.299 * r + 0.587 * g + 0.114 * b) / 255;
+/** Black or white text, whichever has more contrast as WCAG counts it. */
+function inkOn(rgb) {
+  const [r, g, b] = rgb.map((part) => (part <= 10 ? part / 3294 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  const light = 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  return (light + 0.05) / 0.05 > 1.05 / (light + 0.05) ? "#000000" : "#ffffff";
 }
 
 /** A colour between the stops of a ramp, mixed in OKLab so that lightness changes evenly. */

@@ -1,16 +1,20 @@
 // The head picker at the left: shows the current layer and head, and selects another.
 
 import { dotted, h, fill } from "./dom.js";
+import { colourByFacts, factText } from "./rail-colours.js";
 import { absence, siteName } from "./availability.js";
 import { headText } from "./formatting.js";
 
 const [NARROWEST, WIDEST, LETTER] = [46, 96, 6]; // pixels of the labels, and about of one character
 
 /** `{element, update(state)}`; one button for each head, one line for each site. */
-export function createRail({ scene, source, store }) {
+export function createRail({ scene, source, store, palette }) {
   const list = h("div", { class: "rail-grid", role: "grid", "aria-label": "Layers and heads" });
   const caption = h("p", { class: "rail-caption", "aria-live": "polite" });
-  const element = h("aside", { class: "rail", "aria-label": "Choose a head" }, h("h2", {}, "Heads"), caption, list);
+  const legend = h("div", { class: "rail-legend" });
+  const shading = h("select", { class: "rail-by", "aria-label": "Colour of the heads", data: { testid: "rail-by" }, on: { change: () => recolour() } },
+    [["", "one colour"], ["pattern", "by pattern"], ["entropy", "by entropy"]].map(([value, text]) => h("option", { value }, text)));
+  const element = h("aside", { class: "rail", "aria-label": "Choose a head" }, h("h2", {}, "Heads"), caption, list, shading, legend);
   const most = Math.max(1, ...scene.sites.map((site) => site.heads));
   list.style.setProperty("--across", String(Math.min(most, 16)));
   const cells = new Map();
@@ -20,6 +24,27 @@ export function createRail({ scene, source, store }) {
   const longest = Math.max(0, ...scene.sites.map((site) => (site.label || site.name).length));
   list.style.setProperty("--label", `${Math.round(Math.min(WIDEST, Math.max(NARROWEST, LETTER * longest)))}px`);
 
+  let facts_ = null;
+  let asked = "";
+  /** Facts are requested when a colour is chosen: measuring all heads takes a moment. */
+  const recolour = async () => {
+    const { variant: which, call } = store.get();
+    const name = `${which} ${call}`;
+    if (shading.value && asked !== name) {
+      asked = name;
+      fill(legend, "measuring the heads …");
+      facts_ = await source.facts({ variant: which, call }).catch(() => null);
+      if (asked !== name) return;
+    }
+    colourByFacts(cells, legend, shading.value, facts_, palette);
+    describe(store.get());
+  };
+  const describe = (state) => {
+    const words = facts_ && shading.value ? factText(facts_.of(state.site, state.head)) : "";
+    const site = scene.sites[state.site];
+    if (site) fill(caption, h("strong", {}, headText(scene, state.site, state.head)), h("span", { class: "rail-name" }, dotted(siteName(site, state.variant))), words ? h("span", { class: "rail-fact" }, words) : null);
+  };
+  list.append(h("div", { class: "rail-row rail-numbers", "aria-hidden": "true" }, h("span", { class: "rail-label" }), h("span", { class: "rail-heads" }, Array.from({ length: Math.min(most, 16) }, (_, head) => h("span", {}, String(head))))));
   for (const [site, facts] of scene.sites.entries()) {
     if (facts.group && facts.group !== group && scene.sites.some((other) => other.group !== facts.group)) {
       list.append(h("div", { class: "rail-group", role: "row" }, h("span", { role: "rowheader" }, facts.group)));
@@ -71,8 +96,8 @@ export function createRail({ scene, source, store }) {
         }
         current = next;
       }
-      const site = scene.sites[state.site];
-      if (site) fill(caption, h("strong", {}, headText(scene, state.site, state.head)), h("span", { class: "rail-name" }, dotted(siteName(site, state.variant))));
+      describe(state);
+      if (shading.value) recolour();
     },
   };
 }

@@ -1,5 +1,6 @@
 // Beside the matrix: the exact weight of the pair under the pointer, and the strongest of its row and column.
 
+import { createVerdict } from "./causes.js";
 import { h, fill, settled } from "./dom.js";
 import { differenceText, headText, keyText, rowText, seenBy, sizeOf, weightText } from "./formatting.js";
 
@@ -7,11 +8,13 @@ const MOST = 8;
 const REST = 90;
 
 /** `{element, show(state, cell, near), refresh()}`; `cell` is {row, key} or null, `near` a text about a coarse pixel. */
-export function createReadout({ scene, source, palette, store }, announce) {
+export function createReadout(context, announce) {
+  const { scene, source, palette, store } = context;
+  const verdict = createVerdict(context);
   const pair = h("div", { class: "readout-pair", data: { testid: "readout" } });
   const rows = h("section", {});
   const columns = h("section", {});
-  const element = h("aside", { class: "readout", "aria-label": "Weights" }, pair, rows, columns);
+  const element = h("aside", { class: "readout", "aria-label": "Weights" }, pair, rows, columns, verdict.element);
   let turn = 0;
   let known = "";
 
@@ -58,9 +61,11 @@ export function createReadout({ scene, source, palette, store }, announce) {
 
   return {
     element,
+    forget: verdict.forget,
     show(state, cell, near) {
       const site = scene.sites[state.site];
       const size = sizeOf(site, state.call);
+      verdict.show(state.site);
       if (!cell || cell.row >= size.queries || cell.key >= size.keys) {
         const nothing = `nothing ${state.site} ${state.head}`;
         if (known === nothing) return;

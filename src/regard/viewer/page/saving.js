@@ -17,7 +17,7 @@ const KINDS = [
  * A button with a menu. `shown()` gives the open view (`drawing()`, `table()`), `name()` the file name without extension;
  * `warning` is put on everything saved.
  */
-export function createSaving({ shown, name, tell, address, warning = "" }) {
+export function createSaving({ shown, name, tell, address, warning = "", captioned = (drawing) => drawing }) {
   const menu = h("div", { class: "menu", role: "menu", hidden: true, "aria-label": "Save or copy" });
   const button = h("button", { type: "button", class: "plain", "aria-haspopup": "menu", "aria-expanded": "false", data: { testid: "save" }, on: { click: () => toggle() } }, "Save");
   const element = h("div", { class: "menu-holder" }, button, menu);
@@ -30,7 +30,7 @@ export function createSaving({ shown, name, tell, address, warning = "" }) {
   async function take(kind) {
     toggle(false);
     try {
-      tell(await save(kind, shown(), name(), warning));
+      tell(await save(kind, shown(), name(), warning, captioned));
     } catch (problem) {
       tell(`Not saved: ${problem.message}`);
     }
@@ -62,7 +62,7 @@ export function createSaving({ shown, name, tell, address, warning = "" }) {
   return { element, toggle };
 }
 
-async function save(kind, view, name, warning) {
+async function save(kind, view, name, warning, captioned) {
   if (kind === "link") {
     await navigator.clipboard.writeText(location.href);
     return "Link copied.";
@@ -77,7 +77,7 @@ async function save(kind, view, name, warning) {
   }
   const plain = view.drawing && (await view.drawing());
   if (!plain) throw new Error("this view has no picture yet.");
-  const drawing = labelledDrawing(plain, warning);
+  const drawing = labelledDrawing(captioned(plain), warning);
   if (kind === "svg") return download(`${name}.svg`, new Blob([drawing.toSVG()], { type: "image/svg+xml" }));
   if (kind === "pdf") return download(`${name}.pdf`, new Blob([await drawing.toPDF()], { type: "application/pdf" }));
   const picture = await new Promise((resolve) => drawing.toCanvas(2).toBlob(resolve, "image/png"));

@@ -12,20 +12,33 @@ export class SourceError extends Error {
   }
 }
 
-/** Data from the server that served this page. */
-export function remoteSource(base = "/api/") {
-  return askingSource(async (path, query, signal) => {
-    const words = new URLSearchParams(query).toString();
+/** Data from the server that served this page; of one of its inputs, or of the newest. */
+export function remoteSource(base = "/api/", input = null) {
+  const own = input === null ? {} : { input };
+  const ask = async (path, query, signal, sent = {}) => {
+    const words = new URLSearchParams({ ...query, ...own }).toString();
     let answer;
     try {
-      answer = await fetch(`${base}${path}${words ? `?${words}` : ""}`, { signal, credentials: "same-origin" });
+      answer = await fetch(`${base}${path}${words ? `?${words}` : ""}`, { signal, credentials: "same-origin", ...sent });
     } catch (problem) {
       if (problem.name === "AbortError") throw problem;
       throw new SourceError("The server does not answer. Is `regard view` still running in its terminal?");
     }
     if (!answer.ok) throw new SourceError(await explained(answer), answer.status);
     return answer.arrayBuffer();
-  });
+  };
+  const post = (body, type) => ({ method: "POST", body, headers: { "content-type": type } });
+  const scened = async (path, query, sent) => parsed(await ask(path, query, undefined, sent));
+  return {
+    ...askingSource(ask),
+    /** The source of another input of this server. */
+    other: (number) => remoteSource(base, number),
+    /** Run the model on another input; resolves to its scene. */
+    send: (fields) => scened("input", {}, post(JSON.stringify(fields), "application/json")),
+    /** What the answer comes from: a sweep of patches, or the faithfulness of maps. */
+    cause: (question) => scened("cause", {}, post(JSON.stringify(question), "application/json")),
+    sendFile: (file, kind, text) => scened("file", { kind, name: file.name.slice(-100), ...(text ? { text } : {}) }, post(file, "application/octet-stream")),
+  };
 }
 
 /** The requests of a page over any transport: `ask(path, query, signal)` resolves to an ArrayBuffer. */
@@ -76,9 +89,15 @@ export function askingSource(ask) {
     async top(given) {
       return parsed(await ask("top", { ...about(given), top: given.top || 8 }, given.signal));
     },
-    rollout(given) {
-      const query = { ...which(given), row: given.row };
-      return kept(rows, named("rollout", query), async () => new Float32Array(await ask("rollout", query, given.signal)));
+    /** The strongest keys of each row for every head of a site: `{heads, queries, top, keyOf, weightOf}`. */
+    strongest(given) {
+      const query = { ...which(given), site: given.site, top: given.top };
+      return kept(rows, named("strongest", query), async () => readStrongest(await ask("strongest", query)));
+    },
+    /** Rollout or flow (`kind`) of one row through all layers. */
+    through(kind, given) {
+      const query = { ...which(given), row: given.row, site: given.site };
+      return kept(rows, named(kind, query), async () => new Float32Array(await ask(kind, query, given.signal)));
     },
   };
 }
@@ -142,6 +161,12 @@ export function once(f) {
     }
     return promise;
   };
+}
+
+function readStrongest(buffer) {
+  const [heads, queries, top] = new Uint32Array(buffer, 0, 3);
+  const pairs = new Float32Array(buffer, 12);
+  return { heads, queries, top, keyOf: (head, row, rank) => pairs[2 * ((head * queries + row) * top + rank)], weightOf: (head, row, rank) => pairs[2 * ((head * queries + row) * top + rank) + 1] };
 }
 
 function readTile(buffer) {

@@ -105,7 +105,7 @@ function create({ scene, source, store, palette }) {
     const site = scene.sites[state.site];
     const size = sizeOf(site, state.call);
     const rows = labelsOf(scene, a, site.rows, size.queries + (size.start || 0)).slice(size.start || 0);
-    const columns = labelsOf(scene, a, site.columns, size.keys);
+    const [columns, others] = [a, b].map((variant) => labelsOf(scene, variant, site.columns, size.keys));
     const wanted = [
       { ...where, variant: a },
       { ...where, variant: b },
@@ -132,7 +132,7 @@ function create({ scene, source, store, palette }) {
           map.show(
             found,
             index === 2 ? palette.differenceTable() : palette.table(),
-            index ? { rows: [], columns } : { rows, columns },
+            { rows: index ? [] : rows, columns: index === 1 ? others : columns },
           );
           if (state.row !== null) map.cursor(pinned());
         },

@@ -10,7 +10,7 @@ import { barList, choice, newest, optionsOf, optionsText, readout } from "./comp
 import { createText, labelsOf } from "./text.js";
 import { traced } from "./page-drawing.js";
 
-const USUAL = { how: "head", way: "from", opacity: 65, smooth: "yes" };
+const USUAL = { how: "head", way: "from", opacity: 65, smooth: "no" };
 const HOW = [
   ["head", "This head"],
   ["mean", "Mean of layer"],

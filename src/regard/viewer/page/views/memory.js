@@ -15,6 +15,8 @@ const SLOTS = [
   ["all", "All slots"],
 ];
 const ALLOWED = { slots: ["used", "all"] };
+const SLOTS_EXPLAINED = "A slot is one row of the memory: a vector that stays until it is written again. At each step a write head chooses by its weights which slots it changes, and a read head from which slots it takes what the network answers with. Steps go from left to right, slots from above.";
+const BITS = { input: "Input bits", output: "Output bits: the probability of a 1" };
 const LISTED = 3;
 const WRITTEN = 0.1; // the smallest weight that counts as writing
 
@@ -56,10 +58,15 @@ function create({ scene, source, store, palette }) {
   const parts = roles.map(part);
   const slots = Math.max(...parts.map((one) => one.slots));
   const steps = Math.max(...parts.map((one) => one.steps));
+  const { bits } = scene;
+  const shown = bits ? ["input", "output"].map((name) => ({ name, rows: bits[name], map: createMap({ title: BITS[name], testid: `bits-${name}`, height: `${Math.min(120, 14 * (bits[name][0] || []).length + 10)}px` }) })) : [];
+  const inAndOut = (name) => shown.filter((one) => one.name === name).map((one) => one.map.element);
   const maps = h(
     "div",
     { class: "stack" },
+    inAndOut("input"),
     parts.map((one) => one.map.element),
+    inAndOut("output"),
   );
   const panel = h(
     "aside",
@@ -70,6 +77,7 @@ function create({ scene, source, store, palette }) {
   const element = h(
     "div",
     { class: "sheet memory-view" },
+    h("p", { class: "quiet", data: { trace: "skip" } }, SLOTS_EXPLAINED),
     controls,
     said.element,
     h("div", { class: "split" }, maps, panel),
@@ -164,6 +172,13 @@ function create({ scene, source, store, palette }) {
         rows: order.map((slot) => rows[slot]),
         columns: one === parts[0] ? columns : [],
       });
+    }
+    // Labels as wide as those of the slots, so that steps lie below each other.
+    const widest = Math.max(...order.map((slot) => tokenText(names(parts[0]).slots[slot], 16).length));
+    for (const one of shown) {
+      const width = (one.rows[0] || []).length;
+      const lines = Array.from({ length: width }, (_, bit) => Float32Array.from(one.rows, (row) => row[bit]));
+      one.map.show(mapOfRows(lines, one.rows.length, palette.codeOf), palette.table(), { rows: lines.map((_, bit) => `bit ${bit}`.padStart(widest, "\u2007")), columns: [] });
     }
     look();
   }

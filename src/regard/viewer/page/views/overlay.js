@@ -22,14 +22,14 @@ export function createOverlay({ image, palette, onEnter = () => {}, onPick = () 
   });
   const grid = h("div", {
     class: "overlay-grid",
-    role: "grid",
+    role: "listbox",
     "aria-label": "Patches",
     style: { gridTemplateColumns: `repeat(${image.columns}, 1fr)`, gridTemplateRows: `repeat(${image.rows}, 1fr)` },
   });
   const patches = Array.from({ length: count }, (_, index) =>
     h("div", {
       class: "patch",
-      role: "gridcell",
+      role: "option",
       tabindex: index ? -1 : 0,
       "aria-label": patchText(image, index),
       data: { testid: `patch-${index}` },
@@ -49,7 +49,7 @@ export function createOverlay({ image, palette, onEnter = () => {}, onPick = () 
   let chosen = null;
   let stop = 0;
   let present = null;
-  let looks = { opacity: 0.65, smooth: true };
+  let looks = { opacity: 0.65, smooth: false };
   on("pointerover", onEnter);
   on("click", onPick);
   on("focusin", (index) => {
@@ -108,6 +108,10 @@ export function createOverlay({ image, palette, onEnter = () => {}, onPick = () 
     legend() {
       const bar = h("canvas", { class: "legend-bar", width: 200, height: 1, "aria-hidden": "true" });
       const brush = bar.getContext("2d");
+      // As on the picture: the colours lie over grey with the same opacity.
+      brush.fillStyle = "rgb(128, 128, 128)";
+      brush.fillRect(0, 0, 200, 1);
+      brush.globalAlpha = looks.opacity;
       for (let x = 0; x < 200; x += 1) {
         brush.fillStyle = `rgb(${barColor(x / 199, "linear", "dark").join(", ")})`;
         brush.fillRect(x, 0, 1, 1);

@@ -214,6 +214,7 @@ function flattened(element) {
     const at = part.getBoundingClientRect();
     if (!at.width || (part.tagName === "IMG" && !part.complete)) continue;
     paint.globalAlpha = Number(looks.opacity);
+    paint.filter = looks.filter;
     paint.imageSmoothingEnabled = looks.imageRendering !== "pixelated";
     paint.drawImage(
       part,

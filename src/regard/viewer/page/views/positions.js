@@ -3,6 +3,7 @@
 // views use positions, and this file finds call and row.
 
 import { headCount } from "../availability.js";
+import { THROUGH } from "../naming.js";
 import { sizeOf } from "../formatting.js";
 
 const MOST_REQUESTS = 600;
@@ -41,9 +42,9 @@ export function choosing(site, position) {
   return { row: found.row, call: site.calls.length > 1 ? found.call : -1 };
 }
 
-/** Weights of one position over the keys. `how`: "head", "mean" (of the layer's heads) or "rollout". */
+/** Weights of one position over the keys. `how`: "head", "mean" (of the layer's heads), "rollout" or "flow". */
 export async function weightsFrom(source, scene, where, position, how = "head") {
-  if (how === "rollout") return source.rollout({ variant: where.variant, row: position });
+  if (THROUGH.has(how)) return source.through(how, { variant: where.variant, row: position, site: where.site });
   const site = scene.sites[where.site];
   const found = positionsOf(site)[position];
   if (!found) return null;
@@ -64,7 +65,7 @@ export async function allRows(source, scene, where, how = "head") {
 
 /** Weights of every query position for one key; null where there are none. */
 export async function weightsTo(source, scene, where, key, how = "head") {
-  if (how === "rollout") return null;
+  if (THROUGH.has(how)) return null;
   const site = scene.sites[where.site];
   const heads = headsOf(site, where, how);
   if (heads.length * site.calls.length > MOST_REQUESTS) return null;

@@ -2,19 +2,22 @@
 
 import { h, fill } from "../dom.js";
 import { headCount } from "../availability.js";
-import { WHOSE, whoseCells, whoseText } from "../naming.js";
+import { createVerdict } from "../causes.js";
+import { THROUGH, WHOSE, whoseCells, whoseText } from "../naming.js";
 import { tokenText, weightText } from "../formatting.js";
 import { createHeads } from "./heads.js";
 import { barList, choice, newest, optionsOf, optionsText, readout } from "./components.js";
 import { choosing, extentOf, positionsOf, positionOf, spreadOf, strongest, weightsFrom, weightsTo } from "./positions.js";
 import { createSides } from "./sequences.js";
+import { createTokenEdit } from "./token-edit.js";
 import { traced } from "./page-drawing.js";
 
 const USUAL = { how: "head", show: "both" };
 const HOW = [
   ["head", "This head", "The weights of the chosen head"],
   ["mean", "Mean of layer", "The mean over all heads of the layer"],
-  ["rollout", "Rollout", "Attention followed through all layers, residual paths included"],
+  ["rollout", "Rollout", "How much of each input is in this position after all layers, residual paths included"],
+  ["flow", "Flow", "The largest flow from this position to each input through all layers"],
 ];
 const SHOW = [
   ["both", "Both"],
@@ -35,8 +38,9 @@ export const tokensView = {
     ["Tab", "into the text"],
     ["← → ↑ ↓", "in the text: token by token"],
     ["Enter", "pin or let go"],
-    ["m", "head, mean of layer, rollout"],
+    ["m", "head, mean of layer, rollout, flow"],
     ["d", "both, attends to, attended by"],
+    ["e", "change the pinned token (live page)"],
   ],
   available: (scene) => scene.sites.some((site) => textual(site.rows) || textual(site.columns)),
   create,
@@ -46,7 +50,9 @@ function textual(kind) {
   return kind === "tokens" || kind === "targets" || kind === "read";
 }
 
-function create({ scene, source, store, palette }) {
+function create(context) {
+  const { scene, source, store, palette, input } = context;
+  const verdict = createVerdict(context);
   const ask = newest();
   const options = () => optionsOf(store.get().v, USUAL, ALLOWED);
   const worded = (patch) => ({ v: optionsText({ ...options(), ...patch }, USUAL) });
@@ -65,16 +71,17 @@ function create({ scene, source, store, palette }) {
   });
   const from = barList({ title: "Attends to", testid: "attends-to", css: palette.css });
   const to = barList({ title: "Attended by", testid: "attended-by", css: palette.css });
+  const edit = createTokenEdit(input);
   const controls = h("div", { class: "controls", data: { trace: "skip" } }, how.element, show.element);
   const element = h(
     "div",
     { class: "sheet tokens-view" },
-    h("div", { class: "sheet-top", data: { trace: "bare" } }, controls, said.element, strips),
+    h("div", { class: "sheet-top", data: { trace: "bare" } }, controls, said.element, h("div", { data: { trace: "skip" } }, edit.element), strips),
     h(
       "div",
       { class: "split" },
       h("div", { class: "texts" }, texts, heads.element),
-      h("aside", { class: "panel" }, from.element, to.element),
+      h("aside", { class: "panel" }, from.element, to.element, verdict.element),
     ),
   );
   let state = store.get();
@@ -89,6 +96,11 @@ function create({ scene, source, store, palette }) {
     fill(strips, sides.strips);
     // Show a default token from the start, without pinning it.
     hovered = { side: "row", index: sides.telling() };
+  }
+
+  /** Whether layers can be followed: from tokens to tokens, or through a decoder into its encoder. */
+  function followed() {
+    return sides.self || (site.cross && scene.sites.some((other) => other.group === "decoder"));
   }
 
   function pinned() {
@@ -138,7 +150,7 @@ function create({ scene, source, store, palette }) {
   function look() {
     const at = pinned() || hovered;
     const wanted = options().how;
-    const mode = wanted === "rollout" && !sides.self ? "head" : wanted;
+    const mode = THROUGH.has(wanted) && !followed() ? "head" : wanted;
     const asked = state;
     sides.choose(at, Boolean(pinned()));
     const given = () => (sides.self || at.side === "row" ? weightsFrom(source, scene, asked, at.index, mode) : null);
@@ -166,10 +178,12 @@ function create({ scene, source, store, palette }) {
     const unasked = at.side === "row" && !positionsOf(site)[at.index];
     sides.show(given, taken, at);
     list(from, given, "key", unasked ? "This token was generated last, so it is not a query yet." : "");
-    list(to, taken, "row", mode === "rollout" ? "Rollout goes only from a token back to the input." : "");
+    list(to, taken, "row", THROUGH.has(mode) ? "Followed from a token back to the input; there is no other way." : "");
     from.element.hidden = way === "to" || (!sides.self && at.side === "key");
     to.element.hidden = way === "from" || (!sides.self && at.side === "row");
     said.say(summary());
+    const held = pinned();
+    edit.show(held ? site[held.side === "row" ? "rows" : "columns"] : "", held ? sides[held.side].labels : [], held ? held.index : null);
     if (found.from && extentOf(site).keys <= BRIEF) heads.look(state, state.site, at.index, sides.key.labels, "token");
     else heads.hide();
   }
@@ -214,9 +228,10 @@ function create({ scene, source, store, palette }) {
       site = scene.sites[state.site];
       const retold = changed.has("variant") && scene.variants.some((variant) => variant.tokens);
       if (!sides || retold || !alike(old, site)) build();
+      verdict.show(state.site);
       how.set(options().how);
       how.enable("mean", headCount(site, state.variant) > 1);
-      how.enable("rollout", sides.self && !source.embedded);
+      for (const name of THROUGH) how.enable(name, followed() && !source.embedded);
       show.set(options().show);
       if (changed.has("theme") || changed.has("scale")) sides.repaint();
       look();
@@ -226,6 +241,7 @@ function create({ scene, source, store, palette }) {
       const turned = (name) => ALLOWED[name][(ALLOWED[name].indexOf(options()[name]) + 1) % ALLOWED[name].length];
       if (event.key === "m") set({ how: turned("how") });
       else if (event.key === "d") set({ show: turned("show") });
+      else if (event.key === "e") edit.focus();
       else if (event.key === "[" || event.key === "]") step(event.key === "[" ? -1 : 1);
       else if (event.key === "Escape" && pinned()) store.set({ row: null, key: null });
       else return false;
@@ -254,6 +270,7 @@ function create({ scene, source, store, palette }) {
     destroy() {
       ask.forget();
       heads.forget();
+      verdict.forget();
     },
   };
 }

@@ -1,0 +1,73 @@
+"""`regard export`: the model of a run as a file that other programs run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from regard.cli.common.terminal import printable, tell
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+    from regard.cli.common.parser import Parser
+
+SUMMARY = "Write a trained model for other programs (ONNX, torch.export), and check that it answers the same."
+EXAMPLES = (
+    "regard export runs/dates-1 --to onnx",
+    "regard export runs/digits-1 --to torch --out digits.pt2 --checkpoint last --json",
+)
+
+FAILED = 1
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
+    )
+    form = "onnx: any runtime for ONNX; torch: a program of torch.export, which needs torch but not regard"
+    parser.add_argument("--to", choices=["onnx", "torch"], default="onnx", help=form)
+    out = "the file to write (default: model.onnx or model.pt2 in the run's folder); a .json beside it describes it"
+    parser.add_argument("--out", type=str, metavar="FILE", help=out)
+    parser.add_argument(
+        "--checkpoint", type=str, metavar="NAME", help="best (the default), last, or the name or step of one"
+    )
+    data = "examples to trace and check with, instead of the run's own files"
+    parser.add_argument("--data", type=str, metavar="PATH", help=data)
+    parser.add_argument("--json", action="store_true", help="what was written, as JSON on stdout")
+
+
+def run(options: Namespace) -> int:
+    """Export. 0; 2 for a wrong call or a model that cannot be expressed; 1 if the file answers otherwise."""
+    from regard.training.exporting.export import ExportDiffers, export_run
+    from regard.training.run_folder.checkpoints import Damaged
+
+    try:
+        found = export_run(
+            options.run, options.to, options.out, checkpoint=options.checkpoint, data=options.data, tell=tell
+        )
+    except (ExportDiffers, Damaged) as trouble:
+        tell(f"regard export: {trouble}")
+        return FAILED
+    if options.json:
+        print(json.dumps(found.to_dict(), ensure_ascii=False))
+        return 0
+    print(printable(f"file: {found.path}"))
+    print(printable(f"description: {found.description}"))
+    for name, facts in found.inputs.items():
+        print(printable(f"input {name}: {facts['dtype']} {_shape(facts['shape'])}"))
+    for name, shape in found.outputs.items():
+        print(printable(f"output {name}: {_shape(shape)} for {_shape(found.batches[0])}"))
+    if found.operators is not None:
+        print(f"operators: {found.operators} kinds, all of ONNX's own set")
+    sizes = ", ".join(_shape(shape) for shape in found.batches)
+    print(
+        f"checked: batches {sizes}: differs by at most {found.largest_difference:.1g} of the largest output"
+    )
+    return 0
+
+
+def _shape(shape: Sequence[int | str]) -> str:
+    return "(" + ", ".join(str(size) for size in shape) + ")"

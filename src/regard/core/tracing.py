@@ -1,0 +1,54 @@
+"""What the core asks while torch traces it: constants of a trace, and whether only torch's own operators may be used.
+
+An operator of regard (`regard::tiled`, …) is unknown outside of Python. While a model is exported to ONNX, or traced
+inside `standard_operators()`, everything runs by its formula in plain torch instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import torch
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_ASKED: ContextVar[bool] = ContextVar("standard_operators", default=False)
+
+
+def constant_when_traced(function: Function) -> Function:
+    """Let `torch.compile` call `function` while tracing and treat its result as a constant.
+
+    The same as torch.compiler.assume_constant_result, which would import the compiler only to set this attribute.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@contextmanager
+def standard_operators() -> Iterator[None]:
+    """What is traced inside (`torch.export.export`) uses none of regard's operators, so that it runs without regard.
+
+    `torch.onnx.export` does not need it.
+    """
+    token = _ASKED.set(True)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+def only_standard_operators() -> bool:
+    """Whether torch traces for other programs, where regard's own operators are unknown."""
+    return (torch.compiler.is_compiling() or torch._C._is_tracing()) and _asked()
+
+
+def exporting() -> bool:
+    """Whether `torch.export` traces, whose one graph serves every length: it must not depend on a length's value."""
+    return torch.compiler.is_exporting() or only_standard_operators()
+
+
+@constant_when_traced
+def _asked() -> bool:
+    return _ASKED.get() or torch.onnx.is_in_onnx_export()

@@ -1,0 +1,186 @@
+"""How a kernel is launched: the one place that knows.
+
+Triton inspects every argument of every launch, which for our kernels takes longer than many of them run. Here the first
+launch of a kernel goes through Triton; later ones call Triton's own C function with the arguments that Triton passed to
+it (`raw_launches.py`). Where that is not possible every launch goes through Triton, and `refusal` says why.
+
+- `Launch` repeats one launch whose arguments stay the same, but for some tensors.
+- `launch` runs a kernel whose numbers change as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from regard.implementations.triton.block_sizes import INTERPRETED
+from regard.implementations.triton.raw_launches import (
+    STREAM,
+    RawLaunch,
+    addresses,
+    refusal,
+    watched,
+    with_base,
+)
+
+Grid = tuple[int, int, int]
+
+
+@lru_cache(maxsize=64)
+def processors(device: torch.device) -> int:
+    """How many programs the device runs at once; a small number in the interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+_HERE: AbstractContextManager[Any] = nullcontext()
+_MOST_MAPS = 512
+_KNOWN: dict[Any, RawLaunch] = {}
+_MOST_KNOWN = 4096
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
+    """A context in which the device of a tensor is the current one, as a launch requires."""
+    if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
+        return _HERE
+    return torch.cuda.device(tensor.device)
+
+
+class Launch:
+    """A kernel with all its arguments, of which some are tensors that change from call to call.
+
+    Those are not kept. A caller makes one object for each alignment of its tensors, since code is compiled for it.
+    """
+
+    def __init__(
+        self, kernel: Any, grid: Grid, arguments: dict[str, Any], changing: Sequence[str],
+        also: dict[str, str] | None = None, repeats: bool = True,
+    ) -> None:  # fmt: skip
+        """`changing` names the tensors to pass in each call, in order; `repeats=False`: Triton makes every launch.
+
+        `also`: further arguments that take the same tensor as one of those.
+        """
+        self.kernel, self.grid, self.repeats = kernel, grid, repeats and not INTERPRETED
+        order = list(changing)
+        # Each argument that changes: its name, its tensor's index, and its descriptor, where it is one.
+        self.gaps: list[tuple[str, int, TensorDescriptor | None]] = []
+        for name, source in {**{name: name for name in order}, **(also or {})}.items():
+            given = arguments[name]
+            pattern = with_base(given, None) if isinstance(given, TensorDescriptor) else None
+            self.gaps.append((name, order.index(source), pattern))
+            arguments[name] = None
+        self.arguments = arguments
+        self.raw: RawLaunch | None = None
+        self.complete: list[Any] = []  # what the C function takes, with gaps
+        self.places: list[
+            tuple[int, int, dict[int, Any] | None]
+        ] = []  # tensor, its place there, tensor maps by address
+
+    def __call__(self, *tensors: Any) -> None:
+        """Launch it with these tensors, or tuples of tensors, on the current stream of the current device, theirs."""
+        raw = self.raw
+        if raw is None or watched():
+            self._launch_by_triton(tensors)
+            return
+        arguments = self.complete.copy()
+        arguments[STREAM] = torch._C._cuda_getCurrentRawStream(tensors[0].get_device())
+        for index, place, maps in self.places:
+            tensor = tensors[index]
+            if type(tensor) is tuple:
+                arguments[place] = tuple([part.data_ptr() for part in tensor])
+                continue
+            address = tensor.data_ptr()
+            if maps is None:
+                arguments[place] = address
+            else:
+                found = maps.get(address)
+                arguments[place] = self._map_of(tensor, place, maps) if found is None else found
+        raw.call(arguments)
+
+    def _launch_by_triton(self, tensors: tuple[Any, ...]) -> None:
+        given = dict(self.arguments)
+        for name, index, pattern in self.gaps:
+            given[name] = tensors[index] if pattern is None else with_base(pattern, tensors[index])
+        compiled = self.kernel[self.grid](**given)
+        if not self.repeats or self.raw is not None or refusal(tensors[0].device) is not None:
+            return
+        names = self.kernel.arg_names
+        raw = RawLaunch.of(
+            compiled, [given[name] for name in names], [names.index(gap[0]) for gap in self.gaps]
+        )
+        if raw is None:
+            self.repeats = False
+            return
+        begin = len(raw.head)
+        self.complete = [*self.grid, 0, *raw.head[STREAM + 1 :], *raw.values]
+        self.places = [
+            (index, begin + place, None if pattern is None or not raw.has_maps else {})
+            for place, (_, index, pattern) in zip(raw.places, self.gaps, strict=True)
+        ]
+        self.raw = raw  # last: another thread may be reading
+
+    def _map_of(self, tensor: Tensor, place: int, maps: dict[int, Any]) -> Any:
+        """The tensor map of a tensor at an address that is new, or was forgotten."""
+        assert self.raw is not None
+        found = self.raw.map_of(place - len(self.raw.head), tensor)
+        if len(maps) >= _MOST_MAPS:
+            maps.clear()
+        maps[tensor.data_ptr()] = found
+        return found
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *values: Any, key: Any = None, **named: Any) -> None:
+    """Launch a kernel with arguments in order and by name, and the compiler's options; the first is a tensor.
+
+    `key` contains everything that the compiled code depends on, besides the kernel, the device and the options; without
+    one it is found from the arguments.
+    """
+    if INTERPRETED:
+        kernel[grid](*values, **named)
+        return
+    names = kernel.arg_names
+    if len(values) < len(names):
+        values = (*values, *[named.pop(name) for name in names[len(values) :]])
+    x, y, z = (*grid, 1, 1)[:3]
+    device = values[0].get_device()
+    if device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            launch(kernel, grid, *values, key=key, **named)
+        return
+    # A kernel's own hash is that of its source.
+    key = (id(kernel), device, tuple(named.items()), _kinds(kernel, values) if key is None else key)
+    raw = _KNOWN.get(key)
+    if raw is not None and not watched():
+        raw.launch((x, y, z), torch._C._cuda_getCurrentRawStream(device), addresses(values))
+        return
+    compiled = kernel[grid](*values, **named)
+    if raw is None and refusal(values[0].device) is None:
+        found = RawLaunch.of(compiled, list(values), range(len(values)))
+        if found is not None and found.places == list(range(len(values))):
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[key] = found
+
+
+def _kinds(kernel: Any, values: Sequence[Any]) -> tuple[Any, ...]:
+    """What Triton compiles a kernel for: dtypes and alignments, small facts about whole numbers, constants."""
+    return tuple([
+        value if parameter.is_constexpr else _kind(value, parameter.do_not_specialize)
+        for parameter, value in zip(kernel.params, values, strict=True)
+    ])  # fmt: skip
+
+
+def _kind(value: Any, plain: bool) -> Any:
+    if isinstance(value, Tensor):
+        return value.dtype, value.data_ptr() % 16 == 0
+    if type(value) is int:
+        wide = not -(2**31) <= value < 2**31
+        return wide if plain else (wide, value == 1, value % 16 == 0)
+    if type(value) is tuple:
+        return tuple([_kind(part, False) for part in value])  # inside of tuples Triton looks at every number
+    return type(value)

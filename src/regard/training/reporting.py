@@ -1,0 +1,183 @@
+"""Metrics for other programs: TensorBoard, Weights & Biases, MLflow, trackio (`--report-to`, several joined by commas).
+
+metrics.jsonl is the record of a run; what is reported is a copy of it. So an error of a reporter is told once and the
+run continues without it. Without an account or a server, each of them writes into the run's folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from regard.errors import BadValue
+
+TRAINING = ("loss", "lr", "grad_norm", "steps_per_second", "tokens", "epoch")
+PROJECT = "regard"
+
+
+class Reporter(Protocol):
+    """Where metrics go."""
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        """Report the metrics of a step, by names such as `train/loss`."""
+
+    def close(self) -> None:
+        """Write out what is left."""
+
+
+class TensorBoard:
+    """Event files in `tensorboard/` of the run's folder."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], after: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # On resume, steps after the checkpoint are repeated; what was written of them is hidden.
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=after + 1 if after else None)
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WeightsAndBiases:
+    """A run of the project `regard`, offline in `wandb/` of the run's folder unless the user is logged in."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], after: int) -> None:
+        import wandb
+
+        mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.api.api_key else "offline")
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT), name=folder.name, dir=str(folder), mode=mode,
+            config=dict(settings), reinit="create_new",
+        )  # fmt: skip
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        self.run.log(metrics, step=step)
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+class MLflow:
+    """A run of the experiment `regard`, at MLFLOW_TRACKING_URI or in `mlflow/` of the run's folder."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], after: int) -> None:
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if uri is None:  # a folder needs no server and no database; MLflow asks to confirm that
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = (folder / "mlflow").absolute().as_uri()
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(uri)
+        found = self.client.get_experiment_by_name(PROJECT)
+        experiment = self.client.create_experiment(PROJECT) if found is None else found.experiment_id
+        self.run = self.client.create_run(experiment, run_name=folder.name).info.run_id
+        for name, value in settings.items():
+            self.client.log_param(self.run, name, str(value)[:500])
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self.client.log_metric(self.run, name, value, step=step)
+
+    def close(self) -> None:
+        self.client.set_terminated(self.run)
+
+
+class Trackio:
+    """A run of the project `regard` in trackio's own folder (TRACKIO_DIR), or in `trackio/` of the run's folder."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], after: int) -> None:
+        os.environ.setdefault("TRACKIO_DIR", str((folder / "trackio").absolute()))  # read when it is imported
+        import trackio
+
+        self.trackio = trackio
+        options = {name: str(value) for name, value in settings.items()}
+        trackio.init(project=PROJECT, name=folder.name, config=options, resume="allow", embed=False)
+
+    def write(self, metrics: dict[str, float], step: int) -> None:
+        self.trackio.log(metrics, step=step)
+
+    def close(self) -> None:
+        self.trackio.finish()
+
+
+# name: the package that is imported, the class
+REPORTERS: dict[str, tuple[str, Callable[[Path, Mapping[str, Any], int], Reporter]]] = {
+    "tensorboard": ("tensorboard", TensorBoard),
+    "wandb": ("wandb", WeightsAndBiases),
+    "mlflow": ("mlflow", MLflow),
+    "trackio": ("trackio", Trackio),
+}
+
+
+def reporters(names: str | None) -> list[str]:
+    """The reporters that a setting names."""
+    return [] if names is None else names.split(",")
+
+
+def check_installed(names: str | None) -> None:
+    """Raise if the package of a reporter is missing."""
+    for name in reporters(names):
+        if find_spec(REPORTERS[name][0]) is None:
+            raise BadValue(f'report_to: {name} is not installed here. Try pip install "regard[{name}]".')
+
+
+class Reports:
+    """All reporters of a run. One that raises is left out from there on."""
+
+    def __init__(
+        self,
+        names: str | None,
+        folder: Path,
+        settings: Mapping[str, Any],
+        after: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.tell = tell
+        self.open: dict[str, Reporter] = {}
+        for name in reporters(names):
+            with _Guard(self, name):
+                self.open[name] = REPORTERS[name][1](folder, settings, after)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Report one record of metrics.jsonl."""
+        if not self.open:
+            return
+        numbers = {f"train/{name}": record[name] for name in TRAINING if record.get(name) is not None}
+        validation = record.get("validation", {})
+        numbers |= {f"validation/{name}": value for name, value in validation.items() if value is not None}
+        for name in list(self.open):
+            with _Guard(self, name):
+                self.open[name].write(numbers, record["step"])
+
+    def close(self) -> None:
+        """Close all of them."""
+        for name in list(self.open):
+            with _Guard(self, name):
+                self.open[name].close()
+
+
+class _Guard:
+    """Leave a reporter out if it raises, and say so."""
+
+    def __init__(self, reports: Reports, name: str) -> None:
+        self.reports, self.name = reports, name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if error is None or not isinstance(error, Exception):
+            return False
+        self.reports.open.pop(self.name, None)
+        self.reports.tell(
+            f"report_to: {self.name} failed and gets no further metrics ({type(error).__name__}: {str(error)[:300]}). "
+            "The run goes on; metrics.jsonl has everything."
+        )
+        return True
