@@ -110,7 +110,9 @@ class SentenceMemory(Memory):
         super().__init__()
         options.refuse_for_sentences("width", "norm", "modulated")
         if not options.layers and options.num_heads is not None:
-            raise BadValue(f"num_heads: sentences attend in layers only, got layers={options.layers}. Set layers.")
+            raise BadValue(
+                f"num_heads: sentences attend in layers only, got layers={options.layers}. Set layers."
+            )
         self.dim, self.hops, self.options = dim, hops, options
         self.reads_question = options.adjacent
         sets = options.sets(hops)

@@ -68,6 +68,7 @@ class RelatedSentences(Memory):
         self.rounds = Rounds(dim, rounds, heads, options.dropout)
         self.norm = nn.LayerNorm(dim)
         self.widen = nn.Linear(dim, options.sets(hops) * dim)
+        nn.init.normal_(self.widen.weight, std=1 / dim)  # normalised rows then score about 1 in the first hop
 
     def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         question = self.words(asked.data) + self.ages.weight[self.asked]
