@@ -28,6 +28,12 @@ def next_token(logits: Tensor, piece: Piece) -> Answer:
     return {"text": f"next {names[0]} {percent(float(shares[0]))}", "others": others}
 
 
+def hidden_places(ids: Sequence[int], blank: int | None) -> list[tuple[int, str]]:
+    """Where tokens are hidden, in words."""
+    places = [number for number, token in enumerate(ids) if token == blank]
+    return [(number, f"hidden token {count}") for count, number in enumerate(places, 1)]
+
+
 def hidden_tokens(logits: Tensor, ids: Sequence[int], blank: int | None, piece: Piece) -> Answer | None:
     """The most likely token at each blank, from logits (tokens, vocabulary); None where nothing is hidden."""
     places = [number for number, token in enumerate(ids) if token == blank]

@@ -77,7 +77,9 @@ def _with_input(loaded: Loaded, options: ViewOptions) -> OpenedModel:
         reopen=partial(_with_input, loaded),
     )  # fmt: skip
     _give_writer(made, loaded, batch)
-    made.answer, made.bits = _answer(task, batch), _bits(task, batch)
+    made.answer, made.bits, made.piece = _answer(task, batch), _bits(task, batch), _piece(task)
+    if isinstance(task.problem.answer, HiddenTokens) and ids is not None:
+        made.places = predictions.hidden_places(ids, task.problem.answer.blank)
     if two_sides and options.generate is None:
         batch = _with_target(loaded, batch, options, made, shown)
         made.run = lambda: loaded.model(batch)
@@ -89,13 +91,18 @@ def _with_input(loaded: Loaded, options: ViewOptions) -> OpenedModel:
     return made
 
 
+def _piece(task: Task) -> Callable[[int], str]:
+    """The text of a class or token that a task answers with."""
+    if isinstance(task.problem.answer, Writes | NextToken | HiddenTokens):
+        return lambda token: task.output_pieces([token])[0]
+    return lambda label: task.decode([label])
+
+
 def _answer(task: Task, batch: Batch) -> Callable[[Any], classification.Answer | None]:
     """How to read the answer from a model's outputs: a class, a written text, the next token, or hidden ones."""
     answer: Any = task.problem.answer
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else []
-
-    def piece(token: int) -> str:
-        return task.output_pieces([token])[0]
+    piece = _piece(task)
 
     def read(outputs: Any) -> classification.Answer | None:
         found = classification.of_run(task)(outputs)
@@ -227,6 +234,7 @@ def _with_target(
     pieces = task.output_pieces(ids)
     start = task.output_pieces([answer.start])
     made.labels = {**made.labels, "targets": pieces, "read": [*start, *pieces[:-1]]}
+    made.places = list(enumerate(pieces))
     made.input += f" → “{task.decode(ids)}”"
     return batch.answered(torch.tensor([ids], device=loaded.device))
 
