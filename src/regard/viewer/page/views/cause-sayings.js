@@ -61,7 +61,7 @@ export function contributionSection({ scene, store, palette, causes }) {
     parts.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
     list.show(parts.slice(0, LISTED).map((part) => ({ text: part.name, weight: part.value, number: signed(part.value.toFixed(2)), ...(part.site === null ? {} : { onPick: () => open(part.site, part.head) }) })), "what the part adds to the logit");
     return [
-      h("p", { class: "said" }, `${result.measured}: ${signed(result.logit.toFixed(3))} = all parts + bias ${signed(result.bias.toFixed(3))}, up to ${Math.abs(result.gap).toExponential(0).replace("e-", "e−")} of rounding${result.unfrozen.length ? `; not held as it was: ${result.unfrozen.join(", ")}` : ""}`),
+      h("p", { class: "said" }, `${result.measured}: ${sumText(result)}${result.unfrozen.length ? `; not held as it was: ${result.unfrozen.join(", ")}` : ""}`),
       h("div", { class: "cause-pair" }, heat, list.element),
     ];
   };
@@ -78,6 +78,15 @@ export function contributionSection({ scene, store, palette, causes }) {
       return result ? { head: ["part", "logit"], rows: partsOf(scene, result).map((part) => [part.name, part.value]) } : null;
     },
   };
+}
+
+const ROUNDING = 0.01; // the share of a logit up to which a gap is rounding
+
+/** How the parts add up: to the logit up to rounding, or not. */
+function sumText({ logit, bias, gap }) {
+  const whole = signed(logit.toFixed(3));
+  if (Math.abs(gap) > ROUNDING * Math.max(1, Math.abs(logit))) return `${whole}. The parts and the bias do not add up to it: ${signed(gap.toPrecision(2))} is missing, since this model passes on what heads write by more than sums`;
+  return `${whole} = all parts + bias ${signed(bias.toFixed(3))}, up to ${Math.abs(gap).toExponential(0).replace("e-", "e−")} of rounding`;
 }
 
 function partsOf(scene, result) {
