@@ -155,7 +155,9 @@ def test_layers_heads_and_inputs_are_asked_what_they_did(page, page_models):
     assert "Completeness gap of integrated gradients" in page.get_by_test_id("completeness").inner_text()
     assert "Rank correlation" in page.get_by_test_id("inputs").inner_text()
     rows = saved(page, "csv").decode().splitlines()
-    assert rows[0] == "part,logit" and len(rows) == 1 + 2 * 4 + 3  # heads; the rest of two layers; the embedding
+    assert (
+        rows[0] == "part,logit" and len(rows) == 1 + 2 * 4 + 3
+    )  # heads; the rest of two layers; the embedding
 
 
 def test_a_researcher_finds_the_heads_that_matter_shows_it_and_saves_the_figure(page, page_models):
@@ -165,7 +167,9 @@ def test_a_researcher_finds_the_heads_that_matter_shows_it_and_saves_the_figure(
     typed(page, girl)
     assert "“ she”" in page.get_by_test_id("answer").inner_text()
     page.get_by_test_id("tab-causes").click()
-    page.get_by_test_id("against").fill(girl.replace("girl", "boy").replace("Lily", "Tim").replace("She", "He"))
+    page.get_by_test_id("against").fill(
+        girl.replace("girl", "boy").replace("Lily", "Tim").replace("She", "He")
+    )
     page.get_by_test_id("patch").click()
     first = page.get_by_test_id("largest").locator("button").first
     first.wait_for()
@@ -198,5 +202,7 @@ def test_a_saved_figure_of_causes_holds_what_its_table_scrolls_to(page, page_mod
     root = ElementTree.fromstring(saved(page, "svg"))
     texts = [element for element in root.iter() if (element.text or "").strip()]
     right = max(float(element.get("x", 0)) for element in texts)
-    assert right > 400 and float(root.get("width").removesuffix("px")) > right  # wider than the window, not cut
+    assert (
+        right > 400 and float(root.get("width").removesuffix("px")) > right
+    )  # wider than the window, not cut
     assert not page.evaluate("() => document.querySelector('.tracing')")

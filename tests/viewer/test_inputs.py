@@ -238,7 +238,7 @@ def test_what_layers_and_heads_say_is_answered_for_the_shown_input(folders):
     assert scene["says"] and scene["places"] == []
     model = transformers.GPT2LMHeadModel.from_pretrained(folders("gpt2")).eval()
     ids = transformers.AutoTokenizer.from_pretrained(folders("gpt2"))(scene["text"], return_tensors="pt")
-    with torch.no_grad(), regard.observe(model) as seen:
+    with torch.no_grad():
         logits = model(**ids).logits[0]
     lens = visitor.send("/api/cause?input=0", fields(by="lens")).json
     assert lens["sites"] == [None, 0, 1]
@@ -264,7 +264,9 @@ def test_an_answer_at_several_places_is_asked_about_one_of_them(folders):
     first = visitor.send("/api/cause", fields(by="contributions")).json
     assert first == found[0] != found[1]
     lens = visitor.send("/api/cause", fields(by="lens")).json
-    assert lens["tokens"][1:] == ["a", "dog"][: len(lens["tokens"]) - 1]  # what the decoder read, not its source
+    assert (
+        lens["tokens"][1:] == ["a", "dog"][: len(lens["tokens"]) - 1]
+    )  # what the decoder read, not its source
 
 
 def test_a_hidden_token_is_the_place_that_is_asked_about(folders):

@@ -124,6 +124,10 @@ def logit_lens(
     steps |= {
         name: rows for name, rows in recording.layers.items() if rows.shape == recording.layers[final].shape
     }
+    if len(steps) < 2:
+        raise Unsupported(
+            "layers: no two layers of this model give rows of one shape, so none can be left out."
+        )
     names = list(steps)
     copies = torch.cat([steps[name] for name in names])
     try:

@@ -55,7 +55,9 @@ def causes_of(asked_for: CauseRequest, one: OpenedModel, seen: Seen, other: Seen
         classes = None
     words = _words(one)
     tokens = next(iter(one.labels.values()), None)
-    read = one.labels.get("read") if one.two_sides else None  # what a decoder read: other positions than its source's
+    read = (
+        one.labels.get("read") if one.two_sides else None
+    )  # what a decoder read: other positions than its source's
     first = one.places[0][0] if one.places else -1
     position = first if asked_for.position is None else asked_for.position
     asked: dict[str, Any] = {"position": position, "words": words}
@@ -77,8 +79,8 @@ def causes_of(asked_for: CauseRequest, one: OpenedModel, seen: Seen, other: Seen
         return seen.faithfulness(**asked)
     if by == "inputs":
         return seen.attributions(tokens=tokens, **asked)
-    # Positions of a source and of what is written are numbered alike, so neither's labels fit all layers.
-    asked |= {"tokens": None if read else tokens, "positions": asked_for.positions}
+    # Positions of several streams are numbered alike, so the labels of none fit all layers.
+    asked |= {"tokens": tokens if len(one.labels) == 1 else None, "positions": asked_for.positions}
     return (
         seen.patch_paths(None, other, **asked) if by == "paths" else seen.patch(None, other, at=by, **asked)
     )

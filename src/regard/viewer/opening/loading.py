@@ -69,10 +69,11 @@ def _doubt(report: dict[str, Any], count: int) -> str:
         f"{name} {tuple(found)} instead of {tuple(wanted)}"
         for name, found, wanted in sorted(report.get("mismatched_keys") or (), key=str)
     ]
+    unused = [name for name in report.get("unexpected_keys") or () if not IDLE.search(name)]
     parts = (
         (report.get("missing_keys"), f"of {count} tensors missing from the folder and random"),
         (sized, f"of {count} tensors of another size and random"),
-        ([name for name in report.get("unexpected_keys") or () if not IDLE.search(name)], "tensors of the folder unexpected and not used"),
+        (unused, "tensors of the folder unexpected and not used"),
     )
     return "; ".join(f"{len(names)} {words} ({_listed(names)})" for names, words in parts if names)
 

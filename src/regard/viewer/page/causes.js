@@ -54,7 +54,8 @@ export function createCauses(scene, source) {
 
 /** A number of a map beside that of random maps. */
 export function againstText({ value, low, high }) {
-  return `${value.toFixed(3)} (random ${low.toFixed(3)} to ${high.toFixed(3)})`;
+  const text = (number) => number.toFixed(3).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "");
+  return `${text(value)} (random ${text(low)} to ${text(high)})`;
 }
 
 /** In one sentence whether a map says what the answer was drawn from. */

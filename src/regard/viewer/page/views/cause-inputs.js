@@ -5,12 +5,13 @@ import { tokenText } from "../formatting.js";
 import { askedSection, heatTable, signed } from "./cause-heat.js";
 
 /** Scores of the tokens or pixels by several methods. */
-export function inputSection({ palette, causes }) {
+export function inputSection({ scene, palette, causes }) {
   const show = (result) => {
     const methods = Object.entries(result.scores);
+    const patches = onPicture(scene.image, methods);
     return [
       h("p", { class: "said", data: { testid: "completeness" } }, completeness(result)),
-      result.grid ? h("div", { class: "cause-grids" }, methods.map(([name, scores]) => picture(name, scores, result.grid))) : table(result, methods),
+      result.grid || patches ? h("div", { class: "cause-grids" }, methods.map(([name, scores]) => picture(name, patches ? scores.slice(patches.skip) : scores, patches ? [patches.rows, patches.columns] : result.grid))) : table(result, methods),
       h("p", { class: "quiet" }, `Rank correlation: ${result.agreement.map(({ methods: pair, rank_correlation: value }) => `${pair.join(" and ")} ${value === null ? "not defined" : plus(value)}`).join("; ") || "only one method"}.`),
       result.missing.length ? h("p", { class: "quiet" }, `Without: ${result.missing.join("; ")}.`) : null,
     ];
@@ -46,6 +47,11 @@ export function inputSection({ palette, causes }) {
       return { head: ["position", "input", ...methods.map(([name]) => name)], rows: methods[0][1].map((_, position) => [position, (result.tokens || [])[position] ?? "", ...methods.map(([, scores]) => scores[position] ?? "")]) };
     },
   };
+}
+
+/** The page’s picture, where the scores are of its patches. */
+function onPicture(image, methods) {
+  return image && methods.every(([, scores]) => scores.length === image.rows * image.columns + image.skip) ? image : null;
 }
 
 function completeness({ measured, value, baseline, gap }) {

@@ -65,8 +65,8 @@ export function patchSection({ scene, store, palette, causes, by: chosen, onBy }
     const { result, question } = patched;
     const direct = result.paths ? ` · direct paths to ${result.paths}` : "";
     fill(status, h("span", {}, `${result.measured}: ${signed(result.clean.toFixed(3))} for this input, ${signed(result.corrupted.toFixed(3))} for “${tokenText(question.against, 200)}”${direct}`));
-    fill(board, tables(result));
     const cells = cellsOf(scene, result);
+    fill(board, cells.length ? tables(result) : null);
     cells.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
     best.show(cells.slice(0, LISTED).map((cell) => ({
       text: cell.name, weight: cell.value, number: percent(cell.value), onPick: () => open(cell),

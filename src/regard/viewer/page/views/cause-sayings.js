@@ -15,7 +15,7 @@ export function lensSection({ scene, palette, causes }) {
     const positions = result.texts[0].length;
     const place = causes.place();
     const at = place === null || place >= positions ? positions - 1 : place;
-    const names = result.names.map((_, row) => (row ? `after ${siteLabel(scene, result, row)}` : "before any layer"));
+    const names = result.names.map((name, row) => (name === "embedding" ? "before any layer" : `after ${siteLabel(scene, result, row)}`));
     const one = (row, position, rank) => {
       const [text, share] = [result.texts[row][position][rank], result.probabilities[row][position][rank]];
       return { text: `${tokenText(text, 14)} ${Math.round(100 * share)} %`, title: told(result, row, position), background: palette.css(share), color: palette.ink(share) };
@@ -48,13 +48,14 @@ function told(result, row, position) {
 /** How much each head wrote into the answer’s logit. */
 export function contributionSection({ scene, store, palette, causes }) {
   const show = (result) => {
-    const rows = result.heads.map((row, index) => [siteLabel(scene, result, index), row]);
+    const shown = result.heads.map((row, index) => index).filter((index) => result.heads[index].some((value) => value)); // an encoder writes into no answer itself
+    const rows = shown.map((index) => [siteLabel(scene, result, index), result.heads[index]]);
     const parts = partsOf(scene, result);
     const largest = Math.max(...parts.map((part) => Math.abs(part.value)), 1e-9);
     const cell = (value, row, head) => value === null ? null : {
       text: signed(value.toFixed(2)), background: palette.effectCss(value / largest), color: palette.effectInk(value / largest),
-      title: [`${rows[row][0]}, head ${head} wrote ${signed(value.toFixed(3))}`, ...(result.says[row][head] || []).map(([text, amount]) => `“${tokenText(text, 20)}” ${signed(amount.toFixed(2))}`)].join("\n"),
-      onPick: () => open(result.sites[row], head),
+      title: [`${rows[row][0]}, head ${head} wrote ${signed(value.toFixed(3))}`, ...(result.says[shown[row]][head] || []).map(([text, amount]) => `“${tokenText(text, 20)}” ${signed(amount.toFixed(2))}`)].join("\n"),
+      onPick: () => open(result.sites[shown[row]], head),
     };
     const heat = heatTable({ label: "What each head wrote", unit: "head", columns: Array.from({ length: Math.max(...rows.map(([, row]) => row.length)) }, (_, head) => `${head}`), rows, cell });
     const list = barList({ title: "Largest parts", testid: "parts", css: (value) => barCss(palette, value / largest) });
