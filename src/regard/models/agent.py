@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
-from regard.models.embedding import stream_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Recurrent, RecurrentState
 from regard.models.stack import Stack, StackState
@@ -67,6 +66,10 @@ class Agent(Model):
         spec = problem.inputs
         assert isinstance(spec, Vectors)
         self.see = nn.Sequential(nn.Linear(spec.width, dim), nn.Tanh(), nn.Linear(dim, dim), nn.Tanh())
+        for layer in self.see:
+            if isinstance(layer, nn.Linear):  # else one-hot codes would be small beside the positions
+                nn.init.orthogonal_(layer.weight, 2**0.5)
+                nn.init.zeros_(layer.bias)
         self.positions = encodings.build("sinusoidal" if memory == "attention" else "none", dim, spec.length)
         self.memory: Stack | Recurrent | None = None
         if memory == "lstm":
@@ -83,11 +86,12 @@ class Agent(Model):
         self.head = problem.answer.head(dim)
 
     def forward(self, batch: Batch) -> Any:
-        rows = self._rows(batch.inputs)
+        """Padding must stand on the right: no memory looks ahead, so that no mask has to hide it."""
+        rows, keep = self._rows(batch.inputs), batch.keep
         if isinstance(self.memory, Stack):
-            rows = self.memory(rows, mask=stream_mask(batch.streams.values()))
+            rows = self.memory(rows if keep is None else rows.masked_fill(~keep[..., None], 0))
         elif self.memory is not None:
-            rows, _ = self.memory(rows, batch.keep)
+            rows, _ = self.memory(rows, keep)
         return self.head(rows, batch)
 
     def _rows(self, seen: Tensor, offset: int = 0) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from torch import Tensor
 from regard.core.arguments import finite_number, share, whole_number
 from regard.tasks.agents.environments import EnvironmentFacts, make
 from regard.tasks.agents.episodes import Episodes, play, replay
-from regard.tasks.agents.returns import advantages
+from regard.tasks.agents.policy import PolicyOfModel
+from regard.tasks.agents.returns import advantages, discounted
 from regard.tasks.answers.acts import ACTION, ADVANTAGE, CHANCE, RETURN, REWARD, Acts, PolicyHead
 from regard.tasks.batch import MADE_FROM, Batch, Stream
 from regard.tasks.formats.splits import checked_split
@@ -93,7 +94,7 @@ class AgentTask(Task):
             finite_number("clip", clip, above=0.0), finite_number("value_weight", value_weight),
             finite_number("entropy_weight", entropy_weight),
         )  # fmt: skip
-        self._held: Episodes | None = None
+        self._held: Worth | None = None
 
     def streams(self) -> dict[str, Vectors]:
         """What is seen at each step, and the action before it."""
@@ -128,12 +129,14 @@ class AgentTask(Task):
         """Episodes played with the model; in training, some of those that are being learned from."""
         if model is not None and getattr(model, "training", False):
             return self._to_learn_from(examples, len(chosen), generator, model)
-        seeds = [examples[index] for index in chosen]
-        return self._batch(self._play(seeds, generator, model))
+        return self.collate([examples[index] for index in chosen], generator, model)
 
-    def collate(self, examples: Sequence[int], generator: torch.Generator) -> Batch:
-        """Episodes with random actions."""
-        return self._batch(self._play(examples, generator, None))
+    def collate(
+        self, examples: Sequence[int], generator: torch.Generator, model: Answering | None = None
+    ) -> Batch:
+        """Episodes with random actions, or with those of a model."""
+        played = self._worth(self._play(examples, generator, model))
+        return _batch(played, torch.arange(len(examples)))
 
     def _play(self, seeds: Sequence[int], generator: torch.Generator, model: Any) -> Episodes:
         if model is None:
@@ -143,7 +146,7 @@ class AgentTask(Task):
         model.eval()  # what is learned from was done without dropout
         try:
             with torch.no_grad():
-                return play(self.env, seeds, _policy(model, len(seeds)), generator, greedy=not training)
+                return play(self.env, seeds, PolicyOfModel(model, len(seeds)), generator, greedy=not training)
         finally:
             model.train(training)
 
@@ -155,39 +158,30 @@ class AgentTask(Task):
         episodes = self.answer.episodes
         if not 0 <= int(head.used) < self.epochs * episodes:
             drawn = torch.randint(len(examples), (episodes,), generator=generator)
-            self._held = self._play([examples[index] for index in drawn.tolist()], generator, model)
-            _keep(head, self._held)
+            played = self._play([examples[index] for index in drawn.tolist()], generator, model)
+            _keep(head, played)
+            self._held = self._worth(played)
+            # Of rewards alone: with the values in it, a scale that is too large would raise itself.
+            largest = discounted(played.reward, self.discount).abs().max().to(head.scale)
+            head.scale.copy_(torch.maximum(head.scale, largest))
+            head.frames += int(played.keep.sum())
         elif self._held is None:  # the run was resumed
-            self._held = _kept(head, self.env)
+            self._held = self._worth(_kept(head, self.env))
         used = int(head.used)
         order = [
             torch.randperm(episodes, generator=torch.Generator().manual_seed(int(head.seeds[0]) + epoch))
             for epoch in range(self.epochs)
         ]
         head.used += size
-        return self._batch(self._held, torch.cat(order)[used : used + size])
+        return _batch(self._held, torch.cat(order)[used : used + size])
 
-    def _batch(self, played: Episodes, rows: Tensor | None = None) -> Batch:
-        """Episodes with what their actions were worth; all, or some `rows` of them."""
+    def _worth(self, played: Episodes) -> Worth:
+        """Episodes with what their actions were worth."""
         gain = advantages(played.reward, played.value, played.keep, played.last, self.discount, self.trace)
         returns = (gain + played.value).masked_fill(~played.keep, 0)
         real = gain[played.keep]
         gain = ((gain - real.mean()) / (real.std(correction=0) + 1e-8)).masked_fill(~played.keep, 0)
-        rows = torch.arange(len(played.seeds)) if rows is None else rows
-        keep = played.keep[rows]
-        length = int(keep.sum(1).max()) if len(rows) else 0
-
-        def part(data: Tensor) -> Stream:
-            return Stream(data[rows][:, :length].contiguous(), keep[:, :length].contiguous())
-
-        answers = {
-            ACTION: played.action, CHANCE: played.log_prob, ADVANTAGE: gain, RETURN: returns, REWARD: played.reward,
-        }  # fmt: skip
-        return Batch(
-            {"seen": part(played.seen)},
-            {name: part(data) for name, data in answers.items()},
-            notes={MADE_FROM: tuple(played.seeds[row] for row in rows.tolist())},
-        )
+        return Worth(played, gain, returns)
 
     def protocol(self) -> dict[str, Any]:
         """How episodes are played in an evaluation."""
@@ -208,27 +202,33 @@ class AgentTask(Task):
         return {**self.__dict__, "_held": None}
 
 
-def _policy(model: Any, size: int) -> Callable[[Tensor], Tensor]:
-    """A model as a policy that is called step by step: with its cache, or, where it has none, with all steps so far."""
-    device = model.head.used.device
-    if callable(getattr(model, "step", None)):
-        state = model.initial_state(size)
+class Worth(NamedTuple):
+    """Episodes with what their actions were worth."""
 
-        def act(seen: Tensor) -> Tensor:
-            nonlocal state
-            found, state = model.step(seen[:, None].to(device), state)
-            outputs: Tensor = found[:, -1].cpu()
-            return outputs
+    played: Episodes
+    gain: Tensor  # (b,t): the advantage of each step, normalised over all of them
+    returns: Tensor  # (b,t): the return from each step on, with what was expected after the last one
 
-        return act
-    past: list[Tensor] = []
 
-    def read_again(seen: Tensor) -> Tensor:
-        past.append(seen)
-        outputs: Tensor = model(Batch({"seen": Stream(torch.stack(past, 1).to(device))}))[:, -1].cpu()
-        return outputs
+def _batch(worth: Worth, rows: Tensor) -> Batch:
+    """Some of the episodes."""
+    played = worth.played
+    keep = played.keep[rows]
+    length = int(keep.sum(1).max()) if len(rows) else 0
+    keep = keep[:, :length].contiguous()
 
-    return read_again
+    def part(data: Tensor) -> Stream:
+        return Stream(data[:, :length][rows], keep)
+
+    answers = {
+        ACTION: played.action, CHANCE: played.log_prob, ADVANTAGE: worth.gain, RETURN: worth.returns,
+        REWARD: played.reward,
+    }  # fmt: skip
+    return Batch(
+        {"seen": part(played.seen)},
+        {name: part(data) for name, data in answers.items()},
+        notes={MADE_FROM: tuple(played.seeds[row] for row in rows.tolist())},
+    )
 
 
 def _keep(head: PolicyHead, played: Episodes) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import BadValue, Unsupported
+from regard.tasks.agents.grid_views import remember_views
 from regard.tasks.generated.draws import Draws
 
 Seen = NDArray[np.float32]
@@ -104,7 +105,8 @@ class Gymnasium:
                 '"regard[agents]", or env=t-maze, which needs nothing.'
             ) from missing
         try:
-            self.world: Any = gymnasium.make(name)
+            # The checker runs in the first step of each episode only, and finds what the tests of a library should.
+            self.world: Any = gymnasium.make(name, disable_env_checker=True)
         except gymnasium.error.Error as unknown:
             raise BadValue(
                 f"env: there is no {name!r} in gymnasium: {unknown}. Try CartPole-v1, MiniGrid-MemoryS7-v0 or t-maze."
@@ -120,6 +122,9 @@ class Gymnasium:
             raise BadValue(
                 f"env: {name!r} shows {seen}, and only boxes of numbers and grids of cells are read."
             )
+        if self.grid:
+            remember_views(self.world.unwrapped)
+            self.codes = _code_places(int(np.prod(seen["image"].shape[:2])))
         self.first = int(actions.start)
         limit = getattr(self.world.spec, "max_episode_steps", None) or getattr(
             self.world.unwrapped, "max_steps", None
@@ -145,17 +150,22 @@ class Gymnasium:
     def _flat(self, seen: Any) -> Seen:
         if not self.grid:
             return np.asarray(seen, np.float32).reshape(-1)
-        cells = np.asarray(seen["image"]).reshape(-1, 3)
-        codes = [np.eye(count, dtype=np.float32)[cells[:, column]] for column, count in enumerate(CELL_CODES)]
-        direction = np.eye(4, dtype=np.float32)[int(seen["direction"])]
-        return np.concatenate([*(code.reshape(-1) for code in codes), direction])
+        row = np.zeros(self.codes.size // 3 * sum(CELL_CODES) + DIRECTIONS, np.float32)
+        row[self.codes + np.asarray(seen["image"]).reshape(-1)] = 1
+        row[int(seen["direction"]) - DIRECTIONS] = 1
+        return row
 
 
-CELL_CODES = (
-    11,
-    6,
-    4,
-)  # objects, colours and states of minigrid's cells (a state of 3 is an agent's direction)
+CELL_CODES = (11, 6, 4)  # objects, colours and states of minigrid's cells (a state of 3 is an agent's direction)
+DIRECTIONS = 4
+
+
+def _code_places(cells: int) -> NDArray[np.int64]:
+    """Where the one-hot codes of each cell's object, colour and state begin, (3·cells,), cell by cell."""
+    objects, colours, _ = CELL_CODES
+    begins = np.array([0, objects * cells, (objects + colours) * cells])
+    found: NDArray[np.int64] = (begins + np.arange(cells)[:, None] * np.array(CELL_CODES)).reshape(-1)
+    return found
 
 
 def make(name: str) -> Environment:
