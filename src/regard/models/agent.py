@@ -12,6 +12,7 @@ from regard.errors import BadValue, unknown_name
 from regard.models.model import Model, model
 from regard.models.recurrent import Recurrent, RecurrentState
 from regard.models.stack import Stack, StackState
+from regard.models.standardize import Standardize
 from regard.nn import positions as encodings
 from regard.nn.state import State
 from regard.tasks.batch import Batch
@@ -25,8 +26,9 @@ MEMORIES = ("attention", "lstm", "slots", "none")
 class Agent(Model):
     """A row for each step, from what is seen there and what the memory holds of the steps before.
 
-        x_t = W_2 tanh(W_1 seen_t),     h_t = memory(x_t; x_0 … x_{t−1})
+        x_t = tanh(W_2 tanh(W_1 seen_t)),     h_t = memory(x_t; x_0 … x_{t−1})
 
+    What is seen is standardised by its mean and spread over the rollouts so far.
     memory=attention: causal attention layers over all steps so far, whose keys and values are kept; acting costs one
     row for each step. slots: the layers of dynamic-memory, which hold the past in a few slots. lstm: a recurrent
     network. none: only the present step, to measure what memory is worth.
@@ -65,6 +67,7 @@ class Agent(Model):
             raise BadValue(f"context: write it into the attention, as in attention=causal(window={context}).")
         spec = problem.inputs
         assert isinstance(spec, Vectors)
+        self.standardize = Standardize(spec.width)
         self.see = nn.Sequential(nn.Linear(spec.width, dim), nn.Tanh(), nn.Linear(dim, dim), nn.Tanh())
         for layer in self.see:
             if isinstance(layer, nn.Linear):  # else one-hot codes would be small beside the positions
@@ -96,7 +99,7 @@ class Agent(Model):
 
     def _rows(self, seen: Tensor, offset: int = 0) -> Tensor:
         weight = next(self.see.parameters())
-        found: Tensor = self.positions(self.see(seen.to(weight.dtype)), offset)
+        found: Tensor = self.positions(self.see(self.standardize(seen.to(weight.dtype))), offset)
         return found
 
     def step(self, seen: Tensor, state: Any) -> tuple[Tensor, Any]:

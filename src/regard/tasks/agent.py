@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.core.arguments import finite_number, share, whole_number
 from regard.tasks.agents.environments import EnvironmentFacts, make
-from regard.tasks.agents.episodes import Episodes, play, replay
+from regard.tasks.agents.episodes import Episodes, play
 from regard.tasks.agents.policy import PolicyOfModel
-from regard.tasks.agents.returns import advantages, discounted
-from regard.tasks.answers.acts import ACTION, ADVANTAGE, CHANCE, RETURN, REWARD, Acts, PolicyHead
-from regard.tasks.batch import MADE_FROM, Batch, Stream
+from regard.tasks.agents.returns import discounted
+from regard.tasks.agents.rollout import Rollout, keep, kept, mean_length, play_until
+from regard.tasks.answers.acts import ACTION, REWARD, Acts, PolicyHead
+from regard.tasks.batch import Batch
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.measures.metrics import LOSS, Answered, Answering, Mean, Metric
 from regard.tasks.shown import Shown
@@ -50,15 +50,18 @@ MEAN_RETURN = Mean("return", over="episodes", look=_returned)
 class AgentTask(Task):
     """Acts in an environment; trained by proximal policy optimisation from episodes that the model itself plays.
 
-    Every so often `episodes` episodes are played with the policy as it is. The next steps of training learn from these,
-    `epochs` times from each, in batches of `batch_size` episodes. In evaluation the likeliest action is taken.
+    A rollout is made of whole episodes, played with the policy as it is: `frames` steps or a little more, but never more
+    than `episodes` episodes. The next steps of training learn from it `epochs` times, each time in `episodes` /
+    `batch_size` batches, so that batches have about the same number of steps however long episodes are. In evaluation the
+    likeliest action is taken.
 
     Paper: Schulman et al. 2017 (PPO); Schulman et al. 2016 (GAE).
 
     Args:
         env: t-maze (remember a sign until the junction), or an environment of gymnasium by its name: CartPole-v1,
             MiniGrid-MemoryS7-v0 (extra `agents`)
-        episodes: how many are played before they are learned from
+        episodes: the most that are played before they are learned from
+        frames: how many steps of them are enough
         epochs: how often each is learned from
         discount: of later rewards
         trace: λ of generalised advantage estimation
@@ -79,6 +82,7 @@ class AgentTask(Task):
         self,
         env: str = "t-maze",
         episodes: int = 32,
+        frames: int = 2048,
         epochs: int = 4,
         discount: float = 0.99,
         trace: float = 0.95,
@@ -87,14 +91,14 @@ class AgentTask(Task):
         value_weight: float = 0.5,
     ) -> None:
         self.env, self.facts = env, make(env).facts
-        self.epochs = whole_number("epochs", epochs, 1)
+        self.frames, self.epochs = whole_number("frames", frames, 1), whole_number("epochs", epochs, 1)
         self.discount, self.trace = share("discount", discount), share("trace", trace)
         self.answer = Acts(
             len(self.facts.actions), self.facts.limit, whole_number("episodes", episodes, 1),
             finite_number("clip", clip, above=0.0), finite_number("value_weight", value_weight),
             finite_number("entropy_weight", entropy_weight),
         )  # fmt: skip
-        self._held: Worth | None = None
+        self._held: Rollout | None = None
 
     def streams(self) -> dict[str, Vectors]:
         """What is seen at each step, and the action before it."""
@@ -135,8 +139,7 @@ class AgentTask(Task):
         self, examples: Sequence[int], generator: torch.Generator, model: Answering | None = None
     ) -> Batch:
         """Episodes with random actions, or with those of a model."""
-        played = self._worth(self._play(examples, generator, model))
-        return _batch(played, torch.arange(len(examples)))
+        return self._judged(self._play(examples, generator, model)).batch()
 
     def _play(self, seeds: Sequence[int], generator: torch.Generator, model: Any) -> Episodes:
         if model is None:
@@ -153,35 +156,39 @@ class AgentTask(Task):
     def _to_learn_from(
         self, examples: Sequence[int], size: int, generator: torch.Generator, model: Any
     ) -> Batch:
-        """The next of the episodes that are learned from; new ones are played where these were used up."""
+        """The next batch of the rollout that is learned from; a new one is played where this was used up."""
         head: PolicyHead = model.head
-        episodes = self.answer.episodes
-        if not 0 <= int(head.used) < self.epochs * episodes:
-            drawn = torch.randint(len(examples), (episodes,), generator=generator)
-            played = self._play([examples[index] for index in drawn.tolist()], generator, model)
-            _keep(head, played)
-            self._held = self._worth(played)
+        if not 0 <= int(head.used) < self.epochs * int(head.parts):
+            drawn = torch.randint(len(examples), (self.answer.episodes,), generator=generator)
+            seeds = [examples[index] for index in drawn.tolist()]
+            parts = -(-len(seeds) // size)
+            self._observe(model)
+            played = play_until(
+                self.frames, seeds, parts, mean_length(head), lambda some: self._play(some, generator, model)
+            )
+            keep(head, played, parts)
             # Of rewards alone: with the values in it, a scale that is too large would raise itself.
             largest = discounted(played.reward, self.discount).abs().max().to(head.scale)
             head.scale.copy_(torch.maximum(head.scale, largest))
             head.frames += int(played.keep.sum())
+            self._held = self._judged(played)
         elif self._held is None:  # the run was resumed
-            self._held = self._worth(_kept(head, self.env))
-        used = int(head.used)
-        order = [
-            torch.randperm(episodes, generator=torch.Generator().manual_seed(int(head.seeds[0]) + epoch))
-            for epoch in range(self.epochs)
-        ]
-        head.used += size
-        return _batch(self._held, torch.cat(order)[used : used + size])
+            self._held = self._last(head)
+        rows = self._held.part(int(head.used), int(head.parts))
+        head.used += 1
+        return self._held.batch(rows)
 
-    def _worth(self, played: Episodes) -> Worth:
-        """Episodes with what their actions were worth."""
-        gain = advantages(played.reward, played.value, played.keep, played.last, self.discount, self.trace)
-        returns = (gain + played.value).masked_fill(~played.keep, 0)
-        real = gain[played.keep]
-        gain = ((gain - real.mean()) / (real.std(correction=0) + 1e-8)).masked_fill(~played.keep, 0)
-        return Worth(played, gain, returns)
+    def _last(self, head: PolicyHead) -> Rollout:
+        return self._held or self._judged(kept(head, self.env))
+
+    def _observe(self, model: Any) -> None:
+        """Tell a model that wants to know what was seen in the last rollout: only now, since it was to be learned from as it was played."""
+        if hasattr(model, "standardize") and int(model.head.used) >= 0:
+            played = self._last(model.head).played
+            model.standardize.observe(played.seen[played.keep])
+
+    def _judged(self, played: Episodes) -> Rollout:
+        return Rollout.of(played, self.discount, self.trace)
 
     def protocol(self) -> dict[str, Any]:
         """How episodes are played in an evaluation."""
@@ -200,55 +207,3 @@ class AgentTask(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}
-
-
-class Worth(NamedTuple):
-    """Episodes with what their actions were worth."""
-
-    played: Episodes
-    gain: Tensor  # (b,t): the advantage of each step, normalised over all of them
-    returns: Tensor  # (b,t): the return from each step on, with what was expected after the last one
-
-
-def _batch(worth: Worth, rows: Tensor) -> Batch:
-    """Some of the episodes."""
-    played = worth.played
-    keep = played.keep[rows]
-    length = int(keep.sum(1).max()) if len(rows) else 0
-    keep = keep[:, :length].contiguous()
-
-    def part(data: Tensor) -> Stream:
-        return Stream(data[:, :length][rows], keep)
-
-    answers = {
-        ACTION: played.action, CHANCE: played.log_prob, ADVANTAGE: worth.gain, RETURN: worth.returns,
-        REWARD: played.reward,
-    }  # fmt: skip
-    return Batch(
-        {"seen": part(played.seen)},
-        {name: part(data) for name, data in answers.items()},
-        notes={MADE_FROM: tuple(played.seeds[row] for row in rows.tolist())},
-    )
-
-
-def _keep(head: PolicyHead, played: Episodes) -> None:
-    """Note in the head what the episodes can be played again from."""
-    steps = played.keep.shape[1]
-    head.seeds.copy_(torch.tensor(played.seeds))
-    head.played.fill_(-1)
-    head.played[:, :steps] = torch.where(played.keep, played.action, -1).to(head.played)
-    for held, data in ((head.chances, played.log_prob), (head.values, played.value)):
-        held.zero_()
-        held[:, :steps] = data.to(held)
-    head.last.copy_(played.last)
-    head.used.zero_()
-
-
-def _kept(head: PolicyHead, env: str) -> Episodes:
-    """The episodes that `_keep` noted, played again."""
-    found = replay(env, head.seeds.tolist(), head.played.cpu())
-    steps = found.keep.shape[1]
-    return dataclasses.replace(
-        found, log_prob=head.chances[:, :steps].float().cpu(), value=head.values[:, :steps].float().cpu(),
-        last=head.last.float().cpu(),
-    )  # fmt: skip

@@ -30,7 +30,7 @@ class Acts(Answer):
 
     actions: int
     limit: int  # the most steps of an episode
-    episodes: int = 32  # played at once; they are learned from several times
+    episodes: int = 32  # the most of a rollout, which is learned from several times
     clip: float = 0.2
     value_weight: float = 0.5
     entropy_weight: float = 0.01
@@ -61,6 +61,7 @@ class PolicyHead(Head):
     chances: Tensor
     values: Tensor
     last: Tensor
+    parts: Tensor
     used: Tensor
     scale: Tensor
     frames: Tensor
@@ -72,14 +73,13 @@ class PolicyHead(Head):
         if isinstance(self.logits, nn.Linear):
             nn.init.normal_(self.logits.weight, std=0.01)  # at first all actions are about as likely
         shape = (answer.episodes, answer.limit)
-        self.register_buffer("seeds", torch.zeros(answer.episodes, dtype=torch.long))
+        self.register_buffer("seeds", torch.full((answer.episodes,), -1))  # −1: there is no such episode
         self.register_buffer("played", torch.full(shape, -1))  # −1: the episode has ended
         self.register_buffer("chances", torch.zeros(shape))
         self.register_buffer("values", torch.zeros(shape))
         self.register_buffer("last", torch.zeros(answer.episodes))
-        self.register_buffer(
-            "used", torch.full((), -1)
-        )  # episodes learned from since; −1: none were played yet
+        self.register_buffer("parts", torch.ones((), dtype=torch.long))  # batches of each epoch
+        self.register_buffer("used", torch.full((), -1))  # batches learned from since; −1: none were played yet
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("frames", torch.zeros((), dtype=torch.long))
 
