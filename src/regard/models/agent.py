@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
+from regard.core.tracing import exporting
 from regard.errors import BadValue, unknown_name
 from regard.models.model import Model, model
 from regard.models.recurrent import Recurrent, RecurrentState
@@ -67,7 +68,7 @@ class Agent(Model):
             raise BadValue(f"context: write it into the attention, as in attention=causal(window={context}).")
         spec = problem.inputs
         assert isinstance(spec, Vectors)
-        self.standardize = Standardize(spec.width)
+        self.width, self.standardize = dim, Standardize(spec.width)
         self.see = nn.Sequential(nn.Linear(spec.width, dim), nn.Tanh(), nn.Linear(dim, dim), nn.Tanh())
         for layer in self.see:
             if isinstance(layer, nn.Linear):  # else one-hot codes would be small beside the positions
@@ -90,21 +91,27 @@ class Agent(Model):
 
     def forward(self, batch: Batch) -> Any:
         """Padding must stand on the right: no memory looks ahead, so that no mask has to hide it."""
-        rows, keep = self._rows(batch.inputs), batch.keep
+        keep = batch.keep
+        rows = self.positions(self._embedded(batch.inputs, keep))
         if isinstance(self.memory, Stack):
-            rows = self.memory(rows if keep is None else rows.masked_fill(~keep[..., None], 0))
+            rows = self.memory(rows)
         elif self.memory is not None:
             rows, _ = self.memory(rows, keep)
         return self.head(rows, batch)
 
-    def _rows(self, seen: Tensor, offset: int = 0) -> Tensor:
-        weight = next(self.see.parameters())
-        found: Tensor = self.positions(self.see(self.standardize(seen.to(weight.dtype))), offset)
-        return found
+    def _embedded(self, seen: Tensor, keep: Tensor | None = None) -> Tensor:
+        seen = seen.to(self.standardize.mean.dtype)
+        if keep is None or seen.device.type != "cpu" or torch.compiler.is_compiling() or exporting():
+            found: Tensor = self.see(self.standardize(seen))
+            return found if keep is None else found.masked_fill(~keep[..., None], 0)
+        # Episodes differ so much in length that most rows of a batch may be padding.
+        found = self.see(self.standardize(seen[keep]))
+        return found.new_zeros(*seen.shape[:2], self.width).index_put((keep,), found)
 
     def step(self, seen: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Outputs (b,n,outputs) for the next steps, and the new state."""
-        rows = self._rows(seen, state.passed if isinstance(state, StackState) else 0)
+        passed = state.passed if isinstance(state, StackState) else 0
+        rows = self.positions(self._embedded(seen), passed)
         if isinstance(self.memory, Stack):
             rows, state = self.memory.step(rows, state)
         elif self.memory is not None:
