@@ -124,7 +124,9 @@ def test_after_a_cut_the_return_is_expected_from_the_whole_episode_and_what_is_s
         torch.nn.init.zeros_(built.head.logits.weight)
         built.head.logits.bias.copy_(torch.tensor([0.0, 9.0, 0.0]))  # turns in the corridor until the limit
         played = play("t-maze", [1, 2, 3], PolicyOfModel(built, 3), seeded(), greedy=True)
-        seen = torch.cat([played.seen, played.seen[:, -1:]], 1).double()  # nothing has changed after the last step
+        seen = torch.cat(
+            [played.seen, played.seen[:, -1:]], 1
+        ).double()  # nothing has changed after the last step
         expected = built(Batch({"seen": Stream(seen)}))[:, -1, -1]
     assert played.keep.shape[1] == 24 and played.keep.all()
     torch.testing.assert_close(played.last, expected.float())

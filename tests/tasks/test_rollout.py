@@ -1,4 +1,4 @@
-"""Rollouts of the task `agent`: how many episodes are played, how they are divided, what a policy learns about its input."""
+"""Rollouts of the task `agent`: how many episodes are played, how they are divided, how observations are standardised."""
 
 import dataclasses
 

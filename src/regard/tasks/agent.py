@@ -50,10 +50,10 @@ MEAN_RETURN = Mean("return", over="episodes", look=_returned)
 class AgentTask(Task):
     """Acts in an environment; trained by proximal policy optimisation from episodes that the model itself plays.
 
-    A rollout is made of whole episodes, played with the policy as it is: `frames` steps or a little more, but never more
-    than `episodes` episodes. The next steps of training learn from it `epochs` times, each time in `episodes` /
-    `batch_size` batches, so that batches have about the same number of steps however long episodes are. In evaluation the
-    likeliest action is taken.
+    A rollout is made of whole episodes, played with the policy as it is: `frames` steps or a little more, but no more than
+    `episodes` episodes. The next steps of training learn from it `epochs` times, each time in `episodes` / `batch_size`
+    batches, so that batches have about the same number of steps however long episodes are. In evaluation the likeliest
+    action is taken.
 
     Paper: Schulman et al. 2017 (PPO); Schulman et al. 2016 (GAE).
 
@@ -182,7 +182,10 @@ class AgentTask(Task):
         return self._held or self._judged(kept(head, self.env))
 
     def _observe(self, model: Any) -> None:
-        """Tell a model that wants to know what was seen in the last rollout: only now, since it was to be learned from as it was played."""
+        """Tell a model that standardises its input what was seen in the last rollout.
+
+        Only now, since the policy must learn from that rollout with the numbers that it chose its actions with.
+        """
         if hasattr(model, "standardize") and int(model.head.used) >= 0:
             played = self._last(model.head).played
             model.standardize.observe(played.seen[played.keep])

@@ -105,7 +105,8 @@ def _padded(seeds: list[int], steps: list[tuple[NDArray[Any], ...]], last: NDArr
     keep = torch.zeros(len(seeds), len(steps), dtype=torch.bool)
     _, *parts = steps[0]
     found = [
-        torch.zeros(len(seeds), len(steps), *part.shape[1:], dtype=torch.from_numpy(part).dtype) for part in parts
+        torch.zeros(len(seeds), len(steps), *part.shape[1:], dtype=torch.from_numpy(part).dtype)
+        for part in parts
     ]
     for step, (rows, *parts) in enumerate(steps):
         index = torch.from_numpy(rows)

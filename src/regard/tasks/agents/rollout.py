@@ -92,7 +92,9 @@ def _joined(parts: list[Episodes]) -> Episodes:
     tensors = [field.name for field in dataclasses.fields(Episodes) if field.name != "seeds"]
     if len(parts) == 1:
         return parts[0]
-    return Episodes([seed for part in parts for seed in part.seeds], **{name: together(name) for name in tensors})
+    return Episodes(
+        [seed for part in parts for seed in part.seeds], **{name: together(name) for name in tensors}
+    )
 
 
 def keep(head: PolicyHead, played: Episodes, parts: int) -> None:

@@ -79,7 +79,9 @@ class PolicyHead(Head):
         self.register_buffer("values", torch.zeros(shape))
         self.register_buffer("last", torch.zeros(answer.episodes))
         self.register_buffer("parts", torch.ones((), dtype=torch.long))  # batches of each epoch
-        self.register_buffer("used", torch.full((), -1))  # batches learned from since; −1: none were played yet
+        self.register_buffer(
+            "used", torch.full((), -1)
+        )  # batches learned from since; −1: none were played yet
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("frames", torch.zeros((), dtype=torch.long))
 
