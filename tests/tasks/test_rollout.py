@@ -1,4 +1,4 @@
-"""Rollouts of the task `agent`: how many episodes are played, how they are divided, how observations are standardised."""
+"""Rollouts of the task `agent`: how many episodes are played, how they are divided, observations standardised."""
 
 import dataclasses
 

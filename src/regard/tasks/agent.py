@@ -50,7 +50,7 @@ MEAN_RETURN = Mean("return", over="episodes", look=_returned)
 class AgentTask(Task):
     """Acts in an environment; trained by proximal policy optimisation from episodes that the model itself plays.
 
-    A rollout is made of whole episodes, played with the policy as it is: `frames` steps or a little more, but no more than
+    A rollout is made of whole episodes, played with the policy as it is: `frames` steps or a little more, but at most
     `episodes` episodes. The next steps of training learn from it `epochs` times, each time in `episodes` / `batch_size`
     batches, so that batches have about the same number of steps however long episodes are. In evaluation the likeliest
     action is taken.

@@ -156,11 +156,8 @@ class Gymnasium:
         return row
 
 
-CELL_CODES = (
-    11,
-    6,
-    4,
-)  # objects, colours and states of minigrid's cells (a state of 3 is an agent's direction)
+# Objects, colours and states of minigrid's cells (a state of 3 is an agent's direction).
+CELL_CODES = (11, 6, 4)
 DIRECTIONS = 4
 
 
