@@ -67,6 +67,31 @@ def test_a_view_that_was_computed_once_is_looked_up(monkeypatch):
     assert len(grid_views._VIEWS) == known
 
 
+def test_an_episode_in_a_grid_is_shown_as_the_frames_that_minigrid_draws():
+    gymnasium = minigrid()
+    task = tasks.build("agent(env=MiniGrid-MemoryS7-v0)")
+    torch.manual_seed(3)
+    model = models.build("agent(memory=none, dim=8)", task.problem).eval()
+    with torch.no_grad():
+        model.head.logits.weight.zero_()
+        model.head.logits.bias.copy_(torch.eye(7)[2])  # forward, where the wall is
+        built = task.batch(task.examples("validation"), [5], seeded(), model)
+    task.batch(task.examples("validation"), [5], seeded(), model)
+    some = Batch(
+        {"seen": Stream(built.inputs[:, :9])}, {k: Stream(v.data[:, :9]) for k, v in built.answers.items()}
+    )
+    shown = task.show(5, some)
+    assert shown.grid == (1, 9) and shown.picture.shape == (56, 9 * 56, 3)
+    world = gymnasium.make("MiniGrid-MemoryS7-v0").unwrapped
+    world.reset(seed=5)
+    for step in range(9):
+        expected = world.get_pov_render(8).astype(np.float32) / 255
+        found = shown.picture[:, step * 56 : step * 56 + 56]
+        assert np.allclose(found[1:, 1:], expected[1:, 1:]), step
+        world.step(2)
+    assert task.show(5, built).picture is None  # 245 frames are too many
+
+
 def test_an_environment_with_views_of_its_own_computes_them():
     minigrid()
     from minigrid.envs import EmptyEnv

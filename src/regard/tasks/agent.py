@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from regard.tasks.shown import Shown
 from regard.tasks.streams import Vectors
 from regard.tasks.task import Recipe, Task, task
 
+MOST_FRAMES = 64  # of an episode that is drawn: more cannot be told apart on a page
 # The first seed of each split and how many there are. No episode of one split is one of another.
 SEEDS = {"train": (1_000_000, 1_000_000), "validation": (0, 100), "test": (10_000, 200)}
 
@@ -198,11 +200,17 @@ class AgentTask(Task):
         return {"actions": "the likeliest", "env": self.env}
 
     def show(self, example: int, batch: Batch) -> Shown:
-        """The steps of an episode by their number and what was done."""
+        """The steps of an episode by their number and what was done; where frames are pictures, side by side."""
         done = batch.answers[ACTION].data[0].tolist()
         total = float(batch.answers[REWARD].data[0].sum())
         pieces = [f"{step} {self.facts.actions[action]}" for step, action in enumerate(done)]
-        return Shown(f"an episode of {self.env} that returns {total:.3g}", pieces, "steps")
+        words = f"an episode of {self.env} that returns {total:.3g}"
+        world, seen = make(self.env), batch.inputs[0, :, : self.facts.width].cpu().numpy()
+        frames = [world.picture(row) for row in seen[:MOST_FRAMES]]
+        drawn = [frame for frame in frames if frame is not None]
+        if not drawn or len(drawn) < len(done):
+            return Shown(words, pieces, "steps")
+        return Shown(words, pieces, "steps", picture=np.concatenate(drawn, 1), grid=(1, len(drawn)))
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
         """The names of actions."""

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import BadValue, Unsupported
-from regard.tasks.agents.grid_views import remember_views
+from regard.tasks.agents.grid_views import drawn_view, remember_views
 from regard.tasks.generated.draws import Draws
 
 Seen = NDArray[np.float32]
+Drawn = NDArray[np.float32]
 CORRIDOR = 6  # steps from the start to the junction
 
 
@@ -50,6 +51,9 @@ class Environment(Protocol):
     def act(self, action: int) -> Moment:
         """Take an action."""
 
+    def picture(self, seen: Seen) -> Drawn | None:
+        """An observation as a picture (height, width, 3) from 0 to 1; None where it is none."""
+
 
 class TMaze:
     """A corridor with a junction at its end. At the start a sign says on which side the goal is; it is seen only there.
@@ -78,6 +82,9 @@ class TMaze:
         elif self.place < CORRIDOR and action == 0:
             self.place += 1
         return Moment(self._seen(), reward, ended, not ended and self.steps >= self.facts.limit)
+
+    def picture(self, seen: Seen) -> Drawn | None:
+        return None
 
     def _seen(self) -> Seen:
         start, end = self.place == 0, self.place == CORRIDOR
@@ -146,6 +153,14 @@ class Gymnasium:
     def act(self, action: int) -> Moment:
         seen, reward, ended, cut, _ = self.world.step(action + self.first)
         return Moment(self._flat(seen), float(reward), bool(ended), bool(cut))
+
+    def picture(self, seen: Seen) -> Drawn | None:
+        if not self.grid:
+            return None
+        shape = self.world.observation_space["image"].shape
+        kinds = np.split(seen[:-DIRECTIONS], np.cumsum(CELL_CODES)[:-1] * (self.codes.size // 3))
+        codes = [kind.reshape(-1, count).argmax(1) for kind, count in zip(kinds, CELL_CODES, strict=True)]
+        return drawn_view(np.stack(codes, -1).reshape(shape).astype(np.uint8))
 
     def _flat(self, seen: Any) -> Seen:
         if not self.grid:

@@ -58,3 +58,15 @@ def _depends_on(world: Any) -> tuple[Any, ...]:
         first - left, right - last, max(-top, 0), max(bottom - grid.height, 0),
         *[cell and cell.encode() for cell in cells],
     )  # fmt: skip
+
+
+def drawn_view(picture: Picture, pixels: int = 8) -> NDArray[np.float32]:
+    """A view as minigrid draws it, (height, width, 3) from 0 to 1; the agent stands at the bottom and looks up."""
+    from minigrid.core.grid import Grid
+
+    grid, visible = Grid.decode(picture)
+    found: NDArray[np.float32] = grid.render(
+        pixels, (grid.width // 2, grid.height - 1), agent_dir=3, highlight_mask=visible
+    ).astype(np.float32)
+    found[:1] = found[:, :1] = 0  # a line between frames that stand side by side
+    return found / 255
