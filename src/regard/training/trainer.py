@@ -29,7 +29,7 @@ from regard.training.config.retention import Keep
 from regard.training.cuda_graph.graphed_step import MAX_PENDING, PendingStep
 from regard.training.data import StepBatches, TrainingData, generator
 from regard.training.distributed.processes import Processes
-from regard.training.evaluation import evaluate
+from regard.training.evaluation import completions, evaluate
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
 from regard.training.progress import Display
@@ -43,6 +43,7 @@ from regard.training.signals import Interrupted, Signals
 from regard.training.state import Position, RandomState, Snapshot, seed_everything
 from regard.training.step import NonFinite, StepResult
 
+COMPLETED = 100  # texts that the last validation, and a comparison, complete at most
 SECONDS_AT_RISK = 300.0  # with slow steps, save at least this often, whatever --save-every says
 
 
@@ -254,13 +255,23 @@ class Trainer:
             self.save()
 
     def _validate(self) -> dict[str, float] | None:
+        """The metrics of the validation; the last one also completes some texts. None after a signal."""
+        size, limit = self.config.batch_size or 1, self.config.eval_limit
+        autocast = self.hardware.accelerator.autocast
         with self.learner.gathered() as model:
-            return evaluate(
-                self.task, model, batch_size=self.config.batch_size or 1, limit=self.config.eval_limit,
-                seed=self.config.seed, to_device=self.hardware.to_device, stop=self._interrupted,
-                autocast=self.hardware.accelerator.autocast, share=(self.processes.rank, self.processes.count),
-                gather=self.processes.gather,
+            found = evaluate(
+                self.task, model, batch_size=size, limit=limit, seed=self.config.seed,
+                to_device=self.hardware.to_device, stop=self._interrupted, autocast=autocast,
+                share=(self.processes.rank, self.processes.count), gather=self.processes.gather,
             )  # fmt: skip
+            # Every process completes the same texts, so that all have the same numbers; with the positions of a text on
+            # several processes, none could.
+            if found is not None and self.budget.ends(self.position) and self.config.context_parallel == 1:
+                found |= completions(
+                    self.task, model, "validation", batch_size=size, most=min(limit or COMPLETED, COMPLETED),
+                    device=self.hardware.device, autocast=autocast,
+                )  # fmt: skip
+        return found
 
     def _deciding_metric(self, found: dict[str, float]) -> float:
         name = self.task.metric.name
