@@ -33,7 +33,6 @@ class MemoryOptions:
     num_heads: int | None = None
     width: int | None = None
     norm: str | None = None
-    modulated: bool | None = None
 
     def __post_init__(self) -> None:
         if self.tying not in TYINGS:
@@ -99,7 +98,7 @@ class SentenceMemory(Memory):
 
     def __init__(self, spec: TokenRows, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> None:
         super().__init__()
-        for name in ("layers", "num_heads", "width", "norm", "modulated"):
+        for name in ("layers", "num_heads", "width", "norm"):
             if getattr(options, name) is not None:
                 raise BadValue(
                     f"{name}: a memory of sentences has none, got {getattr(options, name)}. Leave it out."
