@@ -30,7 +30,8 @@ class Modulation(nn.Module):
     def forward(self, maps: Tensor, row: Tensor) -> Tensor:
         """Maps (b,channels,height,width) and a row (b,dim) → maps."""
         scale, shift = self.scales(row)[..., None, None].chunk(2, 1)
-        return (1 + scale) * maps + shift
+        found: Tensor = (1 + scale) * maps + shift
+        return found
 
 
 class ModulatedView(nn.Module):
