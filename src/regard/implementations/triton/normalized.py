@@ -115,15 +115,14 @@ def forward(
         for step in tl.range(0, steps):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             scores, _key, _real, _tanh = tile_scores(
-                query, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
-                shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D, BLOCK_K,
+                query, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch,
+                head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
+                BLOCK_K,
             )  # fmt: skip
             # A maximum need not keep a NaN.
             has_nan = tl.maximum(has_nan, tl.max((scores != scores).to(tl.int32), 1))
             best = tl.max(scores, 1)
-            if (
-                KIND == "hard"
-            ):  # blocks do not come in order, so that of equal scores the lowest key is searched
+            if KIND == "hard":  # blocks do not come in order: of equal scores the lowest key is searched
                 columns = start * BLOCK_K + tl.arange(0, BLOCK_K)
                 place = tl.min(tl.where(scores == best[:, None], columns[None, :], 0x7FFFFFFF), 1)
                 better = (best > largest) | ((best == largest) & (place < chosen))
