@@ -26,7 +26,7 @@ REQUESTS, ALLOWED = 200, 0.05
 CANDIDATES = ("sdpa", "triton", "tiled")  # what `auto` may take; flex is never automatic
 MASKS = ("full", "full", "causal", "causal", "window", "padding", "documents", "prefix", "alibi", "softcap")
 DTYPES = (torch.bfloat16, torch.bfloat16, torch.float16, torch.float32)
-_MOST = 1 << 38  # score entries × width of one request, so that none takes seconds
+_MOST = 1 << 40  # score entries × width of one request, so that none takes seconds
 
 
 @dataclass(frozen=True)
