@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ def run(attention: TiledAttention, value: Tensor, output: Tensor) -> None:
     request, (batch, heads, _, _) = attention.request, attention.sizes
     assert request.mask is not None
     rows = [_with_unit_stride(part.to(attention.dtype)) for part in (request.query, request.key, value)]
-    grouped = {"enable_gqa": True} if attention.shared > 1 else {}
+    grouped: dict[str, Any] = {"enable_gqa": True} if attention.shared > 1 else {}
     tiles: dict[tuple[int, int, int], Tensor] = {}
     for bands in _alike(fine_bands(request.mask, attention.sizes)):
         if bands.width == 0:
