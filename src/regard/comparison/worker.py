@@ -145,7 +145,8 @@ def _outcome(job: Job, result: Result) -> Outcome:
     protocol = {name: str(how) for name, how in task.protocol().items() if name in test}
     return Outcome(
         **dataclasses.asdict(job.contestant), seed=job.seed, settings=job.settings, folder=job.folder,
-        steps=result.steps, seconds=result.seconds, stopped_by=result.stopped_by,
+        steps=result.steps, seconds=result.seconds, steps_per_second=result.steps_per_second,
+        stopped_by=result.stopped_by,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         metric=task.metric.name, higher_is_better=task.metric.higher_is_better,
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,

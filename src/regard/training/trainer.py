@@ -32,6 +32,7 @@ from regard.training.distributed.processes import Processes
 from regard.training.evaluation import completions, evaluate
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
+from regard.training.pace import Pace
 from regard.training.progress import Display
 from regard.training.reporting import Reports
 from regard.training.run_folder import checkpoints
@@ -115,7 +116,7 @@ class Trainer:
                 self.config.report_to, self.run.path, non_defaults(self.config), self.position.step, self.tell
             )
         self.display = Display(self.budget, self.position, quiet=self.quiet or not self.processes.is_main)
-        self.step_seconds, self.first_step = 0.0, self.position.step
+        self.pace = Pace()
         self.model.train()
         try:
             with any_shape():
@@ -179,7 +180,7 @@ class Trainer:
         position.batches += self.accumulate * self.processes.readers
         self.launched.append(LaunchedStep(result, snapshot, before))
         passed = time.perf_counter() - started
-        self.step_seconds += passed
+        self.pace.add_step(passed)
         tokens, seconds = self.processes.total_used(batches.tokens, passed)
         position.tokens += tokens
         position.seconds += seconds
@@ -193,7 +194,7 @@ class Trainer:
         started = time.perf_counter()
         self.synchronize()
         passed = time.perf_counter() - started
-        self.step_seconds += passed
+        self.pace.add_wait(passed)
         position.seconds += (
             passed if self.processes.single else 0.0
         )  # several processes have no pending steps
@@ -333,8 +334,8 @@ class Trainer:
 
     @property
     def speed(self) -> float:
-        """Steps per second of this process, without validations and checkpoints."""
-        return (self.position.step - self.first_step) / self.step_seconds if self.step_seconds else 0.0
+        """Steps per second of this process, without validations, checkpoints and the first steps, which compile."""
+        return self.pace.steps_per_second
 
     def save(self, snapshot: Snapshot | None = None) -> None:
         """Write a checkpoint of the state after the last complete step, unless it was written already.
