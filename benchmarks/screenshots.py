@@ -119,7 +119,9 @@ def smaller(png: bytes) -> bytes:
     Image.open(io.BytesIO(png)).convert("RGB").save(best, "PNG", optimize=True)
     if best.tell() > LARGEST:
         best = io.BytesIO()
-        Image.open(io.BytesIO(png)).convert("RGB").quantize(256).save(best, "PNG", optimize=True)
+        Image.open(io.BytesIO(png)).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(
+            best, "PNG", optimize=True
+        )
     assert best.tell() <= LARGEST, f"{best.tell()} bytes"
     return best.getvalue()
 
