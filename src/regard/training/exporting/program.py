@@ -35,11 +35,11 @@ def trace(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
         raise Unsupported(f"export: torch cannot trace this model: {first_line(trouble)}") from trouble
 
 
-_NOT_ONE = re.compile(r"expression Ne\(s\d+, 1\)")
+_NOT_ONE = re.compile(r"expression Ne\(.+, 1\)")
 
 
 def _allow_one(program: ExportedProgram) -> None:
-    """Remove assertions that the size of an input is not 1.
+    """Remove assertions that the size of an input, or a number of segments in it, is not 1.
 
     torch adds one wherever a size of 1 would be broadcast, which gives the same result here. `export_run` compares
     batches of one example.
