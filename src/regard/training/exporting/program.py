@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as symbolic
@@ -44,12 +45,14 @@ def _allow_one(program: ExportedProgram) -> None:
     torch adds one wherever a size of 1 would be broadcast, which gives the same result here. `export_run` compares
     batches of one example.
     """
-    graph = program.graph_module.graph
-    for node in list(graph.nodes):
-        if node.target is torch.ops.aten._assert_scalar.default and _NOT_ONE.search(str(node.args[1])):
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-    program.graph_module.recompile()
+    for part in program.graph_module.modules():  # the body of a scan is a part of its own
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        for node in list(part.graph.nodes):
+            if node.target is torch.ops.aten._assert_scalar.default and _NOT_ONE.search(str(node.args[1])):
+                part.graph.erase_node(node)
+        part.graph.eliminate_dead_code()
+        part.recompile()
 
 
 class _Positional(nn.Module):
