@@ -97,6 +97,18 @@ def test_value_and_entropy_are_weighed_and_padding_does_not_count():
     assert float(total) == 0 and float(count) == 0
 
 
+def test_the_error_of_the_return_is_measured_in_units_of_the_largest_one():
+    head = Acts(2, 1, episodes=1, value_weight=0.3, entropy_weight=0.0).head(3)
+    head.scale.fill_(20.0)
+    torch.nn.init.constant_(head.value.bias, 0.5)
+    torch.nn.init.zeros_(head.value.weight)
+    batch = one_step(float(np.log(0.5)), 0, 0.0, 16.0)
+    outputs = head(torch.zeros(1, 1, 3), batch).detach()
+    assert float(outputs[0, 0, -1]) == pytest.approx(10)
+    outputs[..., :2] = 0
+    assert float(head.loss(outputs, batch)[0]) == pytest.approx(0.3 * (6 / 20) ** 2)
+
+
 def test_beyond_the_clip_an_action_has_no_gradient():
     head = Acts(2, 1, episodes=1, value_weight=0.0, entropy_weight=0.0).head()
     for then, moves in ((0.25, False), (0.45, True)):
@@ -192,6 +204,25 @@ def test_each_episode_is_learned_from_as_often_as_asked_before_others_are_played
     for part in (first, second):
         assert len(set(part)) == 6 and all(part.count(seed) == 3 for seed in part)
     assert not set(first) & set(second)
+
+
+def test_the_scale_of_returns_and_the_number_of_steps_follow_what_was_played():
+    pytest.importorskip("gymnasium")
+    task = tasks.build("agent(env=CartPole-v1, episodes=3, epochs=1, discount=0.9)")
+    torch.manual_seed(2)
+    model = models.build("agent(dim=8, num_heads=2)", task.problem).train()
+    frames, largest = 0, 0.0
+    for number in range(4):
+        batch = task.batch(task.examples("train"), range(3), seeded(number), model)
+        lengths = batch.keep.sum(1).tolist()
+        frames += sum(lengths)
+        largest = max(largest, *((1 - 0.9**length) / (1 - 0.9) for length in lengths))
+        assert int(model.head.frames) == frames
+        assert float(model.head.scale) == pytest.approx(largest)
+    maze = tasks.build("agent(episodes=3)")
+    model = models.build("agent(dim=8, num_heads=2)", maze.problem).train()
+    maze.batch(maze.examples("train"), range(3), seeded(), model)
+    assert float(model.head.scale) == 1  # the least
 
 
 def test_what_is_learned_from_was_chosen_by_the_policy_as_it_was():

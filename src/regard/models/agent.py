@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.arguments import whole_number
+from regard.core.tracing import exporting
 from regard.errors import BadValue, unknown_name
-from regard.models.embedding import stream_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Recurrent, RecurrentState
 from regard.models.stack import Stack, StackState
+from regard.models.standardize import Standardize
 from regard.nn import positions as encodings
 from regard.nn.state import State
 from regard.tasks.batch import Batch
@@ -26,8 +27,9 @@ MEMORIES = ("attention", "lstm", "slots", "none")
 class Agent(Model):
     """A row for each step, from what is seen there and what the memory holds of the steps before.
 
-        x_t = W_2 tanh(W_1 seen_t),     h_t = memory(x_t; x_0 … x_{t−1})
+        x_t = tanh(W_2 tanh(W_1 seen_t)),     h_t = memory(x_t; x_0 … x_{t−1})
 
+    What is seen is standardised by its mean and spread over the rollouts so far.
     memory=attention: causal attention layers over all steps so far, whose keys and values are kept; acting costs one
     row for each step. slots: the layers of dynamic-memory, which hold the past in a few slots. lstm: a recurrent
     network. none: only the present step, to measure what memory is worth.
@@ -66,7 +68,12 @@ class Agent(Model):
             raise BadValue(f"context: write it into the attention, as in attention=causal(window={context}).")
         spec = problem.inputs
         assert isinstance(spec, Vectors)
+        self.width, self.standardize = dim, Standardize(spec.width)
         self.see = nn.Sequential(nn.Linear(spec.width, dim), nn.Tanh(), nn.Linear(dim, dim), nn.Tanh())
+        for layer in self.see:
+            if isinstance(layer, nn.Linear):  # else one-hot codes would be small beside the positions
+                nn.init.orthogonal_(layer.weight, 2**0.5)
+                nn.init.zeros_(layer.bias)
         self.positions = encodings.build("sinusoidal" if memory == "attention" else "none", dim, spec.length)
         self.memory: Stack | Recurrent | None = None
         if memory == "lstm":
@@ -83,21 +90,28 @@ class Agent(Model):
         self.head = problem.answer.head(dim)
 
     def forward(self, batch: Batch) -> Any:
-        rows = self._rows(batch.inputs)
+        """Padding must stand on the right: no memory looks ahead, so that no mask has to hide it."""
+        keep = batch.keep
+        rows = self.positions(self._embedded(batch.inputs, keep))
         if isinstance(self.memory, Stack):
-            rows = self.memory(rows, mask=stream_mask(batch.streams.values()))
+            rows = self.memory(rows)
         elif self.memory is not None:
-            rows, _ = self.memory(rows, batch.keep)
+            rows, _ = self.memory(rows, keep)
         return self.head(rows, batch)
 
-    def _rows(self, seen: Tensor, offset: int = 0) -> Tensor:
-        weight = next(self.see.parameters())
-        found: Tensor = self.positions(self.see(seen.to(weight.dtype)), offset)
-        return found
+    def _embedded(self, seen: Tensor, keep: Tensor | None = None) -> Tensor:
+        seen = seen.to(self.standardize.mean.dtype)
+        if keep is None or seen.device.type != "cpu" or torch.compiler.is_compiling() or exporting():
+            found: Tensor = self.see(self.standardize(seen))
+            return found if keep is None else found.masked_fill(~keep[..., None], 0)
+        # Episodes differ so much in length that most rows of a batch may be padding.
+        found = self.see(self.standardize(seen[keep]))
+        return found.new_zeros(*seen.shape[:2], self.width).index_put((keep,), found)
 
     def step(self, seen: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Outputs (b,n,outputs) for the next steps, and the new state."""
-        rows = self._rows(seen, state.passed if isinstance(state, StackState) else 0)
+        passed = state.passed if isinstance(state, StackState) else 0
+        rows = self.positions(self._embedded(seen), passed)
         if isinstance(self.memory, Stack):
             rows, state = self.memory.step(rows, state)
         elif self.memory is not None:

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from regard.core.arguments import finite_number, share, whole_number
 from regard.tasks.agents.environments import EnvironmentFacts, make
-from regard.tasks.agents.episodes import Episodes, play, replay
-from regard.tasks.agents.returns import advantages
-from regard.tasks.answers.acts import ACTION, ADVANTAGE, CHANCE, RETURN, REWARD, Acts, PolicyHead
-from regard.tasks.batch import MADE_FROM, Batch, Stream
+from regard.tasks.agents.episodes import Episodes, play
+from regard.tasks.agents.policy import PolicyOfModel
+from regard.tasks.agents.returns import discounted
+from regard.tasks.agents.rollout import Rollout, keep, kept, mean_length, play_until
+from regard.tasks.answers.acts import ACTION, REWARD, Acts, PolicyHead
+from regard.tasks.batch import Batch
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.measures.metrics import LOSS, Answered, Answering, Mean, Metric
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Vectors
 from regard.tasks.task import Recipe, Task, task
 
+MOST_FRAMES = 64  # of an episode that is drawn: more cannot be told apart on a page
 # The first seed of each split and how many there are. No episode of one split is one of another.
 SEEDS = {"train": (1_000_000, 1_000_000), "validation": (0, 100), "test": (10_000, 200)}
 
@@ -49,15 +52,18 @@ MEAN_RETURN = Mean("return", over="episodes", look=_returned)
 class AgentTask(Task):
     """Acts in an environment; trained by proximal policy optimisation from episodes that the model itself plays.
 
-    Every so often `episodes` episodes are played with the policy as it is. The next steps of training learn from these,
-    `epochs` times from each, in batches of `batch_size` episodes. In evaluation the likeliest action is taken.
+    A rollout is made of whole episodes, played with the policy as it is: `frames` steps or a little more, but at most
+    `episodes` episodes. The next steps of training learn from it `epochs` times, each time in `episodes` / `batch_size`
+    batches, so that batches have about the same number of steps however long episodes are. In evaluation the likeliest
+    action is taken.
 
     Paper: Schulman et al. 2017 (PPO); Schulman et al. 2016 (GAE).
 
     Args:
         env: t-maze (remember a sign until the junction), or an environment of gymnasium by its name: CartPole-v1,
             MiniGrid-MemoryS7-v0 (extra `agents`)
-        episodes: how many are played before they are learned from
+        episodes: the most that are played before they are learned from
+        frames: how many steps of them are enough
         epochs: how often each is learned from
         discount: of later rewards
         trace: λ of generalised advantage estimation
@@ -78,6 +84,7 @@ class AgentTask(Task):
         self,
         env: str = "t-maze",
         episodes: int = 32,
+        frames: int = 2048,
         epochs: int = 4,
         discount: float = 0.99,
         trace: float = 0.95,
@@ -86,14 +93,14 @@ class AgentTask(Task):
         value_weight: float = 0.5,
     ) -> None:
         self.env, self.facts = env, make(env).facts
-        self.epochs = whole_number("epochs", epochs, 1)
+        self.frames, self.epochs = whole_number("frames", frames, 1), whole_number("epochs", epochs, 1)
         self.discount, self.trace = share("discount", discount), share("trace", trace)
         self.answer = Acts(
             len(self.facts.actions), self.facts.limit, whole_number("episodes", episodes, 1),
             finite_number("clip", clip, above=0.0), finite_number("value_weight", value_weight),
             finite_number("entropy_weight", entropy_weight),
         )  # fmt: skip
-        self._held: Episodes | None = None
+        self._held: Rollout | None = None
 
     def streams(self) -> dict[str, Vectors]:
         """What is seen at each step, and the action before it."""
@@ -128,12 +135,13 @@ class AgentTask(Task):
         """Episodes played with the model; in training, some of those that are being learned from."""
         if model is not None and getattr(model, "training", False):
             return self._to_learn_from(examples, len(chosen), generator, model)
-        seeds = [examples[index] for index in chosen]
-        return self._batch(self._play(seeds, generator, model))
+        return self.collate([examples[index] for index in chosen], generator, model)
 
-    def collate(self, examples: Sequence[int], generator: torch.Generator) -> Batch:
-        """Episodes with random actions."""
-        return self._batch(self._play(examples, generator, None))
+    def collate(
+        self, examples: Sequence[int], generator: torch.Generator, model: Answering | None = None
+    ) -> Batch:
+        """Episodes with random actions, or with those of a model."""
+        return self._judged(self._play(examples, generator, model)).batch()
 
     def _play(self, seeds: Sequence[int], generator: torch.Generator, model: Any) -> Episodes:
         if model is None:
@@ -143,62 +151,66 @@ class AgentTask(Task):
         model.eval()  # what is learned from was done without dropout
         try:
             with torch.no_grad():
-                return play(self.env, seeds, _policy(model, len(seeds)), generator, greedy=not training)
+                return play(self.env, seeds, PolicyOfModel(model, len(seeds)), generator, greedy=not training)
         finally:
             model.train(training)
 
     def _to_learn_from(
         self, examples: Sequence[int], size: int, generator: torch.Generator, model: Any
     ) -> Batch:
-        """The next of the episodes that are learned from; new ones are played where these were used up."""
+        """The next batch of the rollout that is learned from; a new one is played where this was used up."""
         head: PolicyHead = model.head
-        episodes = self.answer.episodes
-        if not 0 <= int(head.used) < self.epochs * episodes:
-            drawn = torch.randint(len(examples), (episodes,), generator=generator)
-            self._held = self._play([examples[index] for index in drawn.tolist()], generator, model)
-            _keep(head, self._held)
+        if not 0 <= int(head.used) < self.epochs * int(head.parts):
+            drawn = torch.randint(len(examples), (self.answer.episodes,), generator=generator)
+            seeds = [examples[index] for index in drawn.tolist()]
+            parts = -(-len(seeds) // size)
+            self._observe(model)
+            played = play_until(
+                self.frames, seeds, parts, mean_length(head), lambda some: self._play(some, generator, model)
+            )
+            keep(head, played, parts)
+            # Of rewards alone: with the values in it, a scale that is too large would raise itself.
+            largest = discounted(played.reward, self.discount).abs().max().to(head.scale)
+            head.scale.copy_(torch.maximum(head.scale, largest))
+            head.frames += int(played.keep.sum())
+            self._held = self._judged(played)
         elif self._held is None:  # the run was resumed
-            self._held = _kept(head, self.env)
-        used = int(head.used)
-        order = [
-            torch.randperm(episodes, generator=torch.Generator().manual_seed(int(head.seeds[0]) + epoch))
-            for epoch in range(self.epochs)
-        ]
-        head.used += size
-        return self._batch(self._held, torch.cat(order)[used : used + size])
+            self._held = self._last(head)
+        rows = self._held.part(int(head.used), int(head.parts))
+        head.used += 1
+        return self._held.batch(rows)
 
-    def _batch(self, played: Episodes, rows: Tensor | None = None) -> Batch:
-        """Episodes with what their actions were worth; all, or some `rows` of them."""
-        gain = advantages(played.reward, played.value, played.keep, played.last, self.discount, self.trace)
-        returns = (gain + played.value).masked_fill(~played.keep, 0)
-        real = gain[played.keep]
-        gain = ((gain - real.mean()) / (real.std(correction=0) + 1e-8)).masked_fill(~played.keep, 0)
-        rows = torch.arange(len(played.seeds)) if rows is None else rows
-        keep = played.keep[rows]
-        length = int(keep.sum(1).max()) if len(rows) else 0
+    def _last(self, head: PolicyHead) -> Rollout:
+        return self._held or self._judged(kept(head, self.env))
 
-        def part(data: Tensor) -> Stream:
-            return Stream(data[rows][:, :length].contiguous(), keep[:, :length].contiguous())
+    def _observe(self, model: Any) -> None:
+        """Tell a model that standardises its input what was seen in the last rollout.
 
-        answers = {
-            ACTION: played.action, CHANCE: played.log_prob, ADVANTAGE: gain, RETURN: returns, REWARD: played.reward,
-        }  # fmt: skip
-        return Batch(
-            {"seen": part(played.seen)},
-            {name: part(data) for name, data in answers.items()},
-            notes={MADE_FROM: tuple(played.seeds[row] for row in rows.tolist())},
-        )
+        Only now, since the policy must learn from that rollout with the numbers that it chose its actions with.
+        """
+        if hasattr(model, "standardize") and int(model.head.used) >= 0:
+            played = self._last(model.head).played
+            model.standardize.observe(played.seen[played.keep])
+
+    def _judged(self, played: Episodes) -> Rollout:
+        return Rollout.of(played, self.discount, self.trace)
 
     def protocol(self) -> dict[str, Any]:
         """How episodes are played in an evaluation."""
         return {"actions": "the likeliest", "env": self.env}
 
     def show(self, example: int, batch: Batch) -> Shown:
-        """The steps of an episode by their number and what was done."""
+        """The steps of an episode by their number and what was done; where frames are pictures, side by side."""
         done = batch.answers[ACTION].data[0].tolist()
         total = float(batch.answers[REWARD].data[0].sum())
         pieces = [f"{step} {self.facts.actions[action]}" for step, action in enumerate(done)]
-        return Shown(f"an episode of {self.env} that returns {total:.3g}", pieces, "steps")
+        words = f"an episode of {self.env} that returns {total:.3g}"
+        world, seen = make(self.env), batch.inputs[0, :, : self.facts.width].cpu().numpy()
+        frames = [world.picture(row) for row in seen[:MOST_FRAMES]]
+        drawn = [frame for frame in frames if frame is not None]
+        if not drawn or len(drawn) < len(done):
+            return Shown(words, pieces, "steps")
+        return Shown(words, pieces, "steps", picture=np.concatenate(drawn, 1), grid=(1, len(drawn)))
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
         """The names of actions."""
@@ -206,49 +218,3 @@ class AgentTask(Task):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}
-
-
-def _policy(model: Any, size: int) -> Callable[[Tensor], Tensor]:
-    """A model as a policy that is called step by step: with its cache, or, where it has none, with all steps so far."""
-    device = model.head.used.device
-    if callable(getattr(model, "step", None)):
-        state = model.initial_state(size)
-
-        def act(seen: Tensor) -> Tensor:
-            nonlocal state
-            found, state = model.step(seen[:, None].to(device), state)
-            outputs: Tensor = found[:, -1].cpu()
-            return outputs
-
-        return act
-    past: list[Tensor] = []
-
-    def read_again(seen: Tensor) -> Tensor:
-        past.append(seen)
-        outputs: Tensor = model(Batch({"seen": Stream(torch.stack(past, 1).to(device))}))[:, -1].cpu()
-        return outputs
-
-    return read_again
-
-
-def _keep(head: PolicyHead, played: Episodes) -> None:
-    """Note in the head what the episodes can be played again from."""
-    steps = played.keep.shape[1]
-    head.seeds.copy_(torch.tensor(played.seeds))
-    head.played.fill_(-1)
-    head.played[:, :steps] = torch.where(played.keep, played.action, -1).to(head.played)
-    for held, data in ((head.chances, played.log_prob), (head.values, played.value)):
-        held.zero_()
-        held[:, :steps] = data.to(held)
-    head.last.copy_(played.last)
-    head.used.zero_()
-
-
-def _kept(head: PolicyHead, env: str) -> Episodes:
-    """The episodes that `_keep` noted, played again."""
-    found = replay(env, head.seeds.tolist(), head.played.cpu())
-    steps = found.keep.shape[1]
-    return dataclasses.replace(
-        found, log_prob=head.chances[:, :steps].float().cpu(), value=head.values[:, :steps].float().cpu(),
-        last=head.last.float().cpu(),
-    )  # fmt: skip

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.errors import BadValue, Unsupported
+from regard.tasks.agents.grid_views import drawn_view, remember_views
 from regard.tasks.generated.draws import Draws
 
 Seen = NDArray[np.float32]
+Drawn = NDArray[np.float32]
 CORRIDOR = 6  # steps from the start to the junction
 
 
@@ -49,6 +51,9 @@ class Environment(Protocol):
     def act(self, action: int) -> Moment:
         """Take an action."""
 
+    def picture(self, seen: Seen) -> Drawn | None:
+        """An observation as a picture (height, width, 3) from 0 to 1; None where it is none."""
+
 
 class TMaze:
     """A corridor with a junction at its end. At the start a sign says on which side the goal is; it is seen only there.
@@ -78,6 +83,9 @@ class TMaze:
             self.place += 1
         return Moment(self._seen(), reward, ended, not ended and self.steps >= self.facts.limit)
 
+    def picture(self, seen: Seen) -> Drawn | None:
+        return None
+
     def _seen(self) -> Seen:
         start, end = self.place == 0, self.place == CORRIDOR
         return np.array(
@@ -104,7 +112,8 @@ class Gymnasium:
                 '"regard[agents]", or env=t-maze, which needs nothing.'
             ) from missing
         try:
-            self.world: Any = gymnasium.make(name)
+            # The checker runs in the first step of each episode only, and finds what the tests of a library should.
+            self.world: Any = gymnasium.make(name, disable_env_checker=True)
         except gymnasium.error.Error as unknown:
             raise BadValue(
                 f"env: there is no {name!r} in gymnasium: {unknown}. Try CartPole-v1, MiniGrid-MemoryS7-v0 or t-maze."
@@ -120,6 +129,9 @@ class Gymnasium:
             raise BadValue(
                 f"env: {name!r} shows {seen}, and only boxes of numbers and grids of cells are read."
             )
+        if self.grid:
+            remember_views(self.world.unwrapped)
+            self.codes = _code_places(int(np.prod(seen["image"].shape[:2])))
         self.first = int(actions.start)
         limit = getattr(self.world.spec, "max_episode_steps", None) or getattr(
             self.world.unwrapped, "max_steps", None
@@ -142,20 +154,34 @@ class Gymnasium:
         seen, reward, ended, cut, _ = self.world.step(action + self.first)
         return Moment(self._flat(seen), float(reward), bool(ended), bool(cut))
 
+    def picture(self, seen: Seen) -> Drawn | None:
+        if not self.grid:
+            return None
+        shape = self.world.observation_space["image"].shape
+        kinds = np.split(seen[:-DIRECTIONS], np.cumsum(CELL_CODES)[:-1] * (self.codes.size // 3))
+        codes = [kind.reshape(-1, count).argmax(1) for kind, count in zip(kinds, CELL_CODES, strict=True)]
+        return drawn_view(np.stack(codes, -1).reshape(shape).astype(np.uint8))
+
     def _flat(self, seen: Any) -> Seen:
         if not self.grid:
             return np.asarray(seen, np.float32).reshape(-1)
-        cells = np.asarray(seen["image"]).reshape(-1, 3)
-        codes = [np.eye(count, dtype=np.float32)[cells[:, column]] for column, count in enumerate(CELL_CODES)]
-        direction = np.eye(4, dtype=np.float32)[int(seen["direction"])]
-        return np.concatenate([*(code.reshape(-1) for code in codes), direction])
+        row = np.zeros(self.codes.size // 3 * sum(CELL_CODES) + DIRECTIONS, np.float32)
+        row[self.codes + np.asarray(seen["image"]).reshape(-1)] = 1
+        row[int(seen["direction"]) - DIRECTIONS] = 1
+        return row
 
 
-CELL_CODES = (
-    11,
-    6,
-    4,
-)  # objects, colours and states of minigrid's cells (a state of 3 is an agent's direction)
+# Objects, colours and states of minigrid's cells (a state of 3 is an agent's direction).
+CELL_CODES = (11, 6, 4)
+DIRECTIONS = 4
+
+
+def _code_places(cells: int) -> NDArray[np.int64]:
+    """Where the one-hot codes of each cell's object, colour and state begin, (3·cells,), cell by cell."""
+    objects, colours, _ = CELL_CODES
+    begins = np.array([0, objects * cells, (objects + colours) * cells])
+    found: NDArray[np.int64] = (begins + np.arange(cells)[:, None] * np.array(CELL_CODES)).reshape(-1)
+    return found
 
 
 def make(name: str) -> Environment:

@@ -21,14 +21,16 @@ class Acts(Answer):
 
     The loss of a step is that of proximal policy optimisation: with r = p(a) / p_then(a) and the advantage A,
 
-        −min(r A, clip(r, 1 ± clip) A)  +  value_weight · (v − return)²  −  entropy_weight · entropy
+        −min(r A, clip(r, 1 ± clip) A)  +  value_weight · ((v − return) / scale)²  −  entropy_weight · entropy
+
+    where scale is the largest return so far, at least 1: the advantages are normalised, and a return may be 1 or 500.
 
     Paper: Schulman et al. 2017, equations 7 and 9.
     """
 
     actions: int
     limit: int  # the most steps of an episode
-    episodes: int = 32  # played at once; they are learned from several times
+    episodes: int = 32  # the most of a rollout, which is learned from several times
     clip: float = 0.2
     value_weight: float = 0.5
     entropy_weight: float = 0.01
@@ -51,7 +53,7 @@ class PolicyHead(Head):
 
     It also keeps the episodes that are learned from: their seeds and actions, from which they can be played again, and
     what the policy thought then. They are buffers, so that a run that stops between two updates from the same episodes
-    goes on with these.
+    goes on with these. So are the scale of returns and the number of steps that were played.
     """
 
     seeds: Tensor
@@ -59,7 +61,10 @@ class PolicyHead(Head):
     chances: Tensor
     values: Tensor
     last: Tensor
+    parts: Tensor
     used: Tensor
+    scale: Tensor
+    frames: Tensor
 
     def __init__(self, answer: Acts, dim: int | None) -> None:
         super().__init__(answer.actions, dim)
@@ -68,17 +73,22 @@ class PolicyHead(Head):
         if isinstance(self.logits, nn.Linear):
             nn.init.normal_(self.logits.weight, std=0.01)  # at first all actions are about as likely
         shape = (answer.episodes, answer.limit)
-        self.register_buffer("seeds", torch.zeros(answer.episodes, dtype=torch.long))
+        self.register_buffer("seeds", torch.full((answer.episodes,), -1))  # −1: there is no such episode
         self.register_buffer("played", torch.full(shape, -1))  # −1: the episode has ended
         self.register_buffer("chances", torch.zeros(shape))
         self.register_buffer("values", torch.zeros(shape))
         self.register_buffer("last", torch.zeros(answer.episodes))
+        self.register_buffer("parts", torch.ones((), dtype=torch.long))  # batches of each epoch
         self.register_buffer(
             "used", torch.full((), -1)
-        )  # episodes learned from since; −1: none were played yet
+        )  # batches learned from since; −1: none were played yet
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("frames", torch.zeros((), dtype=torch.long))
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
-        return rows if self.value is None else torch.cat([self.logits(rows), self.value(rows)], -1)
+        if self.value is None:
+            return rows
+        return torch.cat([self.logits(rows), self.value(rows) * self.scale], -1)
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum over steps, and their number."""
@@ -88,7 +98,8 @@ class PolicyHead(Head):
         advantage = given[ADVANTAGE].data
         near = ratio.clamp(1 - self.answer.clip, 1 + self.answer.clip)
         each = -torch.minimum(ratio * advantage, near * advantage)
-        each = each + self.answer.value_weight * (outputs[..., -1].float() - given[RETURN].data) ** 2
+        error = (outputs[..., -1].float() - given[RETURN].data) / self.scale.float()
+        each = each + self.answer.value_weight * error**2
         each = each + self.answer.entropy_weight * (logs.exp() * logs).sum(-1)
         return counted(each, keep)
 

@@ -26,6 +26,7 @@ const SMOOTH = [
 ];
 const ALLOWED = { how: HOW.map(([name]) => name), way: ["from", "to"], smooth: ["yes", "no"] };
 const LISTED = 8;
+const DRAWN = ["patches", "steps", "frames"]; // kinds of positions that a picture is cut into
 
 export const imageView = {
   name: "image",
@@ -44,11 +45,11 @@ export const imageView = {
   create,
 };
 
-/** Sites whose keys are the patches of the picture. */
+/** Sites whose keys are the patches of the picture, or its steps side by side. */
 function fitting(scene) {
   const needed = scene.image.skip + scene.image.rows * scene.image.columns;
   return scene.sites.flatMap((site, index) =>
-    site.columns === "patches" && extentOf(site).keys === needed ? [index] : [],
+    DRAWN.includes(site.columns) && extentOf(site).keys === needed ? [index] : [],
   );
 }
 
@@ -78,7 +79,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     onEnter: (patch) => enter(patch),
     onPick: (patch) => pick(patch + image.skip),
   });
-  const said = readout("image-readout", "Point at a patch; a click pins it.");
+  const said = readout("image-readout", "Point at the picture; a click pins a place.");
   const others = h("div", { class: "askers" });
   const plain = h(
     "section",
@@ -86,7 +87,8 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     h("h3", {}, "The image"),
     h("img", { class: pictureClass(image, "plain-picture"), src: image.data, alt: "The picture the model saw" }),
   );
-  const list = barList({ title: "Strongest patches", testid: "strongest", css: () => "var(--soft)" });
+  const kind = scene.sites[sites[0]].columns;
+  const list = barList({ title: `Strongest ${kind}`, testid: "strongest", css: () => "var(--soft)" });
   const element = h(
     "div",
     { class: "sheet image-view" },
@@ -112,15 +114,19 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
   let hovered = 0;
   let found = null;
 
-  const patchy = () => site.rows === "patches";
+  const patchy = () => DRAWN.includes(site.rows);
+  const place = (patch) =>
+    site.columns === "patches"
+      ? patchText(image, patch)
+      : `“${tokenText(labelsOf(scene, state.variant, site.columns, patch + image.skip + 1).at(-1), 24)}”`;
   const askers = () =>
     patchy()
-      ? labelsOf(scene, state.variant, "patches", image.skip)
+      ? labelsOf(scene, state.variant, site.rows, image.skip)
       : labelsOf(scene, state.variant, site.rows, extentOf(site).queries);
   const chosen = () => positionOf(site, state) ?? hovered;
   const name = (position) =>
     patchy() && position >= image.skip
-      ? patchText(image, position - image.skip)
+      ? place(position - image.skip)
       : `“${tokenText(askers()[position], 30)}”`;
 
   /** Which weights are shown: a rollout starts at a patch. */
@@ -151,7 +157,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     else if (patchy() && !pinned) hover(patch + image.skip);
     else if (found)
       said.say(
-        `${name(chosen())} ${options().way === "from" ? "→" : "←"} ${patchText(image, patch)}   ${weightText(found[patch + image.skip])}`,
+        `${name(chosen())} ${options().way === "from" ? "→" : "←"} ${place(patch)}   ${weightText(found[patch + image.skip])}`,
       );
   }
 
@@ -194,10 +200,10 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     overlay.show(found && found.subarray(image.skip), { opacity: opacity / 100, smooth: smooth === "yes" });
     overlay.choose(patchy() ? position - image.skip : null, pinned);
     if (words) words.choose(position < words.tokens.length ? position : null, pinned);
-    const labels = labelsOf(scene, state.variant, "patches", image.skip);
+    const labels = labelsOf(scene, state.variant, site.columns, image.skip);
     list.show(
       strongest(found, LISTED).map(({ index, weight }) => ({
-        text: index < image.skip ? tokenText(labels[index], 24) : patchText(image, index - image.skip),
+        text: index < image.skip ? tokenText(labels[index], 24) : place(index - image.skip),
         weight,
         onPick: patchy() ? () => pick(index) : null,
       })),
