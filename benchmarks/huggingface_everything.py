@@ -28,6 +28,7 @@ after a left-padded prompt; – where the model does not write text, or cannot d
 KINDS = (
     ("equal", "Equal to eager attention"),
     ("differs", "Different from eager attention"),
+    ("as sdpa", "Different from eager attention, equal to sdpa"),
     ("error", "Fails on regard"),
     ("unstable", "Different, and as different after a change of rounding size"),
     ("random", "Random even on eager attention"),
@@ -81,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def headline(records: Records) -> str:
     """How many of how many."""
-    dispatching = [one for one in records if one["status"] in ("equal", "differs", "error")]
+    dispatching = [one for one in records if one["status"] in ("equal", "differs", "as sdpa", "error")]
     equal = sum(one["status"] == "equal" for one in dispatching)
     text = f"{equal} of {len(dispatching)} architectures that dispatch through the interface equal eager attention"
     writing = [found for one in dispatching for found in one.get("generation", {}).values()]

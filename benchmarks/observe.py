@@ -1,11 +1,13 @@
 """Measurements of `observe` and the viewer: exactness, cost, size, speed. `python -m benchmarks.observe [NAME …]`
 
-Names: exact, overhead, bytes, picture, frames. Run it on a machine that does nothing else; the last two need a browser
-(`make browser`). Overhead is counted in processor time of one thread, which other work on the machine hardly changes.
+Names: exact, overhead, bytes, picture, frames, patching, typed, views. Run it on a machine that does nothing else; all
+from picture on but patching need a browser (`make browser`). Overhead and patching are counted in processor time,
+too, which other work on the machine hardly changes; the load is printed.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import tempfile
@@ -156,7 +158,132 @@ def frames() -> Iterator[Row]:
                 yield f"{words} a 4k × 4k head, {moved['painter']}", f"{moved['rate']:.0f} frames/s", "≥ 30"
 
 
-PARTS = {"exact": exact, "overhead": overhead, "bytes": bytes_of_a_page, "picture": picture, "frames": frames}
+def patching() -> Iterator[Row]:
+    """Every head of 6 × 12 at each of 20 tokens: in batches of copies, and with one forward pass for each patch."""
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=97, hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536
+    )
+    torch.manual_seed(5)
+    model = transformers.BertForMaskedLM(config).eval()
+    clean = torch.randint(0, 97, (1, 20), generator=torch.Generator().manual_seed(6))
+    corrupted = clean.clone()
+    corrupted[0, 7] = (clean[0, 7] + 13) % 97
+    with torch.no_grad(), regard.observe(model) as seen:
+        model(clean)
+
+    def sweep(**options: Any) -> tuple[float, float, Any]:
+        cpu, wall = time.process_time(), time.perf_counter()
+        found = seen.patch(clean, corrupted, positions="each", answer=3, other=5, **options)
+        return time.perf_counter() - wall, time.process_time() - cpu, found
+
+    sweep(sites=seen.names()[:1])  # warm
+    wall, cpu, found = sweep()
+    each_wall, each_cpu, each = sweep(together=1)
+    torch.testing.assert_close(found.values, each.values, rtol=0, atol=1e-4)
+    cpu_start, start = time.process_time(), time.perf_counter()
+    with torch.no_grad():
+        for _ in range(50):
+            model(clean)
+    plain, plain_cpu = (
+        (now - then) / 50 for now, then in ((time.perf_counter(), start), (time.process_time(), cpu_start))
+    )
+    count = found.values.numel()
+    words = f"patching sweep, 6 × 12 heads × 20 tokens, {count:,} patches, {found.forwards} forward passes"
+    yield words, f"{wall:.1f} s ({cpu:.1f} s of processor time)", "≤ 60 s"
+    told = f"{each_wall / wall:.1f} × ({each_cpu / cpu:.1f} × in processor time)"
+    yield "… against one forward pass for each patch", told, "≥ 3 ×"
+    told = f"{plain * count / wall:.1f} × ({plain_cpu * count / cpu:.1f} × in processor time)"
+    yield "… against as many plain forward passes, without any patch", told, ""
+
+
+def typed() -> Iterator[Row]:
+    """From Enter in the text box to the first picture of the new sentence: MiniLM, 30 tokens."""
+    words = (
+        "the old man who lived in the small house near the river walked slowly to the market every morning "
+    )
+    words += "because he loved fresh bread and hot"
+    drawn = "document.querySelectorAll('[data-testid^=cell-] canvas').length === 72"
+    with served() as found, _page() as page:
+        opened(page, found["minilm"], "overview")
+        spent, busy = [], []
+        session = page.context.browser.new_browser_cdp_session()
+        for number in range(ROUNDS):
+            page.get_by_test_id("input-text").fill(f"{words} {'tea' if number % 2 else 'milk'}.")
+            before = page.evaluate("() => window.__regard.input")
+            worked = _worked(found.process.process.pid, session)
+            begin = time.perf_counter()
+            page.get_by_test_id("input-text").press("Enter")
+            until(
+                page,
+                f"window.__regard.input > given && {drawn} && !document.querySelector('.waiting')",
+                before,
+            )
+            spent.append(time.perf_counter() - begin)
+            busy.append(_worked(found.process.process.pid, session) - worked)
+        count = page.evaluate(
+            "() => fetch('/api/scene').then(r => r.json()).then(s => s.tokens.tokens.length)"
+        )
+    told = f"{statistics.median(spent):.2f} s, from {min(spent):.2f} to {max(spent):.2f}; "
+    told += f"{statistics.median(busy):.2f} s of processor time of server and browser"
+    yield f"all 72 heads after typing a sentence: MiniLM, {count} tokens, median of {ROUNDS}", told, "≤ 0.5 s"
+
+
+def _worked(server: int, browser: Any) -> float:
+    """Processor seconds of the server and of all processes of the browser so far (Linux)."""
+    fields = Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    processes = browser.send("SystemInfo.getProcessInfo")["processInfo"]
+    return own + sum(float(process["cpuTime"]) for process in processes)
+
+
+POINTING = """async (seconds) => {
+    const view = document.querySelector('main.view'), box = view.getBoundingClientRect();
+    const begin = performance.now();
+    let frames = 0;
+    while (performance.now() - begin < seconds * 1000) {
+        const turn = (performance.now() - begin) / 500;
+        const x = box.x + box.width * (0.5 + 0.45 * Math.sin(turn));
+        const y = box.y + box.height * (0.5 + 0.45 * Math.cos(1.3 * turn));
+        const given = { clientX: x, clientY: y, pointerType: 'mouse' };
+        const under = document.elementFromPoint(x, y) || view;
+        for (const name of ['pointerover', 'pointerenter', 'pointermove']) {
+            under.dispatchEvent(new PointerEvent(name, { ...given, bubbles: name !== 'pointerenter' }));
+        }
+        view.scrollTop = 200 + 200 * Math.sin(turn);
+        await new Promise(requestAnimationFrame);
+        frames += 1;
+    }
+    return frames / ((performance.now() - begin) / 1000);
+}"""
+
+
+def views() -> Iterator[Row]:
+    """Frames in a second of every view while the pointer moves over it and it scrolls."""
+    shown = [("minilm", name) for name in ("overview", "matrix", "tokens", "lines", "causes")]
+    shown += [
+        ("vision", "image"),
+        ("alignment", "alignment"),
+        ("timeline", "timeline"),
+        ("compare", "compare"),
+    ]
+    shown += [("memory", "memory"), ("graph", "graph"), ("written", "steps")]
+    with served() as found, _page() as page:
+        for model, view in shown:
+            opened(page, found[model], view)
+            page.wait_for_timeout(800)
+            yield (
+                f"{view} ({model}), pointer and scrolling",
+                f"{page.evaluate(POINTING, 3):.0f} frames/s",
+                "≥ 30",
+            )
+
+
+PARTS = {
+    "exact": exact, "overhead": overhead, "bytes": bytes_of_a_page, "picture": picture, "frames": frames,
+    "patching": patching, "typed": typed, "views": views,
+}  # fmt: skip
 
 
 def main(names: list[str]) -> None:
@@ -165,7 +292,8 @@ def main(names: list[str]) -> None:
     if unknown:
         sys.exit(f"{', '.join(sorted(unknown))}: unknown. Known: {', '.join(PARTS)}.")
     print(
-        f"torch {torch.__version__}, {torch.get_num_threads()} threads\n\n| what | measured | bar |\n|---|---|---|"
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}\n\n"
+        "| what | measured | bar |\n|---|---|---|"
     )
     for name in names or PARTS:
         for row in PARTS[name]():

@@ -67,6 +67,13 @@ def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
                 "status": "unstable",
                 "reason": f"differs by {record['difference']:.0e}; {reason}",
             }
+        theirs = _outputs(model, given, "sdpa")
+        if _apart(theirs, found) <= CLOSE:
+            reason = "a causal layer that gets no mask is causal on sdpa and on regard, not on eager attention"
+            return record | {
+                "status": "as sdpa",
+                "reason": f"differs by {record['difference']:.0e}; {reason}",
+            }
     with _replaced_output(torch.zeros_like):
         record["without_attention"] = _apart(expected, _outputs(model, given, "regard"))
     for side in ("right", "left"):

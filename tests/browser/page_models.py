@@ -82,6 +82,14 @@ def live() -> PageModel:
     return open_page(ViewOptions(str(save("gpt2", scratch("live"))), text="the cat sat on a mat"))
 
 
+def written() -> PageModel:
+    """What it writes, step by step."""
+    from tests.viewer.pretrained import save
+
+    folder = str(save("gpt2", scratch("written")))
+    return open_page(ViewOptions(folder, text="the cat sat on a mat", generate=12))
+
+
 GIRL = "Once upon a time, there was a little girl named Lily. She loved to play outside. One day,"
 
 

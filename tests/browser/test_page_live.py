@@ -3,8 +3,8 @@
 import re
 from xml.etree import ElementTree
 
-from tests.browser.driving import opened, saved, state, until
-from tests.browser.page_models import HOSTILE
+from tests.browser.driving import opened, saved, saved_as, state, until
+from tests.browser.page_models import GIRL, HOSTILE
 
 TOKENS = "Array.from(document.querySelectorAll('.token'), one => one.textContent).join(' ')"
 
@@ -133,3 +133,76 @@ def test_beside_every_map_stands_whether_it_matters(page, page_models):
         until(page, "document.querySelector('[data-testid=verdict]')?.textContent.includes('random')")
     page.get_by_test_id("tab-causes").click()
     assert page.get_by_test_id("faithfulness").locator("tbody tr").count() == 2
+
+
+def test_layers_heads_and_inputs_are_asked_what_they_did(page, page_models):
+    opened(page, page_models["live"], "causes")
+    typed(page, "the cat sat on a mat")
+    page.get_by_test_id("tab-causes").click()
+    said = page.get_by_test_id("answer").inner_text()  # next “word” 12.3 %
+    word = re.search(r"“\s?([^”]+)”", said)[1]
+    page.get_by_test_id("lens-ask").click()
+    best = page.get_by_test_id("lens").locator("table").first.locator("tbody tr")
+    best.nth(2).wait_for()
+    assert best.count() == 3  # before any layer, and after each of two
+    assert best.last.locator("td").first.inner_text().startswith(word)
+    page.get_by_test_id("contributions-ask").click()
+    parts = page.get_by_test_id("contributions")
+    parts.locator(".heat-cell").first.wait_for()
+    assert parts.locator(".heat-cell").count() == 2 * 4 and "of rounding" in parts.inner_text()
+    page.get_by_test_id("inputs-ask").click()
+    page.get_by_test_id("completeness").wait_for()
+    assert "Completeness gap of integrated gradients" in page.get_by_test_id("completeness").inner_text()
+    assert "Rank correlation" in page.get_by_test_id("inputs").inner_text()
+    rows = saved(page, "csv").decode().splitlines()
+    assert (
+        rows[0] == "part,logit" and len(rows) == 1 + 2 * 4 + 3
+    )  # heads; the rest of two layers; the embedding
+
+
+def test_a_researcher_finds_the_heads_that_matter_shows_it_and_saves_the_figure(page, page_models):
+    """Issue 22, done when: open, type, find, show, export, on one page; with the real story teller."""
+    opened(page, page_models["story"], "overview")
+    girl = GIRL.replace("play outside", "play inside")
+    typed(page, girl)
+    assert "“ she”" in page.get_by_test_id("answer").inner_text()
+    page.get_by_test_id("tab-causes").click()
+    page.get_by_test_id("against").fill(
+        girl.replace("girl", "boy").replace("Lily", "Tim").replace("She", "He")
+    )
+    page.get_by_test_id("patch").click()
+    first = page.get_by_test_id("largest").locator("button").first
+    first.wait_for()
+    assert first.inner_text().startswith("layer 4 · head ")  # the writers of docs/causes.md
+    page.get_by_test_id("by-paths").click()
+    page.get_by_test_id("patch").click()
+    until(page, "document.querySelector('[data-testid=patch-status]').innerText.includes('direct paths')")
+    assert page.get_by_test_id("largest").locator("button").first.inner_text().startswith("layer 4 · head ")
+    page.get_by_test_id("maps-ask").click()
+    page.get_by_test_id("faithfulness").wait_for()
+    name, figure = saved_as(page, "svg")
+    texts = [element.text or "" for element in ElementTree.fromstring(figure).iter()]
+    assert "causes" in name
+    assert any("logit of “ she” − logit of “ he”" in text for text in texts)
+    assert "Which parts carry the answer?" in texts and "Do the maps matter?" in texts
+    assert "What did each head write?" not in texts  # a section that was not asked
+    page.get_by_test_id("largest").locator("button").first.click()
+    until(page, "window.__regard.state().view === 'matrix' && window.__regard.state().site === 4")
+
+
+def test_a_saved_figure_of_causes_holds_what_its_table_scrolls_to(page, page_models):
+    page.set_viewport_size({"width": 360, "height": 740})
+    opened(page, page_models["live"], "causes")
+    typed(page, "the cat sat on a mat and looked at a dog")
+    page.get_by_test_id("tab-causes").click()
+    page.get_by_test_id("against").fill("the dog sat on a mat and looked at a cat")
+    page.get_by_test_id("by-layers").click()
+    page.get_by_test_id("patch").click()
+    until(page, "document.querySelectorAll('.heat-cell').length === 22")
+    root = ElementTree.fromstring(saved(page, "svg"))
+    texts = [element for element in root.iter() if (element.text or "").strip()]
+    right = max(float(element.get("x", 0)) for element in texts)
+    assert (
+        right > 400 and float(root.get("width").removesuffix("px")) > right
+    )  # wider than the window, not cut
+    assert not page.evaluate("() => document.querySelector('.tracing')")

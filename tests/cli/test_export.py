@@ -70,6 +70,23 @@ def test_a_file_that_answers_otherwise_is_an_error(digits, monkeypatch, capsys):
     assert "differ from the model's" in capsys.readouterr().err
 
 
+def test_a_folder_for_the_hub_holds_the_model_its_task_and_its_card(digits, tmp_path, capsys):
+    from regard.comparison.publishing import load_saved
+    from regard.tasks import Batch
+    from regard.training.loading import load_run
+
+    assert main(["export", str(digits), "--to", "hub", "--out", str(tmp_path / "saved")]) == 0
+    shown = capsys.readouterr().out
+    assert "files: README.md, config.json, model.safetensors, task.json" in shown and "hf upload" in shown
+    assert "| test accuracy |" in (tmp_path / "saved" / "README.md").read_text()
+    given = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        found, expected = (one[1](Batch.of(given)) for one in (load_saved(tmp_path / "saved"), load_run(digits)))
+    assert torch.equal(found, expected)
+    assert main(["export", str(digits), "--to", "hub", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["path"] == str(digits / "hub")
+
+
 def test_a_wrong_ending_and_a_missing_folder_are_refused(digits, tmp_path, capsys):
     assert main(["export", str(digits), "--out", str(tmp_path / "model.bin")]) == 2
     assert "ends in .onnx" in capsys.readouterr().err

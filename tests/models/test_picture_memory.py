@@ -113,7 +113,7 @@ def test_both_directions_and_the_hops_are_observed():
 
 def test_options_of_pictures_are_refused_for_stories_and_wrong_ones_are_named():
     story = Problem({"story": TokenRows(WORDS, 5, 0, 11), "question": Tokens(WORDS, 0, 5)}, OneOf(CLASSES))
-    given = {"layers": 2, "num_heads": 2, "width": 2, "norm": "batch", "modulated": True}
+    given = {"width": 2, "norm": "batch", "modulated": True}
     for name, value in given.items():
         with pytest.raises(regard.RegardError, match=f"{name}: a memory of sentences has none"):
             models.build("answerer", story, **{name: value})

@@ -115,6 +115,7 @@ def test_pairs_with_gold_links_are_read_and_the_gold_only_judges(tmp_path):
     task = tasks.build("align", data=str(tmp_path))
     counts = {split: len(task.examples(split)) for split in ("train", "validation", "test")}
     assert counts == {"train": 5, "validation": 1, "test": 2}
+    assert "gold links only judge" in task.protocol()["pairs"]
     judged = [pair for split in ("validation", "test") for pair in task.examples(split)]
     assert {frozenset(pair.gold.sure) for pair in judged} == {
         frozenset(one.sure) for one in read_gold(tmp_path / "made.gold")

@@ -172,6 +172,8 @@ def test_noise_puts_empty_sentences_between_those_of_training_stories_alone(tmp_
         assert int(real.sum()) == 20 and bool(real[-1])
         counts.append(int((~real).sum()))
     assert sum(counts) / 80 == pytest.approx(20 * 0.25, abs=1.0)
+    short = built(tmp_path, noise=0).examples("train")[1]
+    assert len(short.story) == 3 and task.collate([short], seeded()).streams["story"].data.shape[1] in (4, 6)
     plain = task.collate([task.examples("test")[-1]], seeded()).streams["story"].data
     assert plain.shape[1] == 20
 

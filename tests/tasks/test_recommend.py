@@ -12,6 +12,7 @@ from regard import models, observe, tasks
 from regard.errors import BadValue
 from regard.tasks import Batch, Problem, Tokens
 from regard.tasks.answers import NextItem
+from regard.tasks.answers.items import drawn_others
 from regard.tasks.measures.metrics import Answered, values
 from regard.tasks.measures.metrics import observe as states_of
 from regard.tasks.measures.ranking import full_places, gains, hits, sampled_places
@@ -297,17 +298,34 @@ def test_with_drawn_negatives_the_loss_is_the_binary_cross_entropy_on_average(ne
     with torch.no_grad():
         outputs = model(batch)
         found = sum(float(model.loss(outputs, batch)[0]) for _ in range(3000)) / 3000
-    expected, share = 0.0, negatives / 6  # of the seven items six are others
+    expected, share = (
+        0.0,
+        negatives / 6,
+    )  # of the seven items six are others; those of the history are not drawn
     for place, right in enumerate((4, 7, 1)):
         scores = outputs[0, place].tolist()
         weight = share * (calibration * (1 - 1 / share) + 1 / share)
-        others = [math.log1p(math.exp(scores[item])) for item in range(1, 8) if item != right]
-        expected += weight * math.log1p(math.exp(-scores[right])) + negatives * sum(others) / 6
+        others = [math.log1p(math.exp(scores[item])) for item in (2, 3, 5, 6)]
+        expected += weight * math.log1p(math.exp(-scores[right])) + negatives * sum(others) / 4
     assert found == pytest.approx(expected, rel=0.02)
     over_all = torch.nn.functional.cross_entropy(outputs[0], batch.targets[0], reduction="sum")
     assert float(model.eval().loss(outputs, batch)[0]) == pytest.approx(float(over_all)), (
         "validations measure all items"
     )
+
+
+def test_negatives_are_drawn_evenly_among_the_items_outside_the_history():
+    torch.manual_seed(5)
+    taken = torch.tensor([[3, 1, 3, 0], [2, 4, 5, 7], [0, 0, 0, 0]])
+    drawn, any_left = drawn_others(taken, 8, (11, 700))
+    assert drawn.shape == (3, 11, 700) and any_left.all()
+    for row, free in zip(drawn, ([2, 4, 5, 6, 7], [1, 3, 6], range(1, 8)), strict=True):
+        shares = torch.bincount(row.flatten(), minlength=8) / row.numel()
+        expected = [1 / len(free) if item in free else 0.0 for item in range(8)]
+        assert torch.allclose(shares, torch.tensor(expected), atol=0.02)
+        assert (shares[[item for item in range(8) if item not in free]] == 0).all()
+    drawn, any_left = drawn_others(torch.tensor([[1, 2], [2, 0]]), 3, (5,))
+    assert any_left.tolist() == [False, True] and drawn.tolist() == [[0] * 5, [1] * 5]
 
 
 @torch.no_grad()

@@ -111,6 +111,29 @@ def test_padding_changes_neither_loss_nor_gradients_nor_tags():
     assert head.predict(longer, batch) == head.predict(scores, a_batch(None, gold))
 
 
+def test_positions_that_do_not_count_may_stand_anywhere_and_neighbours_are_those_that_count():
+    """Further pieces of a word between the first ones: as if they were not there, in loss, gradients and tags."""
+    head = random_field(5)
+    places = [[1, 2, 5], [0, 4, 6]]
+    scores = torch.randn(2, 7, 5, dtype=torch.float64, requires_grad=True)
+    gold = torch.tensor([[1, 2, 0], [0, 3, 4]])
+    keep, wide = torch.zeros(2, 7, dtype=torch.bool), torch.full((2, 7), 3)
+    for row, some in enumerate(places):
+        keep[row, some], wide[row, some] = True, gold[row]
+    found, count = head.loss(scores, Batch.of(torch.zeros(2, 7), None, wide, keep))
+    alone = torch.stack([scores[row, some] for row, some in enumerate(places)])
+    wanted = head.loss(alone, a_batch(None, gold))[0]
+    assert float(found.detach()) == pytest.approx(float(wanted.detach())) and float(count) == 2
+    for one, other in zip(
+        torch.autograd.grad(found, [scores, head.transition], retain_graph=True),
+        torch.autograd.grad(wanted, [scores, head.transition]),
+        strict=True,
+    ):
+        assert torch.allclose(one, other)
+    asked = Batch.of(torch.zeros(2, 7), None, asked=tuple(map(tuple, places)))
+    assert head.predict(scores, asked) == head.predict(alone, a_batch(None, gold))
+
+
 def test_no_sentence_and_no_word_are_no_loss():
     head = random_field(4)
     for shape in ((0, 3), (2, 0)):

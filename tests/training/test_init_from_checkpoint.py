@@ -9,7 +9,9 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import BadValue
+from regard.tasks import Answered
 from regard.tasks.batch import Batch
+from regard.tasks.measures.entities import F1
 from regard.training.build import build_new_model, build_task
 from regard.training.config.recipe import complete
 from regard.training.loading import load
@@ -174,3 +176,88 @@ def test_tasks_with_special_tokens_of_their_own_refuse_a_checkpoint_s_vocabulary
 def test_parts_of_words_and_a_checkpoint_s_pieces_exclude_each_other(checkpoint):
     with pytest.raises(BadValue, match="parts: only words have parts"):
         begun(checkpoint, task="classify(parts=50)")
+
+
+SENTENCE = ("A", "fine", "evening", "\u0301", "played", "playing!", "zzz")
+CONLL = "A O\nfine B-mood\nevening I-mood\n! O\n\nplaying B-work\nbad O\nDull B-mood\n\n"
+
+
+def tagged(folder, tmp_path, **more):
+    for name in ("train", "dev", "test"):
+        (tmp_path / f"{name}.conll").write_text(CONLL)
+    return settings(folder, **{"task": "tag", "data": [str(tmp_path)], **more})
+
+
+def test_tags_are_those_of_the_rows_that_transformers_gives_for_the_first_piece_of_each_word(
+    checkpoint, tmp_path
+):
+    config = complete(tagged(checkpoint, tmp_path))
+    task = build_task(config)
+    model = build_new_model(config, task, lambda line: None).eval()
+    example = task.parse({"text": "A fine evening playing bad"})
+    batch = task.collate([example], torch.Generator())
+    assert batch.inputs.tolist() == [[2, 5, 6, 8, 9, 10, 9, 7, 3]], (
+        "[CLS] a fine even ##ing play ##ing bad [SEP]"
+    )
+    with torch.no_grad():
+        rows = transformers.BertModel.from_pretrained(checkpoint).eval()(batch.inputs).last_hidden_state
+        scores = model.head.logits(
+            rows[:, [1, 2, 3, 5, 7]]
+        )  # of the words alone, which nothing stands between
+        wanted = model.head.predict(scores, Batch.of(torch.zeros(1, 5)))
+        assert model.predict(model(batch), batch) == wanted
+        gold = torch.tensor([[0, 3, 4, 1, 0]])
+        known = task.collate([example._replace(tags=tuple(gold[0].tolist()))], torch.Generator())
+        theirs = model.loss(scores, Batch.of(torch.zeros(1, 5), None, gold))
+        torch.testing.assert_close(model.loss(model(known), known), theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_each_word_has_a_first_piece_whatever_the_tokenizer_leaves_of_it(checkpoint, tmp_path):
+    tagged(checkpoint, tmp_path)
+    task = begun(checkpoint, task="tag", data=[str(tmp_path)])[1]
+    ids, firsts = task.pieces.vocabulary.encode_words(SENTENCE)
+    pieces = task.pieces.vocabulary.pieces(ids)
+    assert pieces == [
+        "[CLS]", "a", "fine", "even", "##ing", "[UNK]", "[UNK]", "play", "##ing", "!", "[UNK]", "[SEP]",
+    ]  # fmt: skip
+    assert firsts == [1, 2, 3, 5, 6, 7, 10], "a lone accent is unknown, not lost"
+    assert task.pieces.vocabulary.encode_words(SENTENCE, 6) == ([*ids[:5], 3], [1, 2, 3])
+    assert task.pieces.vocabulary.encode_words(()) == ([2, 3], [])
+    words = task.parse({"text": "a " * 40})
+    batch = task.collate([words], torch.Generator())
+    assert batch.inputs.shape == (1, 23), "as many pieces as the checkpoint has positions"
+    assert task.understood({}, words).notes == ["only the first 23 of 42 pieces were read"]
+    assert task.show(words, batch).pieces == ["[CLS]", *["a"] * 21, "[SEP]"]
+
+
+@pytest.mark.parametrize("model", [None, "tagger(dim=12, crf=false)"])
+def test_a_tagger_is_trained_and_used_after_the_checkpoint_is_gone(checkpoint, tmp_path, model):
+    folder = tmp_path / "bert"
+    shutil.copytree(checkpoint, folder)
+    data = tmp_path / "data"
+    data.mkdir()
+    more = {"out": str(tmp_path / "run"), **({} if model is None else {"model": model})}
+    result = train(tagged(folder, data, **more), quiet=True, tell=lambda line: None)
+    shutil.rmtree(folder)
+    loaded = load(result.folder, device="cpu")
+    sentence = loaded.task.parse({"text": "playing a fine evening"})
+    batch = loaded.task.collate([sentence], torch.Generator())
+    (predicted,) = loaded.model.predict(loaded.model(batch), batch)
+    assert len(predicted) == 4 and "playing" in loaded.task.answer_text(predicted, sentence)
+
+
+def test_words_behind_the_longest_text_are_judged_as_outside(checkpoint, tmp_path):
+    config = complete(tagged(checkpoint, tmp_path))
+    task = build_task(config)
+    model = build_new_model(config, task, lambda line: None).eval()
+    long = task.parse({"text": "a " * 29})._replace(tags=(0,) * 28 + (1,))
+    batch = task.collate([long], torch.Generator())
+    counts = F1.of(Answered(model, batch))
+    assert counts["words"] == 29 and counts["true"] == 1 and counts.get("right", 0) == 0
+
+
+@pytest.mark.parametrize("option", ["vectors=7", "clues=1", "parts=50"])
+def test_what_only_words_have_is_refused_beside_a_checkpoint_s_pieces(checkpoint, tmp_path, option):
+    tagged(checkpoint, tmp_path)
+    with pytest.raises(BadValue, match=f"{option.partition('=')[0]}: sentences are read in the pieces"):
+        begun(checkpoint, task=f"tag({option})", data=[str(tmp_path)])

@@ -35,9 +35,7 @@ def _usual(task, model):
 )
 def test_every_model_trains_on_every_task_it_serves(tmp_path, task, model):
     sizes = {"dim": 16, "layers": 1, **({"slots": 5, "width": 4, "hidden": 8} if model == "ntm" else {})}
-    known = set(options_of(MODELS[model])) - (
-        {"layers"} if task == "answer" and model == "answerer" else set()
-    )
+    known = set(options_of(MODELS[model]))
     small = f"{model}({', '.join(f'{name}={size}' for name, size in sizes.items() if name in known)})"
     result = train(
         {

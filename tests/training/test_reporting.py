@@ -68,6 +68,23 @@ def test_without_an_account_metrics_are_kept_in_files(tmp_path, name):
     assert [path for path in place.rglob("*") if path.is_file() and path.stat().st_size]
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_resumed_run_goes_on_under_its_entry_and_a_new_one_gets_its_own(tmp_path):
+    pytest.importorskip("mlflow")
+    pytest.importorskip("wandb")
+    out = tmp_path / "run"
+    train(settings(out, report_to="mlflow,wandb", steps=4), quiet=True)
+    train({"steps": 6}, resume=str(out), quiet=True)
+    run, found = tracked(out)  # there is one run
+    assert found == pytest.approx({row["step"]: row["loss"] for row in logged(out)})
+    assert run.info.status == "FINISHED"
+    entries = {path.name.rpartition("-")[2] for path in (out / "wandb").glob("offline-run-*")}
+    assert entries == {(out / "wandb" / "entry.txt").read_text().strip()}
+    train(settings(tmp_path / "other", report_to="wandb", steps=2), quiet=True)
+    assert (tmp_path / "other" / "wandb" / "entry.txt").read_text().strip() not in entries
+
+
 class Broken:
     def __init__(self, folder, settings, after):
         self.left = 1

@@ -232,6 +232,51 @@ def test_a_sweep_of_patches_is_that_of_the_library(folders):
     assert layers["sites"] == [0, 1] and np.shape(layers["recovered"]) == (2, 6)
 
 
+def test_what_layers_and_heads_say_is_answered_for_the_shown_input(folders):
+    visitor = visitor_of(folders("gpt2"), text="the cat sat on a mat")
+    scene = visitor.ask("/api/scene").json["input"]
+    assert scene["says"] and scene["places"] == []
+    model = transformers.GPT2LMHeadModel.from_pretrained(folders("gpt2")).eval()
+    ids = transformers.AutoTokenizer.from_pretrained(folders("gpt2"))(scene["text"], return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**ids).logits[0]
+    lens = visitor.send("/api/cause?input=0", fields(by="lens")).json
+    assert lens["sites"] == [None, 0, 1]
+    best = logits.softmax(-1).max(-1)
+    assert [row[0] for row in lens["ids"][-1]] == best.indices.tolist()
+    np.testing.assert_allclose([row[0] for row in lens["probabilities"][-1]], best.values, atol=1e-5)
+    written = visitor.send("/api/cause?input=0", fields(by="contributions")).json
+    parts = np.nansum(np.array(written["heads"], float)) + sum(written["others"].values()) + written["bias"]
+    assert written["sites"] == [0, 1] and parts == pytest.approx(float(logits[-1].max()), abs=1e-4)
+    inputs = visitor.send("/api/cause?input=0", fields(by="inputs")).json
+    assert len(inputs["scores"]["integrated gradients"]) == 6
+    question = {"by": "paths", "against": "the dog sat on a mat", "measure": "loss"}
+    paths = visitor.send("/api/cause?input=0", fields(**question)).json
+    assert paths["paths"] == "the answer" and paths["measured"].startswith("loss of “")
+    assert paths["clean"] == pytest.approx(float(-logits[-1].log_softmax(-1).max()), abs=1e-5)
+
+
+def test_an_answer_at_several_places_is_asked_about_one_of_them(folders):
+    visitor = visitor_of(folders("t5"), text="the cat sat", target="a dog")
+    places = visitor.ask("/api/scene").json["input"]["places"]
+    assert [words for _, words in places][:2] == ["a", "dog"]
+    found = [visitor.send("/api/cause", fields(by="contributions", position=at)).json for at in (0, 1)]
+    first = visitor.send("/api/cause", fields(by="contributions")).json
+    assert first == found[0] != found[1]
+    lens = visitor.send("/api/cause", fields(by="lens")).json
+    assert (
+        lens["tokens"][1:] == ["a", "dog"][: len(lens["tokens"]) - 1]
+    )  # what the decoder read, not its source
+
+
+def test_a_hidden_token_is_the_place_that_is_asked_about(folders):
+    """A masked language model answers at its blank; its last position is a separator."""
+    from regard.viewer.opening.predictions import hidden_places
+
+    assert hidden_places([5, 9, 4, 9], 9) == [(1, "hidden token 1"), (3, "hidden token 2")]
+    assert hidden_places([5, 9], None) == []
+
+
 def test_every_map_is_judged_against_random_ones(folders):
     visitor = visitor_of(folders("classifier"), text="the cat sat on a mat")
     found = visitor.send("/api/cause?input=0", fields(by="faithfulness")).json
@@ -244,11 +289,13 @@ def test_every_map_is_judged_against_random_ones(folders):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"by": "everything"}, "by: expected"),
+        ({"by": "everything"}, "by: there is no"),
         ({"by": "heads"}, "another text"),
         ({"by": "heads", "against": "the dog sat"}, "as many tokens"),
         ({"by": "heads", "against": "the dog", "positions": "some"}, "positions"),
         ({"by": "heads", "against": 3}, "against: expected str"),
+        ({"by": "heads", "against": "the dog sat", "measure": "size"}, "measure"),
+        ({"by": "lens", "position": "last"}, "position: expected int"),
         ({"of": "heads"}, "body: expected an object"),
     ],
 )

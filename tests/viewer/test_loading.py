@@ -62,6 +62,11 @@ def test_a_folder_with_unexpected_tensors_is_refused_and_they_are_named(folder):
         opened(folder)
 
 
+def test_an_unused_pooler_is_no_reason_to_refuse(folder):
+    changed_weights(folder, lambda tensors: tensors.update({"transformer.pooler.bias": torch.ones(3)}))
+    assert opened(folder).scene()["warning"] == ""
+
+
 def test_a_tensor_of_another_size_is_refused_and_named(folder):
     changed_weights(folder, lambda tensors: tensors.update({DROPPED[0]: torch.ones(7)}))
     with pytest.raises(BadValue, match=r"another size.*c_attn\.bias \(7,\) instead of \(48,\)"):

@@ -58,7 +58,10 @@ def add_arguments(parser: Parser) -> None:
         help="the one to subtract, by number or text (default: that of --against)",
     )
     parser.add_argument(
-        "--position", type=int, default=-1, metavar="N", help="of the answer (default: the last)"
+        "--position",
+        type=int,
+        metavar="N",
+        help="of the answer (default: the hidden token, the first written one, else the last)",
     )
     positions = "with --against: each position on its own, or all together (default: all for heads and paths)"
     parser.add_argument("--positions", type=str, metavar="each|all", help=positions)

@@ -1,8 +1,9 @@
-"""`regard export`: the model of a run as a file that other programs run."""
+"""`regard export`: the model of a run as a file that other programs run, or as a folder in the Hub's form."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
 
     from regard.cli.common.parser import Parser
 
-SUMMARY = "Write a trained model for other programs (ONNX, torch.export), and check that it answers the same."
+SUMMARY = "Write a trained model for other programs (ONNX, torch.export; the Hub's form with a card), and check it."
 EXAMPLES = (
     "regard export runs/dates-1 --to onnx",
     "regard export runs/digits-1 --to torch --out digits.pt2 --checkpoint last --json",
+    "regard export runs/dates-1 --to hub --out dates-model",
 )
 
 FAILED = 1
@@ -27,9 +29,15 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
     )
-    form = "onnx: any runtime for ONNX; torch: a program of torch.export, which needs torch but not regard"
-    parser.add_argument("--to", choices=["onnx", "torch"], default="onnx", help=form)
-    out = "the file to write (default: model.onnx or model.pt2 in the run's folder); a .json beside it describes it"
+    form = (
+        "onnx: any runtime for ONNX; torch: a program of torch.export, which needs torch but not regard; hub: a folder "
+        "as the Hugging Face Hub has them, with the metrics of the test split on its card"
+    )
+    parser.add_argument("--to", choices=["onnx", "torch", "hub"], default="onnx", help=form)
+    out = (
+        "the file to write (default: model.onnx or model.pt2 in the run's folder); a .json beside it describes it. "
+        "For hub, the folder (default: hub in the run's folder)"
+    )
     parser.add_argument("--out", type=str, metavar="FILE", help=out)
     parser.add_argument(
         "--checkpoint", type=str, metavar="NAME", help="best (the default), last, or the name or step of one"
@@ -45,6 +53,8 @@ def run(options: Namespace) -> int:
     from regard.training.run_folder.checkpoints import Damaged
 
     try:
+        if options.to == "hub":
+            return _for_the_hub(options)
         found = export_run(
             options.run, options.to, options.out, checkpoint=options.checkpoint, data=options.data, tell=tell
         )
@@ -66,6 +76,22 @@ def run(options: Namespace) -> int:
     print(
         f"checked: batches {sizes}: differs by at most {found.largest_difference:.1g} of the largest output"
     )
+    return 0
+
+
+def _for_the_hub(options: Namespace) -> int:
+    """Write the folder, and say what it holds and how to upload it."""
+    from regard.comparison.publishing import save_run
+
+    tell("measuring the test split for the model card")
+    made = save_run(options.run, options.out, checkpoint=options.checkpoint, data=options.data)
+    files = sorted(path.name for path in made.iterdir() if path.is_file())
+    if options.json:
+        print(json.dumps({"path": str(made), "files": files}, ensure_ascii=False))
+        return 0
+    print(printable(f"folder: {made}"))
+    print(printable(f"files: {', '.join(files)}"))
+    print(printable(f"upload: hf upload USER/NAME {shlex.quote(str(made))}"))
     return 0
 
 

@@ -18,25 +18,30 @@ from regard.tasks.task import TASKS, Task
 from regard.training.loading import load
 
 TASK = "task.json"
+FOLDER = "hub"
 
 
 def save_run(
     run: str | Path,
-    folder: str | Path,
+    folder: str | Path | None = None,
     *,
+    checkpoint: str | None = None,
+    data: str | None = None,
     split: str = "test",
     device: str = "auto",
     limit: int | None = None,
 ) -> Path:
     """Write a run to a folder as `save_pretrained` writes a model, with the metrics of a split in its card.
 
+    folder: by default `hub` in the run's own.
     `task.json` holds the task with its vocabulary and labels, which `load_saved` reads.
     """
-    loaded = load(run, device=device)
-    found = evaluate_run(run, split, device=device, limit=limit)
+    loaded = load(run, checkpoint, device, data)
+    found = evaluate_run(run, split, checkpoint=checkpoint, data=data, device=device, limit=limit)
     results = {f"{split} {one.metric}": one.value for one in found.metrics if one.value is not None}
     signature = "|".join(f"{name}:{value}" for name, value in found.signature.items())
-    made = save_pretrained(loaded.model, folder, results=results, signature=signature)
+    target = loaded.run / FOLDER if folder is None else folder
+    made = save_pretrained(loaded.model, target, results=results, signature=signature)
     described = {"task": loaded.config.task, "state": loaded.task.state()}
     write_text(made / TASK, json.dumps(described, ensure_ascii=False, sort_keys=True) + "\n")
     return made

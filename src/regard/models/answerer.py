@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import regard.core.attention as core
+import regard.models.related_sentences  # noqa: F401 (registers the memory of a story)
 from regard.core.arguments import readable, whole_number
 from regard.masks import Mask
 from regard.models.embedding import padding_mask
@@ -62,6 +63,9 @@ class Answerer(Model):
     their age. With `linear_start` the first batches of training have no softmax in the hops (section 4.2), which keeps
     it out of poor local minima. The first stream is the memory, the second the question.
 
+    With `layers`, the sentences of a story and the question first attend to each other, in as many rounds of the same
+    weights (Dehghani et al. 2019), so that a fact that takes several sentences stands in one row when the hops come.
+
     Of a picture the memory holds the features of its patches. Before the hops, in each of `layers`, patches attend to
     each other and then picture and question attend to each other (`interactive`; Lu et al. 2016, Lu et al. 2019).
 
@@ -74,8 +78,9 @@ class Answerer(Model):
         linear_start: training batches before the softmax is put in.
         normalize: what makes weights of scores: softmax, sparsemax, entmax15 …
         dropout: of memories and question.
-        layers: of a picture, how often it and the question attend to each other; 2 by default.
-        num_heads: of a picture, heads of these attentions; 4 by default.
+        layers: how often memory and question attend to each other before the hops: of a picture in layers, 2 by
+            default; of a story in rounds of one layer, 0 by default.
+        num_heads: heads of these attentions; of a picture 4 by default, of a story 2.
         width: of a picture, channels of the first convolution; 16 by default. Each stage has twice as many.
         norm: of a picture, what normalises the channels of a convolution: group (of one picture; the default), or batch
             (over the pictures of a training batch).

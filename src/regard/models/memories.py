@@ -1,6 +1,7 @@
 """What `answerer` remembers of a stream: for each hop a key and a value for every position.
 
 `remembers` registers the memory of a kind of stream, so that another kind (the regions of a picture) is one more class.
+A story has two: its sentences one by one, here, or after they attended to each other (`related_sentences.py`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from regard.tasks.batch import Stream
 from regard.tasks.streams import TokenRows, Tokens
 
 TYINGS = ("adjacent", "layer")
+Made = TypeVar("Made", bound="Callable[..., Memory]")
 _MEMORIES: dict[type[Any], Callable[..., Memory]] = {}
 
 
@@ -44,6 +46,14 @@ class MemoryOptions:
         """Whether the values of a hop are the keys of the next."""
         return self.tying == "adjacent"
 
+    def refuse_for_sentences(self, *names: str) -> None:
+        """Raise for an option that was given although a memory of sentences has no such thing."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise BadValue(
+                    f"{name}: a memory of sentences has none, got {getattr(self, name)}. Leave it out."
+                )
+
     def sets(self, hops: int) -> int:
         """How many vectors each position has, from which keys and values are taken."""
         return hops + 1 if self.adjacent else 2
@@ -68,10 +78,10 @@ class Memory(nn.Module):
         return None
 
 
-def remembers(spec: type[Any]) -> Callable[[type[Memory]], type[Memory]]:
-    """Register the memory of a kind of stream."""
+def remembers(spec: type[Any]) -> Callable[[Made], Made]:
+    """Register the memory of a kind of stream: a class, or a function that chooses one by the options."""
 
-    def register(made: type[Memory]) -> type[Memory]:
+    def register(made: Made) -> Made:
         _MEMORIES[spec] = made
         return made
 
@@ -88,7 +98,6 @@ def memory_of(told: Any, asked: Tokens, dim: int, hops: int, options: MemoryOpti
     return _MEMORIES[type(told)](told, asked, dim, hops, options)
 
 
-@remembers(TokenRows)
 class SentenceMemory(Memory):
     """Sentences as sums of word vectors, each with the vector of its age: how many sentences came after it.
 
@@ -99,11 +108,11 @@ class SentenceMemory(Memory):
 
     def __init__(self, spec: TokenRows, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> None:
         super().__init__()
-        for name in ("layers", "num_heads", "width", "norm", "modulated"):
-            if getattr(options, name) is not None:
-                raise BadValue(
-                    f"{name}: a memory of sentences has none, got {getattr(options, name)}. Leave it out."
-                )
+        options.refuse_for_sentences("width", "norm", "modulated")
+        if not options.layers and options.num_heads is not None:
+            raise BadValue(
+                f"num_heads: sentences attend in layers only, got layers={options.layers}. Set layers."
+            )
         self.dim, self.hops, self.options = dim, hops, options
         self.reads_question = options.adjacent
         sets = options.sets(hops)
@@ -114,7 +123,7 @@ class SentenceMemory(Memory):
         self.dropout = nn.Dropout(options.dropout)
 
     def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
-        rows = self.words(told.data) + self.ages(_ages(told))
+        rows = self.words(told.data) + self.ages(ages_of(told))
         found = self.options.pairs(self.dropout(rows), self.hops)
         return found, self.dropout(self.words(asked.data)[:, : self.dim]) if self.reads_question else None
 
@@ -124,7 +133,7 @@ class SentenceMemory(Memory):
         return self.words.table.weight[:, -self.dim :]
 
 
-def _ages(stream: Stream) -> Tensor:
+def ages_of(stream: Stream) -> Tensor:
     """How many real positions follow each one, (b,n); 0 at padding."""
     size, length = stream.data.shape[:2]
     if stream.keep is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
@@ -20,6 +21,8 @@ from regard.parallel.schedule import choose
 class ShardedSequence:
     """`length` positions, shared by the ranks of a process group or of a device mesh with one axis.
 
+    `group`: by default all processes of torch.distributed. Where torchrun started several and nothing has connected them
+    yet, they are connected as `init_device_mesh` of torch does it.
     `layout`: zigzag, contiguous, balanced (chosen by `mask`, which covers the whole sequence), or a `Layout`. Every
     rank must give the same arguments.
 
@@ -125,7 +128,8 @@ _CONNECTED: set[str] = set()  # names of groups
 
 def _connect(group: dist.ProcessGroup | None) -> None:
     """Have NCCL connect all ranks. It does so at the first operation of a group, and in a ring some may have none."""
-    if group is None or dist.get_backend(group) != "nccl" or group.group_name in _CONNECTED:
+    # The backends of all devices: that of a group which was begun without naming one is "undefined".
+    if group is None or group.group_name in _CONNECTED or "nccl" not in dist.get_backend_config(group):
         return
     with reporting_loss("connecting to the other ranks", group):
         dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
@@ -142,10 +146,23 @@ def _process_group(group: object) -> dist.ProcessGroup | None:
             )
         return group.get_group()
     if group is None:
-        return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+        return _all_processes()
     if not isinstance(group, dist.ProcessGroup):
         raise BadType(
             f"group: expected a process group or a device mesh of torch.distributed, got {described(group)}. Only "
             f"ranks that belong to the group may build the sequence."
         )
     return group
+
+
+def _all_processes() -> dist.ProcessGroup | None:
+    """The group of all processes. Those of torchrun that nobody has connected would each hold the whole sequence."""
+    if not dist.is_available():
+        return None
+    if not dist.is_initialized():
+        launched = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+        if not launched or int(os.environ["WORLD_SIZE"]) == 1:
+            return None
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        init_device_mesh(device, (int(os.environ["WORLD_SIZE"]),))  # it also gives each process its GPU
+    return dist.group.WORLD

@@ -254,9 +254,14 @@ class Align(ParallelTask):
         return [examples[index] for index in range(min(len(examples), 5000))]
 
     def protocol(self) -> dict[str, Any]:
-        """Which attention the error rate is of."""
+        """Which attention the error rate is of, and what was learned from."""
         where = f"mean of all layers and heads, rows that have {self.rows} the word"
-        return {"aer": f"argmax of {where}; words by white space; sink above the best word: null"}
+        found = {"aer": f"argmax of {where}; words by white space; sink above the best word: null"}
+        if self.data is not None:
+            found["pairs"] = (
+                "text of all pairs is for training; gold links only judge, a fifth for validation, the others the test"
+            )
+        return found
 
     def state(self) -> dict[str, Any]:
         """Vocabularies and lengths."""

@@ -32,7 +32,10 @@ from regard.tasks.text.vocabulary import PADDING, UNKNOWN, Vocabulary, Words
 
 STORY, QUESTION = "story", "question"  # the names of the streams
 GENERATED = Path("generated stories")
-STRIDE = 8  # training stories are padded to a multiple of so many sentences
+STRIDE, SHORT = (
+    8,
+    16,
+)  # training stories are padded to a multiple of 8 sentences, those of up to 16 to a multiple of 2
 SIZES = {"train": 12000, "validation": 400, "test": 1000}
 
 
@@ -269,7 +272,8 @@ class StoryQuestions(Task):
         """Stories as ids (b,sentences,words); in training of few different lengths, so that a GPU can repeat steps."""
         length = max((len(sentences) for sentences in told), default=0)
         if training:
-            length = min(self.sentences, -(-length // STRIDE) * STRIDE)
+            stride = STRIDE if length > SHORT else 2
+            length = min(self.sentences, -(-length // stride) * stride)
         nothing = [PADDING] * self.width
         rows = [
             [*(ids + nothing[len(ids) :] for ids in sentences), *[nothing] * (length - len(sentences))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
-from regard.tasks.answers import EachOf, Head
+from regard.tasks.answers import EachOf
 from regard.tasks.batch import ASKED, Batch, Stream
 from regard.tasks.figures.neighbours import neighbours_figure
 from regard.tasks.formats.graph_files import GraphData, read_graph
@@ -37,29 +36,6 @@ INSIDE, OUTSIDE, WRITTEN = (
     6,
 )  # edges that a node begins, inside and outside of its community; words it uses
 TYPICAL = 30  # per cent of a node's words that are taken from those of its community
-
-
-@dataclass(frozen=True)
-class NodeClass(EachOf):
-    """A class for each node; what is predicted are the classes of the nodes that a batch asks for."""
-
-    def head(self, dim: int | None = None, tied: Any = None) -> Head:
-        """A head whose predictions are those of the nodes asked for."""
-        return NodeHead(self.outputs, dim, tied)
-
-
-class NodeHead(Head):
-    """Logits for each node."""
-
-    def predict(self, outputs: Any, batch: Batch) -> list[Any]:
-        """The likeliest classes of the nodes that are asked for; of all nodes where a batch does not say."""
-        found = super().predict(outputs, batch)
-        asked = batch.notes.get(ASKED)
-        return (
-            found
-            if asked is None
-            else [[one[at] for at in some] for one, some in zip(found, asked, strict=True)]
-        )
 
 
 class NodeSet(list[int]):
@@ -150,9 +126,9 @@ class GraphTask(Task):
         """Loss and accuracy of the nodes that count."""
         return (LOSS, ACCURACY)
 
-    def answers(self) -> list[NodeClass]:
+    def answers(self) -> list[EachOf]:
         """A class for each node."""
-        return [NodeClass(len(self.classes))]
+        return [EachOf(len(self.classes))]
 
     def examples(self, split: str) -> Sequence[int]:
         """The nodes of a split."""

@@ -52,6 +52,7 @@ class HiddenWords(Tag):
     """
 
     metric: ClassVar[Metric] = PERPLEXITY
+    pretrained_vocabulary: ClassVar[bool] = False
     pictured = False
     tried = ("--text", "minister <mask> said that the vote was fair .")
     recipe = Recipe(model="tagger", steps=4000, batch_size=64, lr=2e-3, warmup=200)

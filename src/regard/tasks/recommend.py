@@ -57,8 +57,8 @@ class Recommend(Task):
         data: a file of lines `user item` in time order, plain or .gz
         max_length: items of a history that are looked back at; of longer ones the newest
         negatives: items that the right one is ranked among, drawn once for each user
-        train_negatives: in training, set the right item against so many others, drawn anew for each position (binary
-            cross-entropy); 0: against all items (cross-entropy)
+        train_negatives: in training, set the right item against so many others that are not in the history, drawn anew
+            for each position (binary cross-entropy); 0: against all items (cross-entropy)
         calibration: with train_negatives, how far scores are brought back to those learned from all items, 0 to 1
         titles: a file of lines `item TAB title`; default: NAME.titles.tsv or NAME.movies.dat beside the data
         encoding: how the file is encoded

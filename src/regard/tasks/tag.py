@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -24,11 +25,12 @@ from regard.tasks.measures.entities import ACCURACY, F1, PRECISION, RECALL, enti
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
 from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
-from regard.tasks.shown import Looked, Shown, Understood, texts
+from regard.tasks.shown import Looked, Shown, Understood, texts, understood
 from regard.tasks.streams import StreamSpec
 from regard.tasks.task import Recipe, Task, task
 from regard.tasks.text.vocabulary import UNKNOWN
 from regard.tasks.text.word_forms import CHARACTERS, CLUES, SHAPES, VECTORS, WORDS, WordForms
+from regard.tasks.text.word_pieces import WordPieces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +58,11 @@ class Tag(Task):
         regard train "tag(text='wiki.txt', vectors=100, hide_rare=1, outside=1.5)" \\
             --data wnut17 --steps 3000 --batch-size 16 --optim.average 0.995
 
+    With `--init-from` a checkpoint (BERT, RoBERTa) sentences are read in its pieces, and the tag of a word is that of
+    its first piece; what else is said here about words is then not read:
+
+        regard train tag --data wnut17 --init-from hf:NAME --steps 640 --batch-size 16 --optim.lr 5e-5
+
     Args:
         data: a file in CoNLL columns (word first, tag last, BIO or IOB1), several, or a folder with train, dev and test
         scheme: bio or iob1, where the tags of the files do not say it
@@ -78,6 +85,7 @@ class Tag(Task):
     """
 
     takes: ClassVar[tuple[str, ...]] = ("text",)
+    pretrained_vocabulary: ClassVar[bool] = True
     metric: ClassVar[Metric] = F1
     tried = ("--text", "yesterday mr. Velko Brant of Tarnix Labs flew to Ordenburg")
     recipe = Recipe(
@@ -119,6 +127,7 @@ class Tag(Task):
         self.encoding = checked_encoding(encoding)
         self.seed, self.whole = whole_number("seed", seed), whole
         self.tags: tuple[str, ...] = ()
+        self.pieces: WordPieces | None = None  # where a checkpoint says how sentences are read
 
     @cached_property
     def sentences(self) -> dict[str, list[TaggedSentence]]:
@@ -189,9 +198,9 @@ class Tag(Task):
         return Tags(self.tags, self.outside)
 
     def streams(self) -> dict[str, StreamSpec]:
-        """The words of a sentence, the characters of each, and its shape."""
+        """The words of a sentence, the characters of each, and its shape; or the pieces of a checkpoint."""
         self._known()
-        return self.forms.streams()
+        return self.forms.streams() if self.pieces is None else {WORDS: self.pieces.stream()}
 
     def answers(self) -> list[Tags]:
         """The tags of all words together."""
@@ -277,6 +286,14 @@ class Tag(Task):
         if self.exchange:
             examples = [self._exchanged(one, generator) if one.training else one for one in examples]
         sentences = [one.words for one in examples]
+        labelled = bool(examples) and all(one.tags is not None for one in examples)
+        notes = {
+            "tags": tuple(tuple(self.tags[tag] for tag in one.tags or ()) for one in examples),
+            "names": (self.tags,) * len(examples),
+        }
+        if self.pieces is not None:
+            batch = self.pieces.batch(sentences, [one.tags or () for one in examples] if labelled else None)
+            return replace(batch, notes={**batch.notes, **notes}) if labelled else batch
         words, keep = self.forms.word_ids(sentences)
         unhidden = words
         training = torch.tensor([one.training for one in examples], dtype=torch.bool)
@@ -292,13 +309,9 @@ class Tag(Task):
             streams[VECTORS] = Stream(unhidden, keep)
         if CLUES in self.problem.streams:
             streams[CLUES] = Stream(self.forms.clue_ids(sentences, words.shape[1]), keep)
-        if not examples or any(one.tags is None for one in examples):
+        if not labelled:
             return Batch(streams)
         tags, _ = padded([one.tags or () for one in examples], 0)
-        notes = {
-            "tags": tuple(tuple(self.tags[tag] for tag in one.tags or ()) for one in examples),
-            "names": (self.tags,) * len(examples),
-        }
         return Batch(streams, {TARGETS: Stream(tags, keep)}, notes=notes)
 
     def parse(self, given: Mapping[str, str]) -> Sentence:
@@ -313,6 +326,9 @@ class Tag(Task):
 
     def understood(self, given: Mapping[str, str], example: Sentence) -> Understood:
         """Which words the vocabulary holds."""
+        if self.pieces is not None:
+            ids = self.pieces.ids(example.words)
+            return understood(self.pieces.vocabulary, ids, " ".join(example.words), "first")
         known = [self.forms.of(word).word != UNKNOWN for word in example.words]
         missing = known.count(False)
         note = f"{missing:,} of {len(known):,} words are unknown to this run; their characters are read"
@@ -320,7 +336,9 @@ class Tag(Task):
         return Understood(list(example.words), known, [note] if missing and reads else [])
 
     def show(self, example: Sentence, batch: Batch) -> Shown:
-        """The words, as many as the batch holds."""
+        """The words, or their pieces, as many as the batch holds."""
+        if self.pieces is not None:
+            return texts(self.pieces.shown(example.words))
         return texts(example.words[: batch.inputs.shape[1]])
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
@@ -343,7 +361,8 @@ class Tag(Task):
     def state(self) -> dict[str, Any]:
         """Tags and vocabularies."""
         self._known()
-        return {"tags": list(self.tags), **self.forms.state()}
+        read = {**self.forms.state(), "max_length": None} if self.pieces is None else self.pieces.state()
+        return {"tags": list(self.tags), **read}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore tags and vocabularies."""
@@ -351,4 +370,13 @@ class Tag(Task):
         if not isinstance(tags, list) or not all(isinstance(one, str) for one in tags):
             raise BadValue("tags: expected a list of names, as `state` makes it.")
         self.tags = tuple(tags)
-        self.forms.restore(state)
+        self.pieces = WordPieces.restored(state)
+        if self.pieces is None:
+            self.forms.restore(state)
+            return
+        for name in ("text", "parts", "vectors", "clues"):
+            if self.given.get(name):
+                raise BadValue(
+                    f"{name}: sentences are read in the pieces of a checkpoint, which has a vocabulary of its own. "
+                    f"Leave {name} out, or begin without the checkpoint."
+                )

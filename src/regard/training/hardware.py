@@ -114,7 +114,7 @@ def _check_context(config: Config, processes: int) -> None:
         raise BadValue(
             f"context_parallel: expected a divisor of the number of processes, got {config.context_parallel} for "
             f"{processes}. Start them with torchrun --nproc_per_node=N, with N a multiple of "
-            f"{config.context_parallel}."
+            f"{config.context_parallel}. One process alone trains with --context-parallel 1."
         )
     if config.context_parallel > 1 and config.compile:
         raise BadValue("context_parallel: a compiled model cannot exchange keys. Leave out --compile.")

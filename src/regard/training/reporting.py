@@ -1,12 +1,14 @@
 """Metrics for other programs: TensorBoard, Weights & Biases, MLflow, trackio (`--report-to`, several joined by commas).
 
 metrics.jsonl is the record of a run; what is reported is a copy of it. So an error of a reporter is told once and the
-run continues without it. Without an account or a server, each of them writes into the run's folder.
+run continues without it. Without an account or a server, each of them writes into the run's folder. A run that is
+resumed goes on under the same entry.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +18,8 @@ from regard.errors import BadValue
 
 TRAINING = ("loss", "lr", "grad_norm", "steps_per_second", "tokens", "epoch")
 PROJECT = "regard"
+ENTRY = "entry.txt"  # what a run is known by elsewhere, so that a resumed one is found again
+ENTRY_TAG = "regard.entry"
 
 
 class Reporter(Protocol):
@@ -52,9 +56,10 @@ class WeightsAndBiases:
         import wandb
 
         mode: Any = os.environ.get("WANDB_MODE") or ("online" if wandb.api.api_key else "offline")
+        entry = _entry(folder / "wandb" / ENTRY, after)
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT), name=folder.name, dir=str(folder), mode=mode,
-            config=dict(settings), reinit="create_new",
+            config=dict(settings), reinit="create_new", id=entry, resume="allow",
         )  # fmt: skip
 
     def write(self, metrics: dict[str, float], step: int) -> None:
@@ -77,7 +82,13 @@ class MLflow:
         self.client = MlflowClient(uri)
         found = self.client.get_experiment_by_name(PROJECT)
         experiment = self.client.create_experiment(PROJECT) if found is None else found.experiment_id
-        self.run = self.client.create_run(experiment, run_name=folder.name).info.run_id
+        tag = {ENTRY_TAG: _entry(folder / "mlflow" / ENTRY, after)}
+        known = self.client.search_runs([experiment], f"tags.`{ENTRY_TAG}` = '{tag[ENTRY_TAG]}'")
+        if known:
+            self.run = known[0].info.run_id
+            self.client.update_run(self.run, status="RUNNING")
+            return
+        self.run = self.client.create_run(experiment, run_name=folder.name, tags=tag).info.run_id
         for name, value in settings.items():
             self.client.log_param(self.run, name, str(value)[:500])
 
@@ -105,6 +116,16 @@ class Trackio:
 
     def close(self) -> None:
         self.trackio.finish()
+
+
+def _entry(path: Path, after: int) -> str:
+    """What a run is known by elsewhere: a new name for a new run, the kept one for a run that is resumed."""
+    if after and path.is_file():
+        return path.read_text(encoding="utf-8").strip()
+    found = secrets.token_hex(4)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(found + "\n", encoding="utf-8")
+    return found
 
 
 # name: the package that is imported, the class

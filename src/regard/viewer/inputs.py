@@ -26,7 +26,7 @@ KEPT = 4  # inputs
 CACHED = 512 * MEBIBYTE  # of all of them
 KINDS = ("image", "sound", "table")
 LONGEST_NAME = 60  # characters of a file's name
-CAUSES = {"by": str, "against": str, "positions": str}
+CAUSES = {"by": str, "against": str, "positions": str, "measure": str, "position": int}
 FIELDS = {"text": str, "target": str, "generate": int, "beams": int, "example": int, "edited": bool}
 
 
@@ -46,11 +46,13 @@ class NewInput:
 
 @dataclass(frozen=True)
 class CauseQuestion:
-    """What the answer comes from: a sweep of patches against another text, or the faithfulness of every map."""
+    """What the answer comes from: a sweep of patches against another text, or something about this input alone."""
 
     by: str = "heads"
     against: str = ""
     positions: str | None = None  # "each" on its own, or "all" together
+    measure: str | None = None  # of a sweep: "logit", "loss" or "probability"
+    position: int | None = None  # of the answer
 
 
 def read_fields(body: bytes, known: Mapping[str, type]) -> dict[str, Any]:

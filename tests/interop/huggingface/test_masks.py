@@ -63,6 +63,18 @@ def test_every_mask_is_that_of_the_library(name, extent, padded):
     assert ("dense" in found.structure.spec) is (name == "own_overlay")
 
 
+@pytest.mark.parametrize("name", ["causal", "chunked", "packed"])
+def test_of_more_rows_than_the_batch_has_the_first_are_read(name):
+    """MusicGen passes a mask with a row for each codebook of each example."""
+    given = {
+        "batch_size": 1, "kv_length": 13, **queries_at(0, 13), "mask_function": FUNCTIONS[name](),
+        "attention_mask": REAL, "allow_is_causal_skip": True, "device": "cpu",
+    }  # fmt: skip
+    found = mask_function(library)(**given)
+    assert found.shape == (1, 1, 13, 13) and found.covers(13, 13)
+    assert torch.equal(found + 0, library.eager_mask(**given))
+
+
 def test_every_factory_of_the_installed_version_is_understood():
     assert Factories(library).known == {
         "causal_mask_function", "bidirectional_mask_function", "sliding_window_overlay",

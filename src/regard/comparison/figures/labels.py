@@ -82,6 +82,12 @@ _SIDES = (
     _Side(9, -9, "left", "top"),
     _Side(-9, 9, "right", "bottom"),
     _Side(-9, -9, "right", "top"),
+    _Side(0, 15, "center", "bottom"),
+    _Side(0, -15, "center", "top"),
+    _Side(18, 18, "left", "bottom"),
+    _Side(18, -18, "left", "top"),
+    _Side(-18, 18, "right", "bottom"),
+    _Side(-18, -18, "right", "top"),
 )
 
 

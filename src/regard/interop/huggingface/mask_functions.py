@@ -28,7 +28,11 @@ FARTHEST = 1 << 30  # beyond any length: a window without a limit on one side
 
 
 class Extent(NamedTuple):
-    """The part of the pairs of positions that a mask covers."""
+    """The part of the pairs of positions that a mask covers.
+
+    Of tensors with a row for each example transformers reads the first `batch` rows: those of MusicGen have a row for
+    each of an example's codebooks.
+    """
 
     batch: int
     queries: int
@@ -44,11 +48,11 @@ class Extent(NamedTuple):
 
     def of_queries(self, by_position: Tensor) -> Tensor:
         """The columns of a tensor (b, positions) at which queries stand."""
-        return by_position[:, self.first_query : self.first_query + self.queries]
+        return by_position[: self.batch, self.first_query : self.first_query + self.queries]
 
     def of_keys(self, by_position: Tensor) -> Tensor:
         """The columns of a tensor (b, positions) at which keys stand."""
-        return by_position[:, self.first_key : self.first_key + self.keys]
+        return by_position[: self.batch, self.first_key : self.first_key + self.keys]
 
 
 def _causal(made_with: Closure, extent: Extent) -> Mask:
@@ -77,7 +81,7 @@ def _sliding_both_ways(made_with: Closure, extent: Extent) -> Mask:
 
 def _chunked(made_with: Closure, extent: Extent) -> Mask:
     """Positions of the same chunk, counted from the first real one; those before it are padding."""
-    size, padding = int(made_with["chunk_size"]), made_with["left_padding"][:, None]
+    size, padding = int(made_with["chunk_size"]), made_with["left_padding"][: extent.batch, None]
     queries = torch.arange(extent.queries, device=padding.device) + extent.first_query
     keys = torch.arange(extent.keys, device=padding.device) + extent.first_key
     return masks.documents((queries - padding) // size, (keys - padding) // size)

@@ -176,7 +176,7 @@ def _arranged(
 
 
 def _told(right: int, wrong: int | None, words: Callable[[int], str] | None) -> str:
-    name = str if words is None else (lambda one: repr(words(one)))
+    name = str if words is None else (lambda one: f"“{words(one)}”")
     return f"logit of {name(right)}" + ("" if wrong is None else f" − logit of {name(wrong)}")
 
 

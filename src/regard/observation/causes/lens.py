@@ -114,13 +114,22 @@ def logit_lens(
     finally:
         handle.remove()
     final = list(recording.layers)[-1]
+    logits = _logits(whole)
+    if logits.dim() == 3 and recording.layers[final].shape[1] != logits.shape[1]:
+        raise Unsupported(
+            f"layers: {final} gives rows of {recording.layers[final].shape[1]} positions, and there are answers at "
+            f"{logits.shape[1]}: this model runs step by step, so it has no layers above each other to stop between."
+        )
     steps = {BEFORE: entered[0]} if entered and entered[0].shape == recording.layers[final].shape else {}
     steps |= {
         name: rows for name, rows in recording.layers.items() if rows.shape == recording.layers[final].shape
     }
+    if len(steps) < 2:
+        raise Unsupported(
+            "layers: no two layers of this model give rows of one shape, so none can be left out."
+        )
     names = list(steps)
     copies = torch.cat([steps[name] for name in names])
-    logits = _logits(whole)
     try:
         output = rerun.run(call.times(len(names)), at_layers=_replacing(final, copies))
         parts = list(_logits(output))

@@ -24,7 +24,7 @@ Measured = str | Callable[[Any], Any]
 class Measure:
     """A number for each copy of the examples in one batch: the mean over the examples of the copy."""
 
-    words: str  # in words: "logit of 5 − logit of 9 at position -1"
+    words: str  # in words: "logit of 5 − logit of 9 at the last position"
     function: Callable[[Any], Any] | None = None  # of the output of one copy
     kind: str = "logit"
     answer: Tensor | None = None  # (b,): class or token ids
@@ -96,7 +96,8 @@ def measure_of(
     if callable(measure):
         if answer is not None or other is not None:
             raise BadValue("measure: expected a function of the output, or an answer, got both.")
-        return Measure(getattr(measure, "__name__", "measure").replace("<lambda>", "measure"), measure)
+        named = getattr(measure, "__name__", "measure").replace("<lambda>", "measure").replace("_", " ")
+        return Measure(named, measure)
     if not isinstance(measure, str):
         raise BadType(f"measure: expected one of {', '.join(KINDS)} or a function, got {described(measure)}.")
     if measure not in KINDS:
@@ -111,7 +112,7 @@ def measure_of(
     told = f"{measure} of {_told(right, words)}"
     if wrong is not None and measure == "logit":
         told += f" − {measure} of {_told(wrong, words)}"
-    where = f" at position {position}" if logits_of(clean).dim() == 3 else ""
+    where = f" at {_place(position)}" if logits_of(clean).dim() == 3 else ""
     return Measure(told + where, None, measure, right, wrong if measure == "logit" else None, position)
 
 
@@ -128,7 +129,11 @@ def _told(ids: Tensor, words: Words | None) -> str:
     found = ids.tolist()
     if len(set(found)) > 1:
         return "each example's answer"
-    return str(found[0]) if words is None else repr(words(found[0]))
+    return str(found[0]) if words is None else f"“{words(found[0])}”"
+
+
+def _place(position: int) -> str:
+    return "the last position" if position == -1 else f"position {position}"
 
 
 def _ids(argument: str, given: Answer, batch: int, classes: int) -> Tensor:

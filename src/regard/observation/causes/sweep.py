@@ -130,10 +130,13 @@ class Sweep:
         return values[1:] if abs(float(values[0]) - self.value) <= close else None
 
     def _depths(self) -> dict[str, int]:
-        """The number of layers that are known before a change at a site or layer has an effect."""
+        """The number of layers that are known before a change at a site or layer has an effect.
+
+        A layer whose parts are called, instead of itself, has no known place: nothing is left out for its sites.
+        """
         known = {module: number for number, module in enumerate(self.order)}
         found: dict[str, int] = {}
-        for layer in self.rerun.layers if known else ():
+        for layer in (layer for layer in self.rerun.layers if layer.module in known):
             found |= dict.fromkeys(layer.sites, known[layer.module])
             found.setdefault(layer.path, known[layer.module] + 1)  # its own rows are known, too
         return found

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.tasks.batch import Batch
+from regard.tasks.batch import ASKED, Batch
 from regard.tasks.streams import StreamSpec
 
 NEEDS = {
@@ -144,9 +144,12 @@ class Head(nn.Module):
         return kept[..., None].flatten(1).sum(1), counts[..., None].flatten(1).sum(1)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
-        """What the outputs say, for each example: here the likeliest class, or those of its positions."""
+        """What the outputs say, for each example: here the likeliest class, or those of the positions asked for."""
         found: list[Any] = outputs.argmax(-1).tolist()
-        return found
+        asked = batch.notes.get(ASKED)
+        if asked is None:
+            return found
+        return [[one[at] for at in some] for one, some in zip(found, asked, strict=True)]
 
 
 def counted(each: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:

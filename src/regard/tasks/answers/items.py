@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -48,7 +49,8 @@ class NextItemHead(Head):
 
         −β log σ(s⁺) − Σ_{i=1…k} log σ(−s_i),   β = α (t (1 − 1/α) + 1/α),   α = k / (items − 1)
 
-    for the score s⁺ of the right item and those of k others, drawn uniformly for each position; t is `calibration`.
+    for the score s⁺ of the right item and those of k others, drawn uniformly for each position among the items that are
+    not in the history: what a user took earlier or later is no example of what he does not take. t is `calibration`.
     With t = 0 this is the binary cross-entropy of Kang and McAuley 2018 (k = 1), with t > 0 the generalised one of
     Petrov and Macdonald 2023. Validations measure the cross-entropy over all items in both cases.
     """
@@ -65,14 +67,15 @@ class NextItemHead(Head):
             return super().each_loss(outputs, batch, smoothing)
         assert batch.targets is not None
         right = batch.targets[..., None]
-        # One of the items but the right one: ids from 1 on, and those from the right one on move up by one.
-        drawn = torch.randint(
-            1, max(2, self.count - 1), (*batch.targets.shape, self.negatives), device=right.device
+        drawn, any_left = drawn_others(
+            torch.cat([batch.inputs, batch.targets], 1),
+            self.count,
+            (*batch.targets.shape[1:], self.negatives),
         )
-        drawn = drawn + (drawn >= right)
         scores = outputs.float()
         found = self.weight * nn.functional.softplus(-scores.gather(-1, right)[..., 0])
-        return found + nn.functional.softplus(scores.gather(-1, drawn.clamp(max=self.count - 1))).sum(-1)
+        others = nn.functional.softplus(scores.gather(-1, drawn)).sum(-1)
+        return found + others * any_left[:, None]
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
         """Scores (b,n,count) where the target has all positions; else (b,1,count), those after the last position."""
@@ -92,6 +95,24 @@ class NextItemHead(Head):
             [number for number, value in zip(row, kept, strict=True) if value > -torch.inf]
             for row, kept in zip(best.tolist(), values.tolist(), strict=True)
         ]
+
+
+def drawn_others(taken: Tensor, count: int, size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Draw `size` ids for each row of `taken` (b,n), uniformly among ids 1 … count − 1 that are not in the row.
+
+    Also returns which rows leave any id to draw, (b,); the others get id 0.
+    """
+    free = torch.ones(taken.shape[0], count, dtype=torch.bool, device=taken.device)
+    free[:, 0] = False
+    free.scatter_(1, taken, False)
+    place = free.cumsum(1)  # the r-th free id is the first whose place is r
+    left = place[:, -1:]
+    chosen = torch.rand(taken.shape[0], math.prod(size), device=taken.device)
+    # In float32 the product may round up to `left`.
+    chosen = torch.minimum((chosen * left).long(), (left - 1).clamp(min=0)) + 1
+    drawn = torch.searchsorted(place, chosen)
+    any_left = left[:, 0] > 0
+    return drawn.masked_fill(~any_left[:, None], 0).view(-1, *size), any_left
 
 
 def last_rows(rows: Tensor, keep: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import BadValue
 from regard.tasks.answers.answer import Answer, Head
-from regard.tasks.batch import Batch
+from regard.tasks.batch import ASKED, Batch
 
 OUTSIDE = "O"  # the tag of a position that belongs to no entity
 IMPOSSIBLE = -1e4  # the score of a transition that BIO rules out; finite, so that no gradient becomes NaN
@@ -20,6 +20,7 @@ IMPOSSIBLE = -1e4  # the score of a transition that BIO rules out; finite, so th
 class Tags(Answer):
     """One of the tags for each position: scores (b,n,tags); the target (b,n) counts where its `keep` says so.
 
+    Positions that do not count may stand between others (further pieces of a word): neighbours are those that count.
     Tags are O, B-TYPE (an entity begins) and I-TYPE (it goes on), so that I-TYPE only follows B-TYPE or I-TYPE.
 
     `outside` is added to the scores of O in training alone. Above 0, a model finds more entities, with more errors
@@ -87,7 +88,7 @@ class CRF(Head):
                 f"smoothing: a conditional random field scores whole sequences and has no classes to smooth, got "
                 f"{smoothing:g}. Leave it out, or take a model without one: tagger(crf=false)."
             )
-        scores, tags, keep = outputs.float(), batch.targets, _kept(batch)
+        scores, tags, keep = _moved_up(_kept(batch), outputs.float(), batch.targets)
         total = self.log_partition(scores, keep) - self.score(scores, tags, keep)
         real = keep.any(1)
         return total.masked_fill(~real, 0).sum(), real.sum().to(scores)
@@ -116,7 +117,7 @@ class CRF(Head):
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The best tags of each sentence, without padding (Viterbi)."""
-        scores, keep = outputs.float(), _kept(batch)
+        scores, keep = _moved_up(_kept(batch), outputs.float())
         pairs, first, last = self._pairs()
         if not scores.shape[1]:
             return [[] for _ in scores]
@@ -140,9 +141,24 @@ def _traced(ends: Tensor, came_from: list[Tensor], keep: Tensor) -> list[list[in
     return found
 
 
+def _moved_up(keep: Tensor, *rows: Tensor) -> list[Tensor]:
+    """Rows (b,n,…) with those that are kept first, in their order, and `keep` in the same order, last."""
+    order = (~keep).long().argsort(dim=1, stable=True)
+    wide = [order.view(*order.shape, *[1] * (one.dim() - 2)).expand_as(one) for one in rows]
+    moved = [one.gather(1, places) for one, places in zip(rows, wide, strict=True)]
+    return [*moved, keep.gather(1, order)]
+
+
 def _kept(batch: Batch) -> Tensor:
-    """Where a tag is asked for, (b,n): where targets count, else where the first stream is real."""
-    keep = batch.keep if batch.target_keep is None else batch.target_keep
-    if keep is None:
-        return torch.ones(batch.inputs.shape[:2], dtype=torch.bool, device=batch.device)
-    return keep
+    """Where a tag is asked for, (b,n): where targets count, else what the batch asks for, else the real positions."""
+    shape, asked = batch.inputs.shape[:2], batch.notes.get(ASKED)
+    if batch.target_keep is not None:
+        return batch.target_keep
+    if asked is not None:
+        keep = torch.zeros(shape, dtype=torch.bool)
+        for row, places in enumerate(asked):
+            keep[row, list(places)] = True
+        return keep.to(batch.device)
+    if batch.keep is None:
+        return torch.ones(shape, dtype=torch.bool, device=batch.device)
+    return batch.keep

@@ -85,6 +85,7 @@ def _counts(answered: Answered) -> dict[str, float]:
     notes = answered.batch.notes
     for true, guessed, names in zip(notes["tags"], answered.predicted, notes["names"], strict=True):
         said = [names[number] for number in guessed[: len(true)]]
+        said += [OUTSIDE] * (len(true) - len(said))  # words behind the longest text that the model reads
         found.update(counted(true, said))
         found["words"] += len(true)
         found["right words"] += sum(one == other for one, other in zip(true, said, strict=True))

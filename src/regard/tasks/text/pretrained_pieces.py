@@ -6,7 +6,9 @@ A special token in a text ("[SEP]") is read as the characters that it is made of
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from regard.core.arguments import whole_number
@@ -60,6 +62,30 @@ class PretrainedPieces(Vocabulary):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         found = self._tokenizer.encode_batch([whole_characters(text) for text in texts])
         return [list(one.ids) for one in found]
+
+    def encode_words(self, words: Sequence[str], most: int | None = None) -> tuple[list[int], list[int]]:
+        """The ids of a sentence, at most `most`, and where the first piece of each word stands, of those that fit.
+
+        The words are read as one text with spaces between them, as the checkpoint read its texts. A word of which its
+        tokenizer leaves nothing (a lone accent) is unknown.
+        """
+        words = [whole_characters(word) for word in words]
+        begins = list(accumulate((len(word) + 1 for word in words), initial=0))[:-1]
+        read = self._tokenizer.encode(" ".join(words))
+        around: tuple[list[int], list[int]] = [], []  # special tokens before and behind the text
+        own: list[list[int]] = [[] for _ in words]
+        for number, (begin, end), special in zip(
+            read.ids, read.offsets, read.special_tokens_mask, strict=True
+        ):
+            if special:
+                around[any(own)].append(number)
+            else:  # by its last character: some pieces begin with the space before them
+                own[bisect_right(begins, max(begin, end - 1)) - 1].append(number)
+        pieces = [some or [self.unknown] for some in own]
+        room = sum(map(len, pieces)) if most is None else max(0, most - sum(map(len, around)))
+        places = accumulate(map(len, pieces), initial=len(around[0]))
+        firsts = [place for place, _ in zip(places, pieces, strict=False) if place < len(around[0]) + room]
+        return [*around[0], *[one for some in pieces for one in some][:room], *around[1]], firsts
 
     def cut(self, ids: list[int], most: int) -> list[int]:
         """The first ids, and the special tokens behind a text."""

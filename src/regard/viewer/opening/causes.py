@@ -26,7 +26,7 @@ class CauseRequest:
     by: str
     answer: str | None = None  # a class or token, by number or text; None: what the model says
     other: str | None = None  # the one to subtract
-    position: int = -1  # of the answer
+    position: int | None = None  # of the answer; None: the model's first place, else the last position
     positions: str | None = None  # "each" on its own, or "all" together
     measure: str | None = None
 
@@ -35,6 +35,14 @@ def unrecorded(one: OpenedModel) -> Any:
     """One forward pass without gradients."""
     with torch.no_grad():
         return one.run()
+
+
+def has_logits(output: Any) -> bool:
+    """Whether there is something to split into what each layer and head says."""
+    try:
+        return logits_of(output).dim() in (2, 3)
+    except BadValue:
+        return False
 
 
 def causes_of(asked_for: CauseRequest, one: OpenedModel, seen: Seen, other: Seen | None) -> Any:
@@ -47,16 +55,21 @@ def causes_of(asked_for: CauseRequest, one: OpenedModel, seen: Seen, other: Seen
         classes = None
     words = _words(one)
     tokens = next(iter(one.labels.values()), None)
-    asked: dict[str, Any] = {"position": asked_for.position, "words": words}
+    read = (
+        one.labels.get("read") if one.two_sides else None
+    )  # what a decoder read: other positions than its source's
+    first = one.places[0][0] if one.places else -1
+    position = first if asked_for.position is None else asked_for.position
+    asked: dict[str, Any] = {"position": position, "words": words}
     if by != "lens":
         for name in ("answer", "other"):
             if (given := getattr(asked_for, name)) is not None:
                 asked[name] = _class(f"--{name}", given, classes, words)
     if by in ("lens", "contributions"):
         if classes is None:
-            raise BadValue(f"--by: this model has no logits, so it has no {by}. Use inputs or faithfulness.")
+            raise BadValue(f"by: this model has no logits, so it has no {by}. Use inputs or faithfulness.")
         if by == "lens":
-            return seen.lens(words=words, tokens=tokens)
+            return seen.lens(words=words, tokens=read or tokens)
         return seen.contributions(**asked)
     asked["measure"] = asked_for.measure or ("probability" if by == "faithfulness" else "logit")
     if classes is None:
@@ -66,7 +79,8 @@ def causes_of(asked_for: CauseRequest, one: OpenedModel, seen: Seen, other: Seen
         return seen.faithfulness(**asked)
     if by == "inputs":
         return seen.attributions(tokens=tokens, **asked)
-    asked |= {"tokens": tokens, "positions": asked_for.positions}
+    # Positions of several streams are numbered alike, so the labels of none fit all layers.
+    asked |= {"tokens": tokens if len(one.labels) == 1 else None, "positions": asked_for.positions}
     return (
         seen.patch_paths(None, other, **asked) if by == "paths" else seen.patch(None, other, at=by, **asked)
     )
@@ -82,22 +96,18 @@ def _similarity(clean: Any) -> Any:
 
     before = row(clean).detach()
 
-    def similarity(output: Any) -> Tensor:
+    def similarity_to_the_output_for_this_input(output: Any) -> Tensor:
         return torch.cosine_similarity(row(output), before).mean()
 
-    return similarity
+    return similarity_to_the_output_for_this_input
 
 
 def _words(one: OpenedModel) -> Any:
     """The text of a class or token; its number where the model has no vocabulary."""
-    writer = one.writer
-    config = getattr(one.model, "config", None)
-    labels = getattr(config, "id2label", None)
-    if writer is not None:
-        return lambda number: writer.pieces([number])[0]
+    labels = getattr(getattr(one.model, "config", None), "id2label", None)
     if labels and "Classification" in type(one.model).__name__:
         return lambda number: str(labels.get(number, number))
-    return str
+    return one.piece or str
 
 
 def _class(argument: str, given: str, classes: int | None, words: Any) -> int:

@@ -10,14 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def as_data(pixels: NDArray[np.float32]) -> tuple[str, int, int]:
-    """A data URL of pixels (height, width[, 3]) from 0 to 1, with width and height."""
+def as_png(pixels: NDArray[np.float32]) -> bytes:
+    """Pixels (height, width[, 3]) from 0 to 1 as a file."""
     from PIL import Image
 
     made = Image.fromarray((np.clip(np.nan_to_num(pixels), 0, 1) * 255).round().astype(np.uint8))
     buffer = io.BytesIO()
     made.save(buffer, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode(), made.width, made.height
+    return buffer.getvalue()
+
+
+def as_data(pixels: NDArray[np.float32]) -> tuple[str, int, int]:
+    """A data URL of pixels (height, width[, 3]) from 0 to 1, with width and height."""
+    return (
+        "data:image/png;base64," + base64.b64encode(as_png(pixels)).decode(),
+        pixels.shape[1],
+        pixels.shape[0],
+    )
 
 
 def on_grid(pixels: NDArray[np.float32], rows: int, columns: int, skip: int = 0) -> dict[str, Any]:

@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from regard.errors import BadValue
+from regard.errors import BadValue, unknown_name
+from regard.observation.causes import measures
 from regard.observation.observe import observe
 from regard.training.run_folder.metrics_file import plain
 from regard.viewer.inputs import KINDS, CauseQuestion, NewInput
-from regard.viewer.opening.causes import CauseRequest, causes_of, unrecorded
+from regard.viewer.opening.causes import PAIRS, SINGLE, CauseRequest, causes_of, unrecorded
 from regard.viewer.opening.library_errors import in_words
 from regard.viewer.opening.options import LONGEST_TEXT, MOST_WRITTEN, OpenedModel, ViewOptions
 from regard.viewer.page_model import PageModel, Variant
 
 SHOWN_TEXT = 20_000  # characters of a text that the page offers for changing
 MOST_PATCHES = 20_000
-PATCHED = ("heads", "attention", "layers")
 EDITED, BEFORE = "edited", "as it was"  # names of the two variants after a token was changed
 
 
@@ -46,6 +46,8 @@ class Live:
             "longest": LONGEST_TEXT,
             "examples": first.examples,
             "causes": self.options.generate is None and alone,
+            "says": first.has_logits,
+            "places": [list(place) for place in first.places],
             "example": self.options.example,
         }
 
@@ -54,18 +56,25 @@ class Live:
         one, seen = self.made[0], before.variants[0].seen
         if self.options.generate is not None:
             raise BadValue("cause: it is about one forward pass. Run the text without writing.")
-        if given.by not in (*PATCHED, "faithfulness"):
-            raise BadValue(f"by: expected {', '.join(PATCHED)} or faithfulness.")
+        if given.by not in (*PAIRS, *SINGLE):
+            raise unknown_name("by", given.by, (*PAIRS, *SINGLE))
+        if given.measure is not None and given.measure not in measures.KINDS:
+            raise unknown_name("measure", given.measure, measures.KINDS)
         other = None
-        if given.by in PATCHED:
+        if given.by in PAIRS:
             self._check_sweep(given, seen)
             other = self._seen_of(one, given.against)
-        found = causes_of(CauseRequest(given.by, positions=given.positions), one, seen, other).to_json()
+        asked = CauseRequest(
+            given.by, position=given.position, positions=given.positions, measure=given.measure
+        )
+        found = causes_of(asked, one, seen, other).to_json()
         numbers = {before.site(0, site).name: site for site in before.sites(0)}
         if given.by == "faithfulness":
             for one_map in found["maps"]:
                 one_map["site"] = numbers.get(one_map["name"])
-        else:
+        elif given.by == "contributions":
+            found["names"], found["sites"] = found["sites"], [numbers.get(name) for name in found["sites"]]
+        elif given.by != "inputs":
             found["sites"] = [_site_of(name, numbers) for name in found["names"]]
         made: dict[str, Any] = plain(found)
         return made
@@ -75,7 +84,7 @@ class Live:
             raise BadValue("against: expected another text of as many tokens.")
         shapes = [seen[name].shape(-1) for name in seen.names()]
         each = max(shape[3] for shape in shapes) if given.positions == "each" else 1
-        count = each * sum(shape[1] if given.by == "heads" else 1 for shape in shapes)
+        count = each * sum(shape[1] if given.by in ("heads", "paths") else 1 for shape in shapes)
         if count > MOST_PATCHES:
             raise BadValue(f"by: this would be {count:,} patches, more than {MOST_PATCHES:,}. Choose fewer.")
 

@@ -6,6 +6,7 @@ other, so a folder whose tensors do not match the model is refused, or, with --a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from regard.viewer.opening.sizes import check_files, check_parameters
 
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 NAMED = 6  # tensors named in a message
+IDLE = re.compile(r"(^|\.)pooler\.")  # it reads what attention gave, so a model without it attends the same
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ def _doubt(report: dict[str, Any], count: int) -> str:
         f"{name} {tuple(found)} instead of {tuple(wanted)}"
         for name, found, wanted in sorted(report.get("mismatched_keys") or (), key=str)
     ]
+    unused = [name for name in report.get("unexpected_keys") or () if not IDLE.search(name)]
     parts = (
         (report.get("missing_keys"), f"of {count} tensors missing from the folder and random"),
         (sized, f"of {count} tensors of another size and random"),
-        (report.get("unexpected_keys"), "tensors of the folder unexpected and not used"),
+        (unused, "tensors of the folder unexpected and not used"),
     )
     return "; ".join(f"{len(names)} {words} ({_listed(names)})" for names, words in parts if names)
 

@@ -13,6 +13,7 @@ import torch
 from regard.errors import BadValue
 from regard.observation.observe import observe
 from regard.viewer.opening.alignment import alignment, read_gold_line
+from regard.viewer.opening.causes import has_logits
 from regard.viewer.opening.generation import search, write, write_again
 from regard.viewer.opening.importance import importance
 from regard.viewer.opening.library_errors import in_words
@@ -121,6 +122,7 @@ def _ran(one: OpenedModel) -> Variant:
         one.labels, one.image = labels, image
     answer = one.answer(output) if one.answer is not None else None
     one.found_bits = one.bits(output) if one.bits is not None else None
+    one.has_logits = has_logits(output)
     return Variant(one.name, seen, one.labels, one.words, one.step, one.ids, answer=answer)
 
 

@@ -111,6 +111,10 @@ class OpenedModel:
     notes: list[str] = field(default_factory=list)  # for stderr
     # The answer of a classifier from the output of `run`: {"text": …, "others": …}.
     answer: Callable[[Any], dict[str, Any] | None] | None = None
+    piece: Callable[[int], str] | None = None  # the text of a class or token that it answers with
+    # Where it answers at several positions, those that may be asked about, each with its words; else its last one.
+    places: list[tuple[int, str]] = field(default_factory=list)
+    has_logits: bool = False  # whether the output of `run` has logits
     # Of a task of bits: what goes in and out at each step, from the output of `run`.
     bits: Callable[[Any], dict[str, Any] | None] | None = None
     found_bits: dict[str, Any] | None = None  # what `bits` gave

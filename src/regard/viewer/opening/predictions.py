@@ -12,7 +12,7 @@ from regard.viewer.opening.classification import OTHERS, TOLD, Answer, percent
 from regard.viewer.page_model import shortened
 
 Piece = Callable[[int], str]  # the label of a token
-LONGEST = 60  # characters of a written text that are repeated in its answer
+LONGEST = 36  # characters of a written text that are repeated in its answer
 
 
 def next_token(logits: Tensor, piece: Piece) -> Answer:
@@ -26,6 +26,12 @@ def next_token(logits: Tensor, piece: Piece) -> Answer:
         [name, float(f"{share:.4g}")] for name, share in zip(names[1:], shares[1:].tolist(), strict=True)
     ]
     return {"text": f"next {names[0]} {percent(float(shares[0]))}", "others": others}
+
+
+def hidden_places(ids: Sequence[int], blank: int | None) -> list[tuple[int, str]]:
+    """Where tokens are hidden, in words."""
+    places = [number for number, token in enumerate(ids) if token == blank]
+    return [(number, f"hidden token {count}") for count, number in enumerate(places, 1)]
 
 
 def hidden_tokens(logits: Tensor, ids: Sequence[int], blank: int | None, piece: Piece) -> Answer | None:
@@ -59,7 +65,7 @@ def generated(steps: Sequence[dict[str, Any]]) -> Answer | None:
     if not steps or any(not share for share in shares):
         return None
     pieces = [str(step["token"]) for step in steps]
-    return _of_tokens("".join(pieces), [math.log(share) for share in shares], pieces)
+    return _of_tokens("".join(pieces).replace("▁", " "), [math.log(share) for share in shares], pieces)
 
 
 def quoted(piece: str) -> str:
@@ -78,4 +84,7 @@ def _of_tokens(text: str, logs: Sequence[float], pieces: Sequence[str]) -> Answe
 
 
 def _share(probability: float) -> str:
-    return percent(probability) if probability >= 0.0005 else f"{100 * probability:.1e} %"
+    """A probability, also a small one, without powers of ten."""
+    if probability >= 0.0005:
+        return percent(probability)
+    return f"{100 * probability:.2g} %" if probability >= 1e-6 else "below 0.0001 %"

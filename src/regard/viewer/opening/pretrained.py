@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,18 +131,24 @@ def _open_text(
     made.answer = classification.of_pretrained(model, made.labels["tokens"]) or _prediction(
         made, tokenizer, ids
     )
+    made.piece = partial(_piece, tokenizer)
     if made.two_sides and options.generate is None:
         _answer(made, options, model, tokenizer, inputs)
+    elif made.writer is None:
+        made.places = predictions.hidden_places(ids, getattr(tokenizer, "mask_token_id", None))
     return made
+
+
+def _piece(tokenizer: Any, token: int) -> str:
+    """The label of one token."""
+    return pieces_of(tokenizer, [token])[0]
 
 
 def _prediction(
     made: OpenedModel, tokenizer: Any, ids: list[int]
 ) -> Callable[[Any], classification.Answer | None] | None:
     """How to read the next token, or the hidden ones, from the output; None for models without a vocabulary head."""
-
-    def piece(token: int) -> str:
-        return pieces_of(tokenizer, [token])[0]
+    piece = partial(_piece, tokenizer)
 
     def read(output: Any) -> classification.Answer | None:
         logits = getattr(output, "logits", None)
@@ -235,9 +242,9 @@ def _answer(
 
     def read_answer(output: Any) -> classification.Answer | None:
         logits = output.logits[0].detach().cpu()
-        return predictions.written(logits, ids, text, lambda token: pieces_of(tokenizer, [token])[0])
+        return predictions.written(logits, ids, text, partial(_piece, tokenizer))
 
-    made.answer = read_answer
+    made.answer, made.places = read_answer, list(enumerate(written))
 
 
 class PretrainedWriter:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from regard.tasks.text.vocabulary import whole_characters
 from regard.training.loading import Loaded, load
 from regard.training.run_folder import checkpoints, metrics_file
 from regard.viewer.opening import classification, predictions
-from regard.viewer.opening.images import on_grid
+from regard.viewer.opening.images import as_png, on_grid
 from regard.viewer.opening.options import OpenedModel, ViewOptions
 
 
@@ -57,10 +60,11 @@ def open_run(
     return _with_input(load(where, checkpoint, options.device, tell=tell), options)
 
 
-def _with_input(loaded: Loaded, options: ViewOptions) -> OpenedModel:
-    """A loaded model on the input that the options ask for."""
+def _with_input(loaded: Loaded, options: ViewOptions, before: tuple[Any, str] | None = None) -> OpenedModel:
+    """A loaded model on the input that the options ask for; `before`: picture and text of the input before."""
     task = loaded.task
-    batch, shown, words, notes = _input(loaded, options)
+    with _completed(task, options, before) as options:
+        batch, shown, words, notes = _input(loaded, options)
     batch, shown = batch.to(loaded.device), loaded.model.relabel(shown)
     labels = {shown.called: list(shown.pieces), **shown.streams}
     image = None
@@ -73,11 +77,14 @@ def _with_input(loaded: Loaded, options: ViewOptions) -> OpenedModel:
     made = OpenedModel(
         loaded.run.resolve().name, name, loaded.model, lambda: loaded.model(batch), labels, words=_about(loaded),
         input=words, two_sides=two_sides, ids=ids, step=_step_of(loaded.checkpoint), image=image,
-        takes=task.takes, text=_text_of(options, shown), examples=len(task.examples("validation")),
-        reopen=partial(_with_input, loaded),
+        takes=task.takes, text=_text_of(options, shown, "text" in task.takes),
+        examples=len(task.examples("validation")),
     )  # fmt: skip
+    made.reopen = partial(_with_input, loaded, before=(shown.picture, made.text))
     _give_writer(made, loaded, batch)
-    made.answer, made.bits = _answer(task, batch), _bits(task, batch)
+    made.answer, made.bits, made.piece = _answer(task, batch), _bits(task, batch), _piece(task)
+    if isinstance(task.problem.answer, HiddenTokens) and ids is not None:
+        made.places = predictions.hidden_places(ids, task.problem.answer.blank)
     if two_sides and options.generate is None:
         batch = _with_target(loaded, batch, options, made, shown)
         made.run = lambda: loaded.model(batch)
@@ -89,13 +96,18 @@ def _with_input(loaded: Loaded, options: ViewOptions) -> OpenedModel:
     return made
 
 
+def _piece(task: Task) -> Callable[[int], str]:
+    """The text of a class or token that a task answers with."""
+    if isinstance(task.problem.answer, Writes | NextToken | HiddenTokens):
+        return lambda token: task.output_pieces([token])[0]
+    return lambda label: task.decode([label])
+
+
 def _answer(task: Task, batch: Batch) -> Callable[[Any], classification.Answer | None]:
     """How to read the answer from a model's outputs: a class, a written text, the next token, or hidden ones."""
     answer: Any = task.problem.answer
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else []
-
-    def piece(token: int) -> str:
-        return task.output_pieces([token])[0]
+    piece = _piece(task)
 
     def read(outputs: Any) -> classification.Answer | None:
         found = classification.of_run(task)(outputs)
@@ -178,11 +190,31 @@ def _example(task: Task, number: int | None) -> Any:
     return examples[number]
 
 
-def _text_of(options: ViewOptions, shown: Shown) -> str:
+@contextmanager
+def _completed(task: Task, options: ViewOptions, before: tuple[Any, str] | None) -> Iterator[ViewOptions]:
+    """Of a task that reads a picture with a text, what was not given is that of the input before."""
+    given = options.inputs(together=True)
+    picture, text = before or (None, "")
+    if (
+        set(task.takes) != {"image", "text"}
+        or len(given) != 1
+        or (picture is None if "text" in given else not text)
+    ):
+        yield options
+    elif "text" in given:
+        with tempfile.TemporaryDirectory(prefix="regard-view-") as folder:
+            path = Path(folder) / "picture.png"
+            path.write_bytes(as_png(picture))
+            yield dataclasses.replace(options, image=str(path))
+    else:
+        yield dataclasses.replace(options, text=text)
+
+
+def _text_of(options: ViewOptions, shown: Shown, reads: bool) -> str:
     """The text that the page offers for changing: the given one, or that of the example."""
     if options.text is not None:
         return options.text
-    quoted = shown.called == "tokens" and shown.words.startswith("“")
+    quoted = (shown.called == "tokens" or reads) and shown.words.startswith("“")
     return shown.words[1:].removesuffix("”") if quoted else ""
 
 
@@ -227,6 +259,7 @@ def _with_target(
     pieces = task.output_pieces(ids)
     start = task.output_pieces([answer.start])
     made.labels = {**made.labels, "targets": pieces, "read": [*start, *pieces[:-1]]}
+    made.places = list(enumerate(pieces))
     made.input += f" → “{task.decode(ids)}”"
     return batch.answered(torch.tensor([ids], device=loaded.device))
 

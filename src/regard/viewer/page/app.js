@@ -28,6 +28,7 @@ import { createCauses } from "./causes.js";
 
 const VIEWS = [overviewView, matrixView, tokensView, linesView, stepsView, imageView, alignmentView, memoryView, timelineView, compareView, graphView, causesView];
 const SHORT_INPUT = 128;
+const TAB_EDGE = 40; // pixels of the next tab that stay in view
 const counter = { pages: 0 };
 
 /** Show a source inside `root`. `address: false` does not change the URL of the surrounding page (notebooks). */
@@ -121,6 +122,7 @@ function open(root, given, scene, address, { kept = null, onScene }) {
       const here = tab.dataset.view === state.view;
       tab.setAttribute("aria-selected", String(here));
       tab.tabIndex = here ? 0 : -1;
+      if (here) tabs.scrollLeft = Math.max(0, tab.offsetLeft + tab.offsetWidth + TAB_EDGE - tabs.clientWidth - tabs.offsetLeft); // a phone shows some of the tabs
     }
     try {
       if (!scene.sites.length) throw new Error("empty");

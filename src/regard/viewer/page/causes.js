@@ -1,34 +1,49 @@
-// What the answer comes from, asked once for a page and then shown wherever it fits: sweeps of patches, and whether maps matter.
+// What the answer comes from, asked once for a page and then shown wherever it fits: sweeps of patches, what layers and heads
+// say, which inputs count, and whether maps matter.
 
 import { h, fill } from "./dom.js";
 
-/** `{able, judged(), judge(), patch(question), watch(f)}`; `able` is false for pages without an open model. */
+/**
+ * `{able, says, places, place(), choose(place), found(by), ask(by), patched(), patch(question), watch(f)}`; `able` is false for
+ * pages without an open model. What was found is forgotten when another answer is chosen.
+ */
 export function createCauses(scene, source) {
+  const input = scene.input || {};
+  const places = input.places || [];
   const listeners = new Set();
-  const found = { faithfulness: null, running: null, patches: null };
+  const kept = { place: places.length ? places[0][0] : null, found: new Map(), running: new Map(), patches: null };
   const tell = () => listeners.forEach((f) => f());
+  const about = () => (kept.place === null ? {} : { position: kept.place });
   return {
-    able: Boolean(scene.input && scene.input.causes && source.cause),
-    judged: () => found.faithfulness,
-    patched: () => found.patches,
-    /** The maps of all layers against random ones; computed once. */
-    judge() {
-      if (!found.running) {
-        found.running = source.cause({ by: "faithfulness" }).then((result) => {
-          found.faithfulness = { ...result, of: new Map(result.maps.map((map) => [map.site, map])) };
-          tell();
-          return found.faithfulness;
-        });
-        found.running.catch(() => {
-          found.running = null;
-        });
-      }
-      return found.running;
-    },
-    async patch(question) {
-      found.patches = { question, result: await source.cause(question) };
+    able: Boolean(input.causes && source.cause),
+    says: Boolean(input.says),
+    places,
+    place: () => kept.place,
+    choose(place) {
+      Object.assign(kept, { place, found: new Map(), running: new Map(), patches: null });
       tell();
-      return found.patches.result;
+    },
+    found: (by) => kept.found.get(by) || null,
+    /** The lens, contributions, inputs or faithfulness of the answer; each is computed once. */
+    ask(by) {
+      const { running, found } = kept;
+      if (!running.has(by)) {
+        running.set(by, source.cause({ by, ...about() }).then((result) => {
+          found.set(by, result);
+          tell();
+          return result;
+        }));
+        running.get(by).catch(() => running.delete(by));
+      }
+      return running.get(by);
+    },
+    patched: () => kept.patches,
+    async patch(question) {
+      const place = kept.place;
+      const result = await source.cause({ ...question, ...about() });
+      if (place === kept.place) kept.patches = { question, result };
+      tell();
+      return result;
     },
     watch(f) {
       listeners.add(f);
@@ -39,7 +54,8 @@ export function createCauses(scene, source) {
 
 /** A number of a map beside that of random maps. */
 export function againstText({ value, low, high }) {
-  return `${value.toFixed(3)} (random ${low.toFixed(3)} to ${high.toFixed(3)})`;
+  const text = (number) => number.toFixed(3).replace(/^-(?=.*[1-9])/, "−").replace(/^-/, "");
+  return `${text(value)} (random ${text(low)} to ${text(high)})`;
 }
 
 /** In one sentence whether a map says what the answer was drawn from. */
@@ -57,10 +73,10 @@ export function createVerdict({ causes }) {
   const element = h("section", { class: "verdict", hidden: !causes.able, "aria-label": "Faithfulness" }, words, button);
   let shown = null;
   const draw = () => {
-    const judged = causes.judged();
+    const judged = causes.found("faithfulness");
     button.hidden = Boolean(judged);
     if (!judged || shown === null) return;
-    const map = judged.of.get(shown) || null;
+    const map = judged.maps.find((one) => one.site === shown) || null;
     fill(
       words,
       h("h3", { class: "label" }, "Does this layer’s map matter?"),
@@ -75,7 +91,7 @@ export function createVerdict({ causes }) {
   const ask = () => {
     button.disabled = true;
     fill(words, "comparing with random maps …");
-    causes.judge().then(draw, (problem) => fill(words, problem.message)).finally(() => {
+    causes.ask("faithfulness").then(draw, (problem) => fill(words, problem.message)).finally(() => {
       button.disabled = false;
     });
   };

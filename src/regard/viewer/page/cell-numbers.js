@@ -45,9 +45,9 @@ export function createCellNumbers() {
   };
 }
 
-/** Two decimals without the leading zero: ".16"; nothing for what rounds to zero. */
+/** Two decimals without the leading zero: ".16", ".00" for what rounds to zero; nothing for zero itself and hidden cells. */
 function numberText(value) {
+  if (value === 0) return "";
   const text = Math.abs(value).toFixed(2);
-  if (text === "0.00") return "";
-  return `${value < 0 ? "−" : ""}${text.startsWith("0") ? text.slice(1) : text}`;
+  return `${value < 0 && text !== "0.00" ? "−" : ""}${text.startsWith("0") ? text.slice(1) : text}`;
 }

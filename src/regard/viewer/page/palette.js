@@ -92,14 +92,16 @@ export function ground(theme) {
   return GROUND[theme];
 }
 
-/** Numbers at which a legend is marked. */
+/** Numbers at which a legend is marked. `difference`: true for differences of weights, "effect" for shares of an answer. */
 export function ticks(scale, difference = false) {
+  if (difference === "effect") return [-1, -0.5, 0, 0.5, 1];
   if (difference) return [-1, -0.1, 0, 0.1, 1];
   return { log: [1e-4, 1e-3, 0.01, 0.1, 1], root: [0, 0.01, 0.1, 0.3, 0.6, 1], linear: [0, 0.25, 0.5, 0.75, 1] }[scale];
 }
 
 /** The position of a legend's number along its bar, 0…1. */
 export function tickPlace(value, scale, difference = false) {
+  if (difference === "effect") return (1 + value) / 2;
   return difference ? (1 + Math.sign(value) * Math.cbrt(Math.abs(value))) / 2 : placeOf(value, scale);
 }
 
@@ -117,6 +119,11 @@ export function barColor(fraction, scale, theme, difference = false) {
   return mixed([middle, ...(fraction < 0.5 ? minus : plus)], Math.abs(2 * fraction - 1));
 }
 
+/** The colour of an effect from −1 to 1: evenly, so that what is next to nothing looks like nothing. */
+function effectColor(value, theme) {
+  return barColor((1 + Math.min(1, Math.max(-1, value))) / 2, "linear", theme, "effect");
+}
+
 /** A bar with numbers. */
 export function legend(scale, { theme = "light", difference = false } = {}) {
   const width = 200;
@@ -129,8 +136,9 @@ export function legend(scale, { theme = "light", difference = false } = {}) {
   const marks = ticks(scale, difference).map((value) =>
     h("span", { class: "legend-mark", style: { left: `${100 * tickPlace(value, scale, difference)}%` } }, tickText(value, scale, difference)),
   );
-  const what = difference ? "difference of weights" : "attention weight";
-  const words = `${what}, ${difference ? "signed cube root" : { log: "logarithmic", root: "square root", linear: "linear" }[scale]} scale`;
+  const what = difference === "effect" ? "effect on the answer" : difference ? "difference of weights" : "attention weight";
+  const even = { log: "logarithmic", root: "square root", linear: "linear" }[difference === "effect" ? "linear" : scale];
+  const words = `${what}, ${difference === true ? "signed cube root" : even} scale`;
   return h("div", { class: "legend", role: "img", "aria-label": words, title: words, data: { testid: "legend" } }, bar, h("div", { class: "legend-marks" }, marks));
 }
 
@@ -149,6 +157,8 @@ export function createPalette(theme, scale) {
     /** A text colour that is readable on a weight's colour. */
     ink: (weight) => inkOn(color(codeOf(weight), scale(), theme())),
     differenceInk: (value) => inkOn(differenceColor(differenceCode(value), theme())),
+    effectCss: (value) => css(effectColor(value, theme())),
+    effectInk: (value) => inkOn(effectColor(value, theme())),
     legend: (difference = false) => legend(scale(), { theme: theme(), difference }),
     weightOf,
     codeOf,

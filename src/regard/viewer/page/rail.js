@@ -5,7 +5,7 @@ import { colourByFacts, factText } from "./rail-colours.js";
 import { absence, siteName } from "./availability.js";
 import { headText } from "./formatting.js";
 
-const [NARROWEST, WIDEST, LETTER] = [46, 96, 6]; // pixels of the labels, and about of one character
+const [NARROWEST, WIDEST, LETTER] = [46, 96, 6.5]; // pixels of the labels, and about of one character
 
 /** `{element, update(state)}`; one button for each head, one line for each site. */
 export function createRail({ scene, source, store, palette }) {
@@ -46,7 +46,8 @@ export function createRail({ scene, source, store, palette }) {
   };
   list.append(h("div", { class: "rail-row rail-numbers", "aria-hidden": "true" }, h("span", { class: "rail-label" }), h("span", { class: "rail-heads" }, Array.from({ length: Math.min(most, 16) }, (_, head) => h("span", {}, String(head))))));
   for (const [site, facts] of scene.sites.entries()) {
-    if (facts.group && facts.group !== group && scene.sites.some((other) => other.group !== facts.group)) {
+    const told = (facts.label || "").startsWith(facts.group); // “decoder 0” needs no heading “decoder”
+    if (facts.group && !told && facts.group !== group && scene.sites.some((other) => other.group !== facts.group)) {
       list.append(h("div", { class: "rail-group", role: "row" }, h("span", { role: "rowheader" }, facts.group)));
     }
     group = facts.group;

@@ -25,7 +25,10 @@ const MOST_LINES = 3000; // in one frame
 const FEW_LINES = 1200; // up to which strong lines are thicker
 const FAINT = 0.05; // opacity of lines beside those of a chosen token
 const SHADES = 10;
-const LABEL = 118;
+const MEASURED = 512; // labels whose width is looked at
+const LABEL = 118; // the most pixels of a label
+const SHORT = 46; // the fewest
+const MOST_SAVED = 20000; // lines of a saved figure that stay lines
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a6a00", "#3a3ab8", "#a8480c", "#007b7b", "#8c2d6a", "#5c6b00", "#1f5f99", "#b03a2e"];
 
 export const linesView = {
@@ -53,9 +56,12 @@ function create({ scene, source, store, palette, tell }) {
   let bundles = []; // lines between column n and n + 1: {from, to, weight, head}
   let over = null; // {column, row}
   let waiting = 0;
+  let edges = [LABEL, LABEL]; // room for the labels at the left and at the right
 
   const site = () => scene.sites[state.site];
   const rowHeight = () => (Math.max(0, ...columns.map((column) => column.labels.length)) > LONG ? LONG_ROW : ROW);
+  const paintOf = () => canvas.getContext("2d", { willReadFrequently: true }); // on the CPU: lines are no work for a GPU that is emulated
+  const labelFont = () => `${rowHeight() === ROW ? 13 : 11}px ${FONT}`;
   const request = () => {
     if (!waiting) waiting = requestAnimationFrame(() => { waiting = 0; draw(); });
   };
@@ -118,15 +124,26 @@ function create({ scene, source, store, palette, tell }) {
   }
 
   function resize() {
+    if (!columns.length) return;
+    edges = [room(0), room(columns.length - 1)];
     const height = Math.max(1, ...columns.map((column) => column.labels.length)) * rowHeight() + 40;
     spacer.style.height = `${height}px`;
-    spacer.style.width = `${Math.max(window_.clientWidth, columns.length > 2 ? LABEL + columns.length * 92 : 0)}px`;
+    spacer.style.width = `${Math.max(window_.clientWidth, columns.length > 2 ? edges[0] + edges[1] + (columns.length - 1) * 88 : 0)}px`;
     request();
   }
 
+  /** How wide the labels of a column are: on a phone there is no room to waste. */
+  const room = (column) => {
+    const paint = paintOf();
+    paint.font = labelFont();
+    const widest = columns[column].labels.slice(0, MEASURED).reduce((most, label) => Math.max(most, paint.measureText(tokenText(label, 16)).width), 0);
+    paint.font = TITLE;
+    return Math.min(LABEL, Math.max(SHORT, 14 + Math.max(widest, paint.measureText(columns[column].title).width)));
+  };
   const xOf = (column, width) => {
-    if (columns.length === 2) return column ? width - LABEL - 20 : LABEL + 20;
-    return LABEL + 10 + (column * (width - LABEL - 40)) / Math.max(1, columns.length - 1);
+    const [left, right] = edges;
+    const last = columns.length === 2 ? width - right : width - Math.max(right, 30);
+    return left + (column * (last - left)) / Math.max(1, columns.length - 1);
   };
 
   /** The token whose lines are shown alone: the one under the pointer, else the pinned one. */
@@ -181,7 +198,7 @@ function create({ scene, source, store, palette, tell }) {
       canvas.style.height = `${height}px`;
     }
     const top = window_.scrollTop;
-    const paint = canvas.getContext("2d", { willReadFrequently: true }); // on the CPU: lines are no work for a GPU that is emulated
+    const paint = paintOf();
     paint.setTransform(ratio, 0, 0, ratio, 0, 0);
     paint.clearRect(0, 0, width, height);
     const focus = focused();
@@ -205,19 +222,19 @@ function create({ scene, source, store, palette, tell }) {
       const left = column === 0;
       const right = column === columns.length - 1;
       const x = xOf(column, width);
-      paint.font = `600 11px ${FONT}`;
+      paint.font = TITLE;
       paint.fillStyle = colors.soft;
-      paint.textAlign = left ? "right" : right && columns.length === 2 ? "left" : "center";
-      paint.fillText(title, x, 16 - Math.min(top, 0));
-      if (!left && !(right && columns.length === 2)) {
+      paint.textAlign = left ? "right" : right ? "left" : "center";
+      paint.fillText(title, left ? x - 6 : right ? x + 6 : x, 16 - Math.min(top, 0));
+      if (!left && !right) {
         paint.fillStyle = colors.line;
         for (let row = first; row < Math.min(last, labels.length); row += 1) paint.fillRect(x - 2, y(row) - 1, 4, 2);
         if (!focus || focus.column !== column) return;
       }
       for (let row = first; row < Math.min(last, labels.length); row += 1) {
         const here = focus && focus.column === column && focus.row === row;
-        if (!left && !(right && columns.length === 2) && !here) continue;
-        paint.font = `${here ? "600 " : ""}${step === ROW ? 13 : 11}px ${FONT}`;
+        if (!left && !right && !here) continue;
+        paint.font = `${here ? "600 " : ""}${labelFont()}`;
         paint.fillStyle = here ? colors.accent : colors.ink;
         paint.textAlign = left ? "right" : "left";
         paint.fillText(tokenText(labels[row], 16), left ? x - 6 : x + 6, y(row) + 4);
@@ -272,6 +289,29 @@ function create({ scene, source, store, palette, tell }) {
     return mode === "layer" ? `${site().label || site().name} · ${headCount(site(), state.variant)} heads` : headText(scene, state.site, state.head);
   }
 
+  /** Every line of all rows, not only those in the window; of many, the strongest. */
+  function drawing() {
+    const colors = figureColors(palette);
+    const [width, step] = [Math.max(spacer.clientWidth, 200), rowHeight()];
+    const rows = Math.max(1, ...columns.map((column) => column.labels.length));
+    const made = new Drawing(Math.ceil(width), rows * step + 40, palette.paper());
+    const y = (row) => 30 + (row + 0.5) * step;
+    const quota = Math.ceil(MOST_SAVED / Math.max(1, bundles.length));
+    bundles.forEach((lines, index) => {
+      for (const { from, to, weight, head } of lines.slice(0, quota)) {
+        const strength = Math.sqrt(Math.min(1, weight));
+        made.line(xOf(index, width) + 3, y(from), xOf(index + 1, width) - 3, y(to), { stroke: colourOf(head), width: 0.6 + 1.8 * strength, opacity: strength });
+      }
+    });
+    columns.forEach(({ labels, title }, column) => {
+      const [left, right, x] = [column === 0, column === columns.length - 1, xOf(column, width)];
+      const [at, anchor] = left ? [x - 6, "end"] : right ? [x + 6, "start"] : [x, "middle"];
+      made.text(at, 16, title, { size: 11, bold: true, fill: colors.soft, anchor });
+      if (left || right) labels.forEach((label, row) => made.text(at, y(row) + 4, tokenText(label, 16), { size: step === ROW ? 13 : 11, fill: colors.ink, anchor }));
+    });
+    return made;
+  }
+
   return {
     element,
     update(next, changed) {
@@ -292,11 +332,7 @@ function create({ scene, source, store, palette, tell }) {
     what: () => [`strongest ${TOP} keys of each row`, "thicker and darker: more weight"],
     legend: () => h("span", { class: "quiet" }, options().how === "layer" ? "a colour for each head" : "weights from 0.01 on"),
     subject: () => (options().how === "head" ? whoseText(scene, state) : whose()),
-    drawing() {
-      const ratio = canvas.width / Math.max(1, parseFloat(canvas.style.width));
-      const made = new Drawing(Math.ceil(canvas.width / ratio), Math.ceil(canvas.height / ratio), palette.paper());
-      return made.image(canvas, 0, 0, made.width, made.height, { smooth: true });
-    },
+    drawing,
     table() {
       const rows = bundles.flatMap((lines, index) => lines.map((line) => [columns[index].title, columns[index + 1].title, line.head, line.from, columns[index].labels[line.from], line.to, columns[index + 1].labels[line.to], line.weight]));
       return { head: ["from", "to", "head", "from position", "from token", "to position", "to token", "weight"], rows };
@@ -311,3 +347,4 @@ function create({ scene, source, store, palette, tell }) {
 }
 
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif';
+const TITLE = `600 11px ${FONT}`;

@@ -12,11 +12,13 @@ const FLAT_SCALE = 2;
 
 /** A drawing of an element and everything in it, with the legend of its colours below (`difference`: of differences). */
 export function traced(element, palette, { legend = true, difference = false } = {}) {
+  element.classList.add("tracing"); // tables that scroll are spread out
   const box = element.getBoundingClientRect();
   const width = Math.max(box.width, element.scrollWidth) + 2 * MARGIN;
   const height = Math.max(box.height, element.scrollHeight) + 2 * MARGIN;
   const drawing = new Drawing(Math.ceil(width), Math.ceil(height + (legend ? LEGEND : 0)), palette.paper());
   visit(element, { drawing, left: box.left - MARGIN, top: box.top - MARGIN }, 1);
+  element.classList.remove("tracing");
   if (legend) addLegend(drawing, 2 * MARGIN, Math.ceil(height), palette, difference);
   return cropped(drawing);
 }
