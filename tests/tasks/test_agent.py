@@ -358,6 +358,19 @@ def test_a_grid_of_minigrid_is_read_as_one_hot_codes():
     assert seen[-4:].argmax() == given["direction"]
 
 
+def test_without_the_last_action_the_same_is_seen_but_for_it():
+    with_it, without = tasks.build("agent"), tasks.build("agent(last_action=false)")
+    assert without.problem.inputs.width == 4
+    one, two = (task.collate(range(5), seeded()) for task in (with_it, without))
+    assert torch.equal(one.inputs[..., :4], two.inputs) and torch.equal(one.targets, two.targets)
+    torch.manual_seed(3)
+    model = models.build("agent(memory=none, dim=8)", without.problem).train()
+    batch = without.batch(without.examples("train"), range(16), seeded(), model)
+    copy = pickle.loads(pickle.dumps(without))  # as in a resumed run: the episodes are played again
+    again = copy.batch(copy.examples("train"), range(16), seeded(), model)
+    assert batch.inputs.shape[-1] == again.inputs.shape[-1] == 4
+
+
 def test_facts_of_the_maze_are_those_of_the_problem():
     task = tasks.build("agent")
     assert task.facts == dataclasses.replace(TMaze.facts)

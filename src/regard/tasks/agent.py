@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.core.arguments import finite_number, share, whole_number
 from regard.tasks.agents.environments import EnvironmentFacts, make
-from regard.tasks.agents.episodes import Episodes, play
+from regard.tasks.agents.episodes import Episodes, Policy, play
 from regard.tasks.agents.policy import PolicyOfModel
 from regard.tasks.agents.returns import discounted
 from regard.tasks.agents.rollout import Rollout, keep, kept, mean_length, play_until
@@ -62,6 +62,7 @@ class AgentTask(Task):
     Args:
         env: t-maze (remember a sign until the junction), or an environment of gymnasium by its name: CartPole-v1,
             MiniGrid-MemoryS7-v0 (extra `agents`)
+        last_action: whether the action before is part of what is seen; if not, memory=none remembers nothing at all
         episodes: the most that are played before they are learned from
         frames: how many steps of them are enough
         epochs: how often each is learned from
@@ -83,6 +84,7 @@ class AgentTask(Task):
     def __init__(
         self,
         env: str = "t-maze",
+        last_action: bool = True,
         episodes: int = 32,
         frames: int = 2048,
         epochs: int = 4,
@@ -92,7 +94,7 @@ class AgentTask(Task):
         entropy_weight: float = 0.01,
         value_weight: float = 0.5,
     ) -> None:
-        self.env, self.facts = env, make(env).facts
+        self.env, self.facts, self.last_action = env, make(env).facts, last_action
         self.frames, self.epochs = whole_number("frames", frames, 1), whole_number("epochs", epochs, 1)
         self.discount, self.trace = share("discount", discount), share("trace", trace)
         self.answer = Acts(
@@ -103,8 +105,9 @@ class AgentTask(Task):
         self._held: Rollout | None = None
 
     def streams(self) -> dict[str, Vectors]:
-        """What is seen at each step, and the action before it."""
-        return {"seen": Vectors(self.facts.width + len(self.facts.actions), self.facts.limit)}
+        """What is seen at each step, and the action before it where asked for."""
+        width = self.facts.width + self.last_action * len(self.facts.actions)
+        return {"seen": Vectors(width, self.facts.limit)}
 
     def answers(self) -> list[Acts]:
         """An action at each step."""
@@ -143,15 +146,20 @@ class AgentTask(Task):
         """Episodes with random actions, or with those of a model."""
         return self._judged(self._play(examples, generator, model)).batch()
 
+    def _episodes(
+        self, seeds: Sequence[int], policy: Policy, generator: torch.Generator, greedy: bool = False
+    ) -> Episodes:
+        return play(self.env, seeds, policy, generator, greedy=greedy, last_action=self.last_action)
+
     def _play(self, seeds: Sequence[int], generator: torch.Generator, model: Any) -> Episodes:
         if model is None:
             even = torch.zeros(len(self.facts.actions) + 1)
-            return play(self.env, seeds, lambda seen: even.expand(len(seen), -1), generator)
+            return self._episodes(seeds, lambda seen: even.expand(len(seen), -1), generator)
         training = model.training
         model.eval()  # what is learned from was done without dropout
         try:
             with torch.no_grad():
-                return play(self.env, seeds, PolicyOfModel(model, len(seeds)), generator, greedy=not training)
+                return self._episodes(seeds, PolicyOfModel(model, len(seeds)), generator, greedy=not training)
         finally:
             model.train(training)
 
@@ -181,7 +189,7 @@ class AgentTask(Task):
         return self._held.batch(rows)
 
     def _last(self, head: PolicyHead) -> Rollout:
-        return self._held or self._judged(kept(head, self.env))
+        return self._held or self._judged(kept(head, self.env, last_action=self.last_action))
 
     def _observe(self, model: Any) -> None:
         """Tell a model that standardises its input what was seen in the last rollout.

@@ -24,7 +24,7 @@ class Episodes:
     """Several episodes, padded to one length."""
 
     seeds: list[int]
-    seen: Tensor  # (b,t,width): the observation, then the action before as a one-hot code
+    seen: Tensor  # (b,t,width): the observation, then, where asked for, the action before as a one-hot code
     keep: Tensor  # (b,t): True where there is a step
     action: Tensor  # (b,t); 0 where there is no step
     reward: Tensor  # (b,t)
@@ -34,7 +34,13 @@ class Episodes:
 
 
 def play(
-    name: str, seeds: Sequence[int], policy: Policy, generator: torch.Generator, *, greedy: bool = False
+    name: str,
+    seeds: Sequence[int],
+    policy: Policy,
+    generator: torch.Generator,
+    *,
+    greedy: bool = False,
+    last_action: bool = True,
 ) -> Episodes:
     """Play an episode of the environment `name` from each seed, with sampled or the likeliest actions."""
 
@@ -43,10 +49,10 @@ def play(
             return logits.argmax(-1)
         return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
 
-    return _played(name, seeds, policy, choose)
+    return _played(name, seeds, policy, choose, last_action)
 
 
-def replay(name: str, seeds: Sequence[int], actions: Tensor) -> Episodes:
+def replay(name: str, seeds: Sequence[int], actions: Tensor, *, last_action: bool = True) -> Episodes:
     """Play again with the same actions (b,limit): all but what a policy thought, which is zeros."""
     count = int(actions.max()) + 1
     return _played(
@@ -54,16 +60,21 @@ def replay(name: str, seeds: Sequence[int], actions: Tensor) -> Episodes:
         seeds,
         lambda seen: torch.zeros(len(seen), count + 1),
         lambda logits, rows, step: actions[rows, step],
+        last_action,
     )
 
 
 def _played(
-    name: str, seeds: Sequence[int], policy: Policy, choose: Callable[[Tensor, Tensor, int], Tensor]
+    name: str,
+    seeds: Sequence[int],
+    policy: Policy,
+    choose: Callable[[Tensor, Tensor, int], Tensor],
+    last_action: bool,
 ) -> Episodes:
     worlds = _worlds(name, len(seeds))
     facts = worlds[0].facts
     size = len(seeds)
-    now = np.zeros((size, facts.width + len(facts.actions)), np.float32)
+    now = np.zeros((size, facts.width + last_action * len(facts.actions)), np.float32)
     for row, (world, seed) in enumerate(zip(worlds, seeds, strict=False)):
         now[row, : facts.width] = world.reset(seed)
     rows = np.arange(size)  # the policy's row i is episode rows[i]
@@ -91,7 +102,8 @@ def _played(
             row = int(rows[place])
             moment = worlds[row].act(taken[place])
             now[row, : facts.width] = moment.seen
-            now[row, facts.width + taken[place]] = 1
+            if last_action:
+                now[row, facts.width + taken[place]] = 1
             reward[place] = moment.reward
             running[row] = not (moment.ended or moment.cut)
             cut[row] = moment.cut and not moment.ended

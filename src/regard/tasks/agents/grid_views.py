@@ -65,8 +65,7 @@ def drawn_view(picture: Picture, pixels: int = 8) -> NDArray[np.float32]:
     from minigrid.core.grid import Grid
 
     grid, visible = Grid.decode(picture)
-    found: NDArray[np.float32] = grid.render(
-        pixels, (grid.width // 2, grid.height - 1), agent_dir=3, highlight_mask=visible
-    ).astype(np.float32)
+    drawn = grid.render(pixels, (grid.width // 2, grid.height - 1), agent_dir=3, highlight_mask=visible)
+    found: NDArray[np.float32] = np.asarray(drawn / 255, np.float32)
     found[:1] = found[:, :1] = 0  # a line between frames that stand side by side
-    return found / 255
+    return found

@@ -113,11 +113,11 @@ def keep(head: PolicyHead, played: Episodes, parts: int) -> None:
     head.used.zero_()
 
 
-def kept(head: PolicyHead, env: str) -> Episodes:
+def kept(head: PolicyHead, env: str, *, last_action: bool = True) -> Episodes:
     """The episodes that `keep` noted, played again."""
     seeds = [seed for seed in head.seeds.tolist() if seed >= 0]
     count = len(seeds)
-    found = replay(env, seeds, head.played[:count].cpu())
+    found = replay(env, seeds, head.played[:count].cpu(), last_action=last_action)
     steps = found.keep.shape[1]
     return dataclasses.replace(
         found, log_prob=head.chances[:count, :steps].float().cpu(), value=head.values[:count, :steps].float().cpu(),
