@@ -151,8 +151,8 @@ class _PlainLayer:
         assert isinstance(attention, Multihead)
         self.heads, self.groups, self.width = attention.num_heads, attention.kv_heads, attention.head_dim
         maps = (attention.query_map, attention.key_map, attention.value_map)
-        weight, biases = torch.cat([one.weight for one in maps]), [one.bias for one in maps]
-        bias = None if biases[0] is None else torch.cat(biases)
+        weight = torch.cat([one.weight for one in maps])
+        bias = None if maps[0].bias is None else torch.cat([one.bias for one in maps])
         self.project = _linear(weight, bias)
         self.output = _row_map(attention.output_map)
         self.around = [_Around(layer.around_attention), _Around(layer.around_feed_forward)]

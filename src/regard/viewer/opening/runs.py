@@ -69,8 +69,9 @@ def _with_input(loaded: Loaded, options: ViewOptions, before: tuple[Any, str] | 
     labels = {shown.called: list(shown.pieces), **shown.streams}
     image = None
     if shown.picture is not None and shown.grid is not None:
-        before = max(0, len(shown.pieces) - shown.grid[0] * shown.grid[1])  # a class token before the patches
-        image = on_grid(shown.picture, *shown.grid, before)
+        rows, columns = shown.grid
+        others = max(0, len(shown.pieces) - rows * columns)  # a class token before the patches
+        image = on_grid(shown.picture, rows, columns, others)
     two_sides = isinstance(task.problem.answer, Decoded)
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
     name = f"{loaded.config.model} {loaded.checkpoint}"
@@ -202,6 +203,7 @@ def _completed(task: Task, options: ViewOptions, before: tuple[Any, str] | None)
     ):
         yield options
     elif "text" in given:
+        assert picture is not None
         with tempfile.TemporaryDirectory(prefix="regard-view-") as folder:
             path = Path(folder) / "picture.png"
             path.write_bytes(as_png(picture))
