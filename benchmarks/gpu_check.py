@@ -1,12 +1,17 @@
 """Check and time the Triton kernels on a GPU in one short run: python -m benchmarks.gpu_check --out results.jsonl
 
-Four stages, each with its own limit of time (`--seconds`):
+Four stages by default, each with its own limit of time (`--seconds`):
 
 - warm: other processes compile what the later stages need, and end before those time anything;
 - check: outputs and gradients against float64, for masks × widths × dtypes × lengths; then streams, threads, CUDA
   graphs, memory that is used again, changed masks, odd layouts, determinism, torch.compile, decoding;
 - host: microseconds that the host needs to issue one call;
 - peers: window, global tokens, documents, ALiBi and prefix beside FlexAttention, forward and training.
+
+Two more are asked for by name (`--stages normalizers,regret`):
+
+- normalizers: sigmoid, sparsemax, entmax15 and hard against float64, their memory, and their time beside softmax;
+- regret: 200 random requests under every implementation; how much slower `auto`'s choice is than the best.
 
 Every result is one line of JSON, written at once. A case that fails is recorded with its traceback, and the others go
 on.
@@ -35,10 +40,13 @@ from benchmarks.gpu_checking.formula import (
     same,
     trained,
 )
+from benchmarks.gpu_checking.normalizers import compile_once, normalizers
+from benchmarks.gpu_checking.normalizers import configurations as normalized
+from benchmarks.gpu_checking.regret import regret
 from benchmarks.gpu_checking.report import Report
 from benchmarks.gpu_checking.timing import host, peer_cases, peers, regarded_and_flex
 
-SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60}
+SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60, "normalizers": 150, "regret": 300}
 
 
 def check(report: Report) -> None:
@@ -65,10 +73,12 @@ def compare_with_float64(name: str, d: int, dtype: torch.dtype, n: int) -> dict[
     return {"error": off, "same_bits": equal, "ok": equal and off < BOUNDS[dtype]}
 
 
-def compile_part(part: int, parts: int) -> None:
+def compile_part(part: int, parts: int, stages: str) -> None:
     """What a warming process does: run its share of the cases once."""
     jobs: list[Callable[[], Any]] = [partial(regarded_and_flex, *case) for case in peer_cases()]
     jobs += [partial(run_once, *case) for case in configurations() if case[3] != 4096]
+    if "normalizers" in stages:
+        jobs = [*[partial(compile_once, *case) for case in normalized()], *jobs]
     for job in jobs[part::parts]:
         try:
             job()
@@ -81,9 +91,9 @@ def run_once(name: str, d: int, dtype: torch.dtype, n: int) -> None:
     trained(*rows(2, 4, n, d, dtype=dtype), **options(name, n, 4))
 
 
-def warm(report: Report, processes: int) -> None:
+def warm(report: Report, processes: int, stages: str) -> None:
     """Let other processes compile, so that Triton's and torch's caches on disk hold everything."""
-    command = [sys.executable, "-m", "benchmarks.gpu_check", "--compile"]
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--stages", stages, "--compile"]
     running = [
         subprocess.Popen([*command, str(part), str(processes)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL)
@@ -114,14 +124,15 @@ def main() -> None:
     parser.add_argument("--compile", nargs=2, type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.compile:
-        compile_part(*given.compile)
+        compile_part(*given.compile, given.stages)
         return
     limits = SECONDS | {
         pair.split("=")[0]: float(pair.split("=")[1]) for pair in given.seconds.split(",") if pair
     }
     report = Report(given.out)
     stages: dict[str, Callable[[Report], None]] = {
-        "warm": partial(warm, processes=given.processes), "check": check, "host": host, "peers": peers
+        "warm": partial(warm, processes=given.processes, stages=given.stages), "check": check, "host": host,
+        "peers": peers, "normalizers": normalizers, "regret": regret,
     }  # fmt: skip
     for stage in given.stages.split(","):
         report.until = time.time() + limits[stage]

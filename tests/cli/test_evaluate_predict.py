@@ -274,3 +274,22 @@ def test_help_ends_in_two_real_commands(verb, capsys):
     )  # a long command is continued as a shell reads it
     last = [line.strip() for line in joined.splitlines()[-2:]]
     assert last == list(verbs()[verb].EXAMPLES) and all(line.startswith(f"regard {verb} ") for line in last)
+
+
+def test_a_metric_over_nothing_is_shown_without_a_count(capsys):
+    """The F1 of a type of entities that the test split lacks ended `regard evaluate` with a traceback."""
+    from collections import defaultdict
+
+    from regard.cli.evaluate import _show
+    from regard.comparison.evaluate import Evaluation, MeasuredMetric
+
+    signature = defaultdict(
+        str, run="runs/tag", task="tag", model="tagger", examples=7, decoding={}, changes=[]
+    )
+    rows = [
+        MeasuredMetric("f1", 0.5, 11, "entities", "50 %"),
+        MeasuredMetric("f1_place", None, None, "entities", "–"),
+    ]
+    _show(Evaluation(rows, "test", 7, "f1", signature, {}))
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["f1", "0.5", "11", "entities"] in shown and ["f1_place", "none"] in shown

@@ -81,7 +81,9 @@ def test_a_folder_for_the_hub_holds_the_model_its_task_and_its_card(digits, tmp_
     assert "| test accuracy |" in (tmp_path / "saved" / "README.md").read_text()
     given = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
-        found, expected = (one[1](Batch.of(given)) for one in (load_saved(tmp_path / "saved"), load_run(digits)))
+        found, expected = (
+            one[1](Batch.of(given)) for one in (load_saved(tmp_path / "saved"), load_run(digits))
+        )
     assert torch.equal(found, expected)
     assert main(["export", str(digits), "--to", "hub", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["path"] == str(digits / "hub")

@@ -5,7 +5,6 @@ import torch
 
 import regard
 from regard import models
-from regard.models.picture_memory import Modulation
 from regard.tasks import Batch, OneOf, Problem, Stream, TokenRows, Tokens
 from regard.tasks.streams import Patches
 
@@ -34,7 +33,7 @@ def batch(lengths=(7, 3), seed=2):
         {},
         {"tying": "layer", "hops": 2},
         {"layers": 1, "num_heads": 3, "ordered": False},
-        {"norm": "batch", "modulated": True},
+        {"norm": "group"},
     ],
 )
 def test_every_weight_is_trained(options):
@@ -76,32 +75,6 @@ def test_a_hop_over_the_picture_is_softmax_of_products_by_hand():
     assert torch.allclose(model(given), u @ model.head.logits.weight.T + model.head.logits.bias, atol=1e-5)
 
 
-def test_modulation_by_hand_and_another_word_changes_the_scale_of_the_channels_at_once():
-    torch.manual_seed(3)
-    part = Modulation(DIM).eval()
-    picture, question = torch.randn(2, 6, DIM), torch.randn(2, DIM)
-
-    def normal(rows):
-        centred = rows - rows.mean(-1, keepdim=True)
-        return centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
-
-    told = normal(question) @ part.scales.weight.T
-    scale, shift = told[:, None, :DIM], told[:, None, DIM:]
-    expected = picture + part.feed_forward((1 + scale) * normal(picture) + shift)
-    assert torch.allclose(part(picture, question), expected, atol=1e-5)
-    assert scale.std() > 1  # one word of six then moves scales by about half of themselves
-
-
-def test_a_modulated_padded_question_is_answered_as_it_is_alone():
-    model, given = built(norm="batch", modulated=True).eval(), batch((7, 2))
-    together = model(given)
-    streams = {
-        "picture": Stream(given.streams["picture"].data[1:]),
-        "question": Stream(given.streams["question"].data[1:, :2]),
-    }
-    assert torch.allclose(model(Batch(streams))[0], together[1], atol=1e-5)
-
-
 def test_both_directions_and_the_hops_are_observed():
     model, given = built().eval(), batch()
     with regard.observe(model) as seen:
@@ -113,7 +86,7 @@ def test_both_directions_and_the_hops_are_observed():
 
 def test_options_of_pictures_are_refused_for_stories_and_wrong_ones_are_named():
     story = Problem({"story": TokenRows(WORDS, 5, 0, 11), "question": Tokens(WORDS, 0, 5)}, OneOf(CLASSES))
-    given = {"width": 2, "norm": "batch", "modulated": True}
+    given = {"width": 2, "norm": "batch"}
     for name, value in given.items():
         with pytest.raises(regard.RegardError, match=f"{name}: a memory of sentences has none"):
             models.build("answerer", story, **{name: value})

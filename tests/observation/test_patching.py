@@ -315,44 +315,6 @@ def test_heads_of_our_models_are_patched():
     assert found.values.shape == (1, 3, 1)
 
 
-class Halved(nn.Module):
-    """A layer whose two parts the model calls itself, as co-attention does: the layer as a whole never runs."""
-
-    def __init__(self, width, heads):
-        super().__init__()
-        self.one = nn.MultiheadAttention(width, heads, batch_first=True)
-        self.two = nn.MultiheadAttention(width, heads, batch_first=True)
-
-    def forward(self, x):
-        raise AssertionError("the model calls its parts")
-
-
-def test_a_layer_whose_parts_are_called_is_patched_too():
-    class Called(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding = nn.Embedding(WORDS, WIDTH)
-            self.layers = nn.ModuleList([Halved(WIDTH, HEADS) for _ in range(2)])
-            self.first = nn.TransformerEncoderLayer(WIDTH, HEADS, 23, 0.0, batch_first=True)
-            self.head = nn.Linear(WIDTH, WORDS)
-
-        def forward(self, ids):
-            x = self.first(self.embedding(ids))
-            for layer in self.layers:
-                x = x + layer.one(x, x, x)[0]
-                x = x + layer.two(x, x, x)[0]
-            return self.head(x)
-
-    torch.manual_seed(5)
-    model = Called().double().eval()
-    clean, corrupted = torch.randint(WORDS, (2, 1, 7))
-    with torch.no_grad(), regard.observe(model) as seen:
-        model(clean)
-    together, single = (seen.patch(clean, corrupted, together=count) for count in (None, 1))
-    torch.testing.assert_close(together.values, single.values)
-    assert len(together.names) == 5 and together.values.isfinite().all()
-
-
 def test_examples_that_influence_each_other_are_run_one_by_one():
     class Centred(Small):
         def forward(self, ids):

@@ -248,7 +248,8 @@ def test_translate_counts_what_its_attention_does_not_align_one_to_one():
         model.decoder.layers[0].cross.sink.fill_(50.0)  # attends to nothing
     with evaluation_mode(model):
         found = task.examine(model, "validation", batch_size=3, device="cpu")
-    values = {metric.name: metric.value(state) for metric, state in found}
+        completed = task.completed(model, "validation", batch_size=3, most=5, device="cpu")
+    values = {metric.name: metric.value(state) for metric, state in [*found, *completed]}
     assert values["completion_nll"] > 0  # what every translation is examined for
     assert (values["null"], values["one_to_many"], values["reordered"]) == (1.0, 0.0, 0.0)
     examples = task.examples("validation")

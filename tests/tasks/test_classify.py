@@ -123,9 +123,11 @@ def test_every_level_reads_hostile_text(tmp_path, level):
 
 
 def test_folders_without_tables_are_refused(tmp_path):
-    with pytest.raises(BadValue, match="has no file called train, dev or test"):
+    with pytest.raises(BadValue, match=r"has no file that ends in \.tsv, \.csv"):
         tasks.build("classify", data=tmp_path)
-    with pytest.raises(BadValue, match="data: expected one file or one folder, got 2"):
+    with pytest.raises(BadValue, match="data: there is no file 'nowhere'"):
+        tasks.build("classify", data="nowhere")
+    with pytest.raises(BadValue, match=r"data: there is no file 'a\.tsv'"):
         tasks.build("classify", data="a.tsv,b.tsv")
 
 

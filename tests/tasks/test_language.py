@@ -193,7 +193,7 @@ def test_completion_judges_the_second_half_of_each_sentence(tmp_path, kind):
         lambda b: table[torch.arange(b.inputs.shape[1]), b.inputs],
         lambda b: greedy(table, b.inputs.tolist(), 4 if b.inputs.shape[1] == 4 else 2),
     )
-    found = {metric.name: metric.value(state) for metric, state in task.examine(model, batch_size=7)}
+    found = {metric.name: metric.value(state) for metric, state in task.completed(model, batch_size=7)}
     expected = {True: [0, 0.0, 0], False: [0, 0.0, 0]}  # on the own prefix or not: right, cost, count
     for sentence in sentences:
         ids, half = task.vocabulary.encode(sentence), len(sentence) // 2
@@ -239,7 +239,7 @@ def test_completion_does_not_depend_on_batches():
 
     model = Rule(lambda b: certain(step(b.inputs), count, 2.0))
     one, many = (
-        [metric.value(state) for metric, state in task.examine(model, batch_size=size, most=23)]
+        [metric.value(state) for metric, state in task.completed(model, batch_size=size, most=23)]
         for size in (1, 11)
     )
     assert len(one) == 4 and one == pytest.approx(many)

@@ -1,6 +1,7 @@
 """match: candidates that can be told apart only by comparing streams, and the measures of finding them."""
 
 import json
+import wave
 from collections import Counter
 
 import pytest
@@ -164,6 +165,21 @@ def test_wrong_kinds_and_sizes_are_refused(tmp_path):
             tasks.build("match", kinds=kinds)
     with pytest.raises(BadValue, match="candidates: expected at most 10"):
         tasks.build("match", candidates=11)
+
+
+def test_recordings_that_lack_a_digit_are_refused_before_a_run_begins(tmp_path):
+    """A run folder was made first, and stayed behind with a checkpoint of step 0."""
+    for take in range(17):
+        with wave.open(str(tmp_path / f"3_ann_{take}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(8000)
+            file.writeframes(bytes(2 * (2003 + take)))
+    task = tasks.build("match", data=str(tmp_path))
+    with pytest.raises(
+        BadValue, match=rf"{tmp_path.name} has no recording of the digit \d for \w+\. Expected some"
+    ):
+        task.examples("train")
 
 
 def test_a_few_steps_lower_the_loss(tmp_path):

@@ -250,7 +250,7 @@ def test_training_a_few_steps_lowers_the_loss_and_the_run_can_be_used(tmp_path):
     losses = [row["loss"] for row in rows if "loss" in row]
     assert losses[-1] < losses[0] and 0 <= result.best["value"] <= 2
     measured = {one.metric for one in evaluate_run(tmp_path / "run", device="cpu", beam=2, limit=5).metrics}
-    assert measured == {"loss", "accuracy", "wer"}
+    assert measured == {"loss", "accuracy", "perplexity", "wer"}
     path = tmp_path / "digit.wav"
     path.write_bytes(whole([int(9000 * (-1) ** n) for n in range(3000)]))
     loaded = load(str(tmp_path / "run"), None, "cpu")

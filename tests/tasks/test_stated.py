@@ -28,6 +28,7 @@ def test_every_field_of_language_sound_time_items_graphs_pictures_and_actions_st
         "images",
         "video",
         "caption",
+        "ask",
         "detect",
         "segment",
         "glimpse",

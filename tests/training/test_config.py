@@ -88,6 +88,13 @@ def test_paths_become_absolute_and_may_hold_a_comma(tmp_path, monkeypatch):
     assert read("hf:sst2") == ("hf:sst2",)
 
 
+@pytest.mark.parametrize("given", [",", " , ,"])
+def test_paths_of_commas_alone_are_refused(given):
+    """They were no files at all, so the task made its own examples."""
+    with pytest.raises(BadValue, match="data: expected a path, or several joined by commas"):
+        complete({"task": "language", "data": given})
+
+
 def test_every_setting_has_a_line_of_help_and_survives_yaml():
     for name, one in settings.settings().items():
         assert one.metadata["help"], name

@@ -97,7 +97,8 @@ def _show(found: Evaluation) -> None:
     for row in found.metrics:
         value = "none" if row.value is None else f"{row.value:.6g}"
         deciding = "bold" if row.metric == found.decides else ""
-        table.add_row(Text(row.metric, style=deciding), value, f"{row.count:,} {row.of}")
+        over = "" if row.count is None else f"{row.count:,} {row.of}"
+        table.add_row(Text(row.metric, style=deciding), value, over)
     about = Table(box=None, pad_edge=False, show_header=False, padding=(0, 3, 0, 0))
     about.add_column(style="dim", no_wrap=True)
     about.add_column(overflow="fold")

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from regard.cli.common.parser import Parser
 
-SUMMARY = "Write a trained model for other programs (ONNX, torch.export; the Hub's form with a card), and check it."
+SUMMARY = (
+    "Write a trained model for other programs (ONNX, torch.export; the Hub's form with a card), and check it."
+)
 EXAMPLES = (
     "regard export runs/dates-1 --to onnx",
     "regard export runs/digits-1 --to torch --out digits.pt2 --checkpoint last --json",

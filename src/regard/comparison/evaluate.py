@@ -15,6 +15,7 @@ import regard
 from regard.core.display import html_table
 from regard.errors import BadValue, unknown_name
 from regard.tasks.batch import Batch
+from regard.tasks.measures.completion import MOST
 from regard.tasks.measures.metrics import Metric, State
 from regard.tasks.task import Task
 from regard.training.evaluation import DecodingModel, Fingerprint, decoding_of, evaluation_mode, metric_states
@@ -113,6 +114,8 @@ def evaluate_run(
     )
     found = [(metric, states[metric.name]) for metric in task.metrics() if states and metric.name in states]
     with evaluation_mode(model):
+        most = MOST if limit is None else min(limit, MOST)
+        found += task.completed(model, split, batch_size=batch_size, most=most, device=loaded.device)
         found += task.examine(model, split, batch_size=batch_size, device=loaded.device)
     on_progress(count, count)
     signature = _signature(loaded, split, count, fingerprint.hexdigest, batch_size)

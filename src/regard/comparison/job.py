@@ -79,6 +79,7 @@ class Outcome:
     error: str = ""  # empty: the run finished
     steps: int = 0
     seconds: float = 0.0  # of training steps, validations not counted
+    steps_per_second: float = 0.0  # without the first steps, which compile; 0 in records that lack it
     stopped_by: str = ""  # "steps", "budget", "patience"
     parameters: int = 0
     metric: str = ""  # the one that decides, with its direction

@@ -156,7 +156,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _speed(done: Sequence[Outcome]) -> float | None:
-    return _mean([run.steps / run.seconds for run in done if run.seconds > 0])
+    """The mean pace of the runs; records of earlier versions have only their steps and seconds, compiling included."""
+    return _mean([run.steps_per_second or run.steps / run.seconds for run in done if run.seconds > 0])
 
 
 def paired_rows(comparison: Comparison) -> list[Row]:

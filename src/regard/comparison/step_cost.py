@@ -32,13 +32,13 @@ from regard.training.build import Parts, build_model, build_task
 from regard.training.config import Config
 from regard.training.config.recipe import complete
 from regard.training.hardware import prepare
+from regard.training.pace import WARM_UP
 from regard.training.run_folder.folder import RunFolder
 from regard.training.signals import Signals
 from regard.training.state import seed_everything
 from regard.training.trainer import Trainer
 
 SECONDS = 3.0
-_WARM_UP = 5  # steps, in which buffers are allocated and a CUDA graph is captured
 _WINDOW = 0.25  # seconds of one timing, which has at least one step
 _FEWEST = 3  # timings, however slow a step is
 _COUNTED = 8  # batches whose operations are counted; batches differ in length
@@ -96,7 +96,7 @@ def _steps(trainer: Trainer, seconds: float, ready: Callable[[], object] = lambd
     """Steps per second, the median over timings; preparing batches is part of a step."""
     readings: list[float] = []
     with trainer.open():
-        for _ in range(_WARM_UP):
+        for _ in range(WARM_UP):
             trainer.advance()
         trainer.synchronize()
         ready()

@@ -33,7 +33,7 @@ from regard.tasks import Task
 from regard.tasks.batch import Batch
 from regard.tasks.measures.metrics import States, merged
 from regard.training.config import Config
-from regard.training.evaluation import DecodingModel, Fingerprint, decoding_of, evaluate
+from regard.training.evaluation import DecodingModel, Fingerprint, completions, decoding_of, evaluate
 from regard.training.hardware import choose_device
 from regard.training.loading import load, to_stderr
 from regard.training.run import Result, train
@@ -43,6 +43,7 @@ from regard.training.run_folder.lock import FolderLocked
 from regard.training.run_folder.metrics_file import plain
 from regard.training.signals import on_heartbeat
 from regard.training.state import seed_everything
+from regard.training.trainer import COMPLETED
 
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
 LARGEST_BATCH = 32
@@ -135,12 +136,17 @@ def _outcome(job: Job, result: Result) -> Outcome:
     task, model, config = found.task, found.model, found.config
     asked = DecodingModel(model, decoding_of(task, job.beam))
     seed_everything(config.seed)  # evaluation must not depend on how often the run was resumed
-    validation = evaluate(task, asked, batch_size=config.batch_size or LARGEST_BATCH, seed=config.seed) or {}
+    size = config.batch_size or LARGEST_BATCH
+    validation = evaluate(task, asked, batch_size=size, seed=config.seed) or {}
     test, blocks, read = in_blocks(task, asked, config) if job.test else ({}, [], "")
+    if job.test:
+        for split, numbers in (("validation", validation), ("test", test)):
+            numbers |= completions(task, asked, split, batch_size=size, most=COMPLETED, device=device)
     protocol = {name: str(how) for name, how in task.protocol().items() if name in test}
     return Outcome(
         **dataclasses.asdict(job.contestant), seed=job.seed, settings=job.settings, folder=job.folder,
-        steps=result.steps, seconds=result.seconds, stopped_by=result.stopped_by,
+        steps=result.steps, seconds=result.seconds, steps_per_second=result.steps_per_second,
+        stopped_by=result.stopped_by,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         metric=task.metric.name, higher_is_better=task.metric.higher_is_better,
         validation=_numbers(validation), test=_numbers(test), best_step=(result.best or {}).get("step"), blocks=blocks,

@@ -124,10 +124,16 @@ def _refusal(name: str, request: Request) -> str | None:
     return implementation(name).refuse(request)
 
 
+def _only_by_name(name: str, request: Request) -> str | None:
+    """Why `auto` does not take an implementation that can run a request; None for most."""
+    ask: Callable[[Request], str | None] | None = getattr(implementation(name), "only_by_name", None)
+    return None if ask is None else ask(request)
+
+
 def _automatic(request: Request, complete: bool) -> Plan:
     chosen, rejected = "", {}
     for name in _fastest_first(request):
-        why = _refusal(name, request) if not chosen else None
+        why = _refusal(name, request) or _only_by_name(name, request) if not chosen else None
         if why is not None:
             rejected[name] = why
         elif not chosen:
@@ -137,7 +143,7 @@ def _automatic(request: Request, complete: bool) -> Plan:
     if complete:
         for name in NAMES:
             if name != chosen and name not in rejected:
-                refused = _refusal(name, request)
+                refused = _refusal(name, request) or _only_by_name(name, request)
                 rejected[name] = (
                     refused or _NEVER_AUTOMATIC.get(name) or f"slower than {chosen} for such requests"
                 )

@@ -66,8 +66,10 @@ class Answerer(Model):
     With `layers`, the sentences of a story and the question first attend to each other, in as many rounds of the same
     weights (Dehghani et al. 2019), so that a fact that takes several sentences stands in one row when the hops come.
 
-    Of a picture the memory holds the features of its patches. Before the hops, in each of `layers`, patches attend to
-    each other and then picture and question attend to each other (`interactive`; Lu et al. 2016, Lu et al. 2019).
+    Of a picture the memory holds the features of its patches, and beside them a coarse view whose channels the question
+    scales and shifts (Perez et al. 2018), so that a patch knows whether it is meant. Before the hops, in each of
+    `layers`, patches attend to each other and then picture and question attend to each other (`interactive`; Lu et al.
+    2016, Lu et al. 2019).
 
     Args:
         dim: width of the vectors.
@@ -82,10 +84,8 @@ class Answerer(Model):
             default; of a story in rounds of one layer, 0 by default.
         num_heads: heads of these attentions; of a picture 4 by default, of a story 2.
         width: of a picture, channels of the first convolution; 16 by default. Each stage has twice as many.
-        norm: of a picture, what normalises the channels of a convolution: group (of one picture; the default), or batch
-            (over the pictures of a training batch).
-        modulated: of a picture, whether the question first scales and shifts the channels of its patches, and the mean
-            of the patches joins the question before the hops.
+        norm: of a picture, what normalises the channels of a convolution: batch (over the pictures of a training batch;
+            the default) or group (of one picture).
     """
 
     attention_default: ClassVar[str] = "hops over the memory"  # no mechanism that `--attention` could replace
@@ -107,14 +107,13 @@ class Answerer(Model):
         num_heads: int | None = None,
         width: int | None = None,
         norm: str | None = None,
-        modulated: bool | None = None,
     ) -> None:
         super().__init__(problem)
         self.memory_name, self.question_name = list(problem.streams)[:2]
         told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
         assert isinstance(asked, Tokens)
         whole_number("dim", dim, 1)
-        options = MemoryOptions(tying, ordered, dropout, layers, num_heads, width, norm, modulated)
+        options = MemoryOptions(tying, ordered, dropout, layers, num_heads, width, norm)
         self.memory = memory_of(told, asked, dim, whole_number("hops", hops, 1), options)
         self.hops = nn.ModuleList(Hop() for _ in range(hops))
         self.question = None if self.memory.reads_question else WeightedSum(asked, dim, ordered=ordered)

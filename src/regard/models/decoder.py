@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -10,11 +11,14 @@ from torch import Tensor
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.models.model import model
+from regard.models.plain_steps import PlainState, plain_steps
 from regard.models.reader import Reader
 from regard.models.stack import CachedStep, StackState, write
 from regard.tasks.answers import NextToken
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
+
+Advance = Callable[[Tensor, Any], tuple[Tensor, Any]]  # tokens and a state: logits and the next state
 
 
 @model("decoder", gives=("past",))
@@ -51,7 +55,22 @@ class Decoder(Reader):
 
         `cached=False` reads everything again for each token: the same answer, slowly.
         """
-        return prompted(self, batch, cached, **options)
+        return prompted(self, batch, cached, self._advance(), **options)
+
+    def _advance(self) -> Advance:
+        """`step` for one generation, without calling modules where that computes the same."""
+        plain = None if self.further else plain_steps(self.embedding, self.stack, self.head)
+        if plain is None:
+            return self.step
+
+        def advance(tokens: Tensor, state: StackState | PlainState) -> tuple[Tensor, StackState | PlainState]:
+            if isinstance(state, StackState):
+                if tokens.shape[1] > 1:  # a prompt
+                    return self.step(tokens, state)
+                state = plain.begin(state)
+            return plain.step(tokens, state)
+
+        return advance
 
 
 class Continues(Protocol):
@@ -64,11 +83,14 @@ class Continues(Protocol):
     def initial_state(self, batch: int) -> Any: ...
 
 
-def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> list[list[Hypothesis]]:
+def prompted(
+    owner: Continues, batch: Batch, cached: bool, advance: Advance | None = None, **options: Any
+) -> list[list[Hypothesis]]:
     """Continuations of the inputs of a batch; padding is removed wherever it is.
 
-    Prompts of different lengths are continued one by one.
+    Prompts of different lengths are continued one by one. `advance`: a substitute for the owner's `step`.
     """
+    advance = owner.step if advance is None else advance
     lengths = [batch.inputs.shape[1]] * batch.size if batch.keep is None else batch.keep.sum(1).tolist()
     if 0 in lengths:
         raise BadValue(
@@ -78,7 +100,7 @@ def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> li
     if len(set(lengths)) > 1:
         assert batch.keep is not None
         singles = [Batch.of(row[real][None]) for row, real in zip(batch.inputs, batch.keep, strict=True)]
-        return [prompted(owner, single, cached, **options)[0] for single in singles]
+        return [prompted(owner, single, cached, advance, **options)[0] for single in singles]
     prompts = batch.inputs
     if batch.keep is not None and batch.size:
         prompts = torch.stack([row[real] for row, real in zip(batch.inputs, batch.keep, strict=True)])
@@ -90,12 +112,12 @@ def prompted(owner: Continues, batch: Batch, cached: bool, **options: Any) -> li
         """Without an end token, add one of probability zero: only the length ends a text."""
         return logits if end is not None else torch.nn.functional.pad(logits, (0, 1), value=-torch.inf)
 
-    def advance(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        logits, state = owner.step(tokens, state)
+    def next_logits(tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        logits, state = advance(tokens, state)
         return endless(logits), state
 
     def whole(prefixes: Tensor) -> Tensor:
         return endless(owner(Batch.of(prefixes))[:, -1]).float().log_softmax(-1)
 
-    step: Any = CachedStep(advance, owner.initial_state(len(prompts))) if cached else whole
+    step: Any = CachedStep(next_logits, owner.initial_state(len(prompts))) if cached else whole
     return write(step, prompts, end=answer.count if end is None else end, **options)

@@ -80,7 +80,7 @@ class GraphNetwork(Model):
         spec = problem.inputs
         assert isinstance(spec, Nodes)
         count = whole_number("layers", layers, 1)
-        if dim % num_heads:
+        if dim % whole_number("num_heads", num_heads, 1):
             raise BadValue(f"num_heads: dim={dim} cannot be shared equally by {num_heads} heads.")
         common: dict[str, Any] = {
             "dropout": attention_dropout, "value_dropout": dropout if values else 0.0, "version": version,

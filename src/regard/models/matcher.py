@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.core.arguments import whole_number
 from regard.masks import Mask
 from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
@@ -116,6 +117,7 @@ class Matcher(Model):
         self.to_turn = nn.ModuleList(Attentive(dim, dropout) for _ in range(levels))
         mutual = layers if exchange else 0
         self.exchanges = nn.ModuleList(MutualAttention(dim, num_heads, dropout) for _ in range(mutual))
+        channels = whole_number("channels", channels, 1)
         self.first = nn.Conv3d(2 * levels + 1, channels, 3, padding=1)
         self.second = nn.Conv3d(channels, channels, 3, padding=1)
         self.head = problem.answer.head(2 * channels)

@@ -35,7 +35,6 @@ class MemoryOptions:
     num_heads: int | None = None
     width: int | None = None
     norm: str | None = None
-    modulated: bool | None = None
 
     def __post_init__(self) -> None:
         if self.tying not in TYINGS:
@@ -108,7 +107,7 @@ class SentenceMemory(Memory):
 
     def __init__(self, spec: TokenRows, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> None:
         super().__init__()
-        options.refuse_for_sentences("width", "norm", "modulated")
+        options.refuse_for_sentences("width", "norm")
         if not options.layers and options.num_heads is not None:
             raise BadValue(
                 f"num_heads: sentences attend in layers only, got layers={options.layers}. Set layers."

@@ -7,19 +7,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
 from regard import registry
+from regard.core.arguments import finite_number, whole_number
 from regard.core.options import read_options
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.models.crossing import Guide, attention_to_source
 from regard.models.embedding import readable
 from regard.models.preset import Preset, with_preset
+from regard.nn.mechanism import MECHANISMS
 from regard.registry import Registry, parse
 from regard.tasks.answers import NEEDS, Head
 from regard.tasks.batch import Batch
@@ -180,12 +182,39 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     known = options_of(cls)
     if "attention" in chosen and not cls.takes_attention:
         raise BadValue(f"attention: {plain} has no place for another attention; leave --attention out.")
+    _refuse_of_attention(cls, chosen, known)
     read = read_options(plain, cls, chosen, known)
+    _check_sizes(read)
     made = cls(problem, **with_preset(plain, cls.presets, read)[1])
     made.built_as = plain, read
     if weight := getattr(problem.answer, "guide", 0.0):
         made.add_module("guide", Guide(made, weight))
     return made
+
+
+def _check_sizes(options: Mapping[str, Any]) -> None:
+    """Refuse a width or a probability that no model has, before torch does in its own words."""
+    for option, given in options.items():
+        if option == "dim":
+            whole_number(option, given, 1)
+        elif option.endswith("dropout") and given is not None and not 0 <= finite_number(option, given) <= 1:
+            raise BadValue(f"{option}: expected a probability from 0 to 1, got {given}.")
+
+
+def _refuse_of_attention(cls: type[Model], given: Mapping[str, Any], known: Container[str]) -> None:
+    """Say where an option goes that the model does not have, but the mechanism inside it has."""
+    name = str(given.get("attention") or cls.attention_default)
+    if not cls.takes_attention or name.partition("(")[0] not in MECHANISMS:
+        return
+    plain, inside = parse(name)
+    offered = registry.options_of(MECHANISMS[plain].layer, leading=0)
+    for option, value in given.items():
+        if option not in known and option in offered:
+            chosen = ", ".join(f"{one}={other}" for one, other in {**inside, option: value}.items())
+            raise BadValue(
+                f"{option}: {cls.name} does not have this option, its attention has: --attention "
+                f'"{plain}({chosen})".'
+            )
 
 
 def preset_settings(name: str, warmup: int | None = None) -> dict[str, Any]:

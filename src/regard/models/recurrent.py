@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from regard.core.arguments import whole_number
 from regard.core.tracing import exporting
 from regard.errors import unknown_name
 from regard.models.recurrent_steps import stepped
@@ -37,6 +38,7 @@ class Recurrent(nn.Module):
         super().__init__()
         if cell not in CELLS:
             raise unknown_name("cell", cell, CELLS)
+        whole_number("layers", layers, 1)
         self.both = both
         self.cells = CELLS[cell](
             dim, dim // 2 if both else dim, layers, batch_first=True, bidirectional=both,

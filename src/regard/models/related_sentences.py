@@ -54,7 +54,7 @@ class RelatedSentences(Memory):
 
     def __init__(self, spec: TokenRows, asked: Tokens, dim: int, hops: int, options: MemoryOptions) -> None:
         super().__init__()
-        options.refuse_for_sentences("width", "norm", "modulated")
+        options.refuse_for_sentences("width", "norm")
         rounds = whole_number("layers", options.layers, 1)
         heads = whole_number("num_heads", HEADS if options.num_heads is None else options.num_heads, 1)
         if dim % heads:

@@ -21,7 +21,7 @@ from regard.parallel.schedule import choose
 class ShardedSequence:
     """`length` positions, shared by the ranks of a process group or of a device mesh with one axis.
 
-    `group`: by default all processes of torch.distributed. Where torchrun started several and nothing has connected them
+    `group`: by default all processes of torch.distributed. Where torchrun started several that nothing has connected
     yet, they are connected as `init_device_mesh` of torch does it.
     `layout`: zigzag, contiguous, balanced (chosen by `mask`, which covers the whole sequence), or a `Layout`. Every
     rank must give the same arguments.

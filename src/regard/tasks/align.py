@@ -29,7 +29,17 @@ from regard.tasks.measures.alignments import (
     shape_metrics,
 )
 from regard.tasks.measures.completion import evenly
-from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Answering, Counts, Metric, State
+from regard.tasks.measures.metrics import (
+    ACCURACY,
+    LOSS,
+    PERPLEXITY,
+    SHARE,
+    Answered,
+    Answering,
+    Counts,
+    Metric,
+    State,
+)
 from regard.tasks.measures.word_models import IBM1, DiagonalModel
 from regard.tasks.task import Recipe, task
 from regard.tasks.text import vocabulary
@@ -202,15 +212,19 @@ class Align(ParallelTask):
         return Stream(found, guided)
 
     def metrics(self) -> tuple[Metric, ...]:
-        """Loss and accuracy of the words, and the error rate of the alignment by the mean of all layers and heads."""
+        """Loss, accuracy and perplexity of the words; the error rate of the mean of all layers and heads."""
         look: Any = self._look
-        return (LOSS, ACCURACY, Counts(**{**vars(AER), "look": look}))
+        return (LOSS, ACCURACY, PERPLEXITY, Counts(**{**vars(AER), "look": look}))
 
     def _look(self, answered: Answered) -> dict[str, float] | None:
         counts: dict[str, float] | None = None
         for maps, gold, _ in judged_maps(answered.model, answered.batch, self.rows):
             counts = added(counts, {**tally(attended_links(mean_map(maps)), gold), "pairs": 1.0})
         return counts
+
+    def completed(self, *arguments: Any, **options: Any) -> list[tuple[Metric, State]]:
+        """Nothing: its translations are not judged, its attention is."""
+        return []
 
     def examine(
         self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,

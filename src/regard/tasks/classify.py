@@ -18,7 +18,7 @@ from regard.tasks.answers import OneOf
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats import hub
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, wrong
-from regard.tasks.formats.splits import checked_split, complete, files_by_split, listed
+from regard.tasks.formats.splits import checked_split, chosen_files, complete
 from regard.tasks.formats.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
 from regard.tasks.generated.opinions import opinions
 from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Counts, Metric
@@ -161,23 +161,17 @@ class Classify(Task):
         }
 
     def _from_files(self, paths: list[Path]) -> dict[str, list[Row]]:
-        if len(paths) != 1:
-            raise BadValue(f"data: expected one file or one folder, got {len(paths)}.")
-        files = {"train": paths[0]}
-        if paths[0].is_dir():
-            files = files_by_split(listed(paths[0], ENDINGS))
-            if not files:
-                raise BadValue(
-                    f"data: the folder {paths[0]} has no file called train, dev or test that ends in "
-                    f"{', '.join(ENDINGS)}."
-                )
-        found: dict[str, list[Row]] = {}
+        files = chosen_files(paths, ENDINGS)
+        if not files:
+            raise BadValue(f"data: the folder {paths[0]} has no file that ends in {', '.join(ENDINGS)}.")
+        found: dict[str, list[Row]] = {split: [] for split in files}
         columns: Columns | None = None
-        for split, path in files.items():  # the training file comes first and determines the columns
-            other = self.typed(encoding="latin-1")
+        other = self.typed(encoding="latin-1")
+        # The first file for training comes first and determines the columns.
+        for split, path in ((split, path) for split, some in files.items() for path in some):
             table = read_table(path, self.encoding, self.text_column, self.label_column, other)
             columns = columns or find_columns(table, self.text_column, self.label_column, self.typed)
-            found[split] = list(labelled(table, columns))
+            found[split] += labelled(table, columns)
         return found
 
     def _prepare(self) -> None:

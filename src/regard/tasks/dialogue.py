@@ -93,7 +93,7 @@ class DialogueState(HidesWords):
         if self.data is None:
             parts = {split: list(restaurants.dialogues(split, count)) for split, count in GENERATED.items()}
             return parts, restaurants.ONTOLOGY
-        return read_splits(self.data, self.encoding, self.seed, self.whole)
+        return read_splits(self.data, self.encoding, self.seed, self.whole, self.typed(encoding="latin-1"))
 
     def prepare(self) -> None:
         """Slots and vocabulary, from the ontology and the training dialogues alone."""

@@ -18,7 +18,7 @@ from regard.tasks.answers import Answer, HiddenTokens, NextToken
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats import hub
 from regard.tasks.formats.reading import Data, checked_encoding, paths_of, read_lines, wrong
-from regard.tasks.formats.splits import checked_split, files_by_split, listed
+from regard.tasks.formats.splits import checked_split, chosen_files
 from regard.tasks.generated.story import story_text
 from regard.tasks.measures import completion, neural_cache
 from regard.tasks.measures.metrics import (
@@ -140,17 +140,12 @@ class Language(Task):
         return parts
 
     def _from_files(self, paths: list[Path]) -> dict[str, str]:
-        if len(paths) == 1 and paths[0].is_dir():
-            files = listed(paths[0], ENDINGS)
-            if not files:
-                raise BadValue(
-                    f"data: the folder {paths[0]} has no text file (one that ends in {', '.join(ENDINGS)})."
-                )
-            named = files_by_split(files)
-            if named:
-                return {split: self._read(path) for split, path in named.items()}
-            paths = files
-        return {"train": "".join(self._read(path) for path in paths)}
+        chosen = chosen_files(paths, ENDINGS)
+        if not chosen:
+            raise BadValue(
+                f"data: the folder {paths[0]} has no text file (one that ends in {', '.join(ENDINGS)})."
+            )
+        return {split: "".join(self._read(path) for path in some) for split, some in chosen.items()}
 
     def _read(self, path: Path) -> str:
         text = "\n".join(read_lines(path, self.encoding, self.typed(encoding="latin-1"))) + "\n"
@@ -206,7 +201,10 @@ class Language(Task):
             lines = self._known().encode_all(self._text(split).splitlines(keepends=True))
             ids = torch.tensor([number for line in lines for number in line])
             if len(ids) < 2:
-                raise BadValue(f"data: the {split} text has {len(ids)} tokens; expected at least 2.")
+                raise BadValue(
+                    f"data: {self.data} is too short: its text for {split} has {len(ids)} tokens, expected at least 2. "
+                    "Give a longer text, or a file for each split."
+                )
             self._tokens[split] = ids
         return self._tokens[split]
 
@@ -262,18 +260,31 @@ class Language(Task):
             asked[number, chosen] = True
         return Batch.of(inputs, keep, targets, asked)
 
-    def completion_batches(self, split: str = "test", batch_size: int = 32, most: int = 1000) -> list[Batch]:
+    def completion_batches(
+        self, split: str = "test", batch_size: int = 32, most: int = completion.MOST
+    ) -> list[Batch]:
         """Sentences of a split in which the second halves are judged, `most` of them at most, evenly spaced."""
         chosen = completion.evenly(completion.sentences_of(self._text(split)), most)
         return list(completion.batches(chosen, self._known(), self.context, batch_size, hidden=self.hides))
 
-    def examine(
-        self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
+    def completed(
+        self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = completion.MOST,
         device: torch.device | str = "cpu",
     ) -> list[tuple[Metric, State]]:  # fmt: skip
-        """How well a model completes sentences (`measures.completion`), and its perplexity with the cache."""
+        """How well a model completes sentences: see `regard.tasks.measures.completion`."""
         metrics = completion.GUESSED if self.hides else completion.CONTINUED
-        found = completion.examine(model, self.completion_batches(split, batch_size, most), metrics, device)
+        return completion.examine(model, self.completion_batches(split, batch_size, most), metrics, device)
+
+    def examine(
+        self,
+        model: Answering,
+        split: str = "test",
+        *,
+        batch_size: int = 32,
+        device: torch.device | str = "cpu",
+    ) -> list[tuple[Metric, State]]:
+        """The perplexity with the cache, where there is one."""
+        found: list[tuple[Metric, State]] = []
         self._measured = self.cache
         if self.cache is not None and not self.cache.chosen:
             # Where a file is measured as a whole, there is no other text to choose on.

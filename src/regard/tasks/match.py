@@ -179,7 +179,8 @@ class MatchTask(Task):
             missing = [digit for digit, some in found[split].items() if not some]
             if missing:
                 raise BadValue(
-                    f"data: {split} has no recording of the digit {missing[0]}. Expected some of each."
+                    f"data: {self.data} has no recording of the digit {missing[0]} for {split}. Expected some of each "
+                    "in every split: takes 0 to 4 are for the test, about a tenth of the others for validation."
                 )
         return found
 
@@ -195,6 +196,11 @@ class MatchTask(Task):
 
     def examples(self, split: str) -> Sequence[MatchExample]:
         """Digits, drawn by seed and index."""
+        # Files are read here and not with the first batch, so that what is wrong with them is said before a run begins.
+        if "sound" in self.kinds and self.data is not None:
+            _ = self.recordings
+        if "image" in self.kinds and self.pictures is not None:
+            _ = self.drawings
         return Generated(SIZES[checked_split(split)], partial(self._example, split))
 
     def _example(self, split: str, index: int) -> MatchExample:

@@ -16,7 +16,7 @@ from regard.tasks.answers import NextItem
 from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
 from regard.tasks.formats.history_files import read_histories, read_titles, titles_beside
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, wrong
-from regard.tasks.formats.splits import checked_split
+from regard.tasks.formats.splits import checked_split, single_file
 from regard.tasks.generated import shop
 from regard.tasks.generated.draws import Draws
 from regard.tasks.measures import ranking
@@ -27,6 +27,7 @@ from regard.tasks.shown import Shown
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, Task, task
 
+ENDINGS = (".txt", ".tsv", ".dat")
 FEWEST = 3  # actions of a user who is asked about: one to look back at, one for validation, one for the test
 POPULAR = {
     f"popular_{metric.name}": Mean(f"popular_{metric.name}", unit=metric.unit, over="users")
@@ -102,11 +103,7 @@ class Recommend(Task):
         """The file of histories."""
         if self.data is None:
             return None
-        paths = paths_of(self.data)
-        if len(paths) != 1 or paths[0].is_dir():
-            what = f"{len(paths)} paths" if len(paths) != 1 else f"the folder {str(paths[0])!r}"
-            raise BadValue(f"data: expected one file of lines `user item`, got {what}.")
-        return paths[0]
+        return single_file(paths_of(self.data), ENDINGS, "file of lines `user item`")
 
     @cached_property
     def _read(self) -> dict[str, list[tuple[str, int]]]:

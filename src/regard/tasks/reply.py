@@ -95,7 +95,14 @@ class Reply(ParallelTask):
     @cached_property
     def exchanges(self) -> dict[str, list[Exchange]]:
         """The exchanges of each split."""
-        return read_exchanges(self.data, self.encoding, self.seed, self.whole, labelled=False)
+        return read_exchanges(
+            self.data,
+            self.encoding,
+            self.seed,
+            self.whole,
+            labelled=False,
+            other=self.typed(encoding="latin-1"),
+        )
 
     def _train(self) -> list[Exchange]:
         return self.exchanges.get("train") or next(iter(self.exchanges.values()))
@@ -211,6 +218,10 @@ class Reply(ParallelTask):
             ):
                 texts[row] = self.decode(best[0].tokens) if best else ""
         return Written([texts[row] for row in rows], [references[row] for row in rows])
+
+    def completed(self, *arguments: Any, **options: Any) -> list[tuple[Metric, State]]:
+        """Nothing: a reply is judged as a whole."""
+        return []
 
     @torch.no_grad()
     def examine(

@@ -90,7 +90,14 @@ class Respond(HidesWords):
     @cached_property
     def exchanges(self) -> dict[str, list[Exchange]]:
         """The exchanges of each split."""
-        return read_exchanges(self.data, self.encoding, self.seed, self.whole, labelled=True)
+        return read_exchanges(
+            self.data,
+            self.encoding,
+            self.seed,
+            self.whole,
+            labelled=True,
+            other=self.typed(encoding="latin-1"),
+        )
 
     @cached_property
     def pools(self) -> dict[str, list[str]]:

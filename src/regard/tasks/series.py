@@ -16,7 +16,7 @@ from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import Forecast, ForecastSteps, PooledForecast
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats.reading import Data, checked_encoding, paths_of
-from regard.tasks.formats.splits import checked_split
+from regard.tasks.formats.splits import checked_split, single_file
 from regard.tasks.generated import machines
 from regard.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE, summed
 from regard.tasks.measures.linear_forecast import LinearForecast, fitted
@@ -31,6 +31,8 @@ from regard.tasks.time_series.windows import Span, Standard, Windows, all_window
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+ENDINGS = (".csv", ".tsv")
 
 
 @task("series")
@@ -100,10 +102,7 @@ class SeriesTask(Task):
             return self._chosen(
                 SeriesTable(machines.NAMES, values, times, hour, True), "the generated series"
             )
-        paths = paths_of(self.data)
-        if len(paths) != 1:
-            raise BadValue(f"data: expected one CSV file, got {len(paths)}.")
-        return self._read(paths[0])
+        return self._read(single_file(paths_of(self.data), ENDINGS, "CSV file"))
 
     def _read(self, path: Path) -> SeriesTable:
         if path.is_dir():

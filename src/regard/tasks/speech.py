@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from regard.tasks.answers import Answer, OneOf, Writes
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats.reading import Data, checked_encoding
 from regard.tasks.formats.splits import checked_split
-from regard.tasks.measures.metrics import LOSS, SHARE, Answered, Counts, Mean, Metric
+from regard.tasks.measures.metrics import LOSS, PERPLEXITY, SHARE, Answered, Counts, Mean, Metric
 from regard.tasks.padding import padded
 from regard.tasks.shown import Shown
 from regard.tasks.sound.errors import distance
@@ -32,6 +33,13 @@ STRINGS = {"train": 20_000, "validation": 200, "test": 500}  # how many, where r
 
 def _rate(counts: Mapping[str, float]) -> float:
     return counts["wrong"] / max(1.0, counts["words"])
+
+
+def _written_loss(answered: Answered) -> tuple[float, float]:
+    """The cross-entropy of the tokens that a decoder writes, without that of other outputs (CTC)."""
+    model: Any = answered.model
+    total, count = model.head.loss(getattr(answered.outputs, "written", answered.outputs), answered.batch)
+    return float(total), float(count)
 
 
 def word_error_rate(name: str = "wer", look: Any = lambda _: None) -> Counts:
@@ -148,12 +156,14 @@ class Speech(Task):
         return [written, OneOf(count - len(SPECIAL))] if self.alone else [written]
 
     def metrics(self) -> tuple[Metric, ...]:
-        """Loss, how many sounds are transcribed without an error, and the word error rate."""
+        """Loss, sounds transcribed without an error, perplexity where tokens are written, and the word error rate."""
         found: list[Metric] = [
             LOSS,
             Mean("accuracy", unit=SHARE, over="sounds", look=self._exact),
             word_error_rate(look=lambda answered: self._errors(answered, None)),
         ]
+        if isinstance(self.problem.answer, Writes):
+            found.insert(2, replace(PERPLEXITY, look=_written_loss))
         if self.unseen:
             found += [
                 word_error_rate("wer_seen", lambda answered: self._errors(answered, False)),

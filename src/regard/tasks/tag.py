@@ -19,7 +19,7 @@ from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.figures.marked_words import marked_words_figure
 from regard.tasks.formats.conll import SCHEMES, TaggedSentence, read_sentences
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
-from regard.tasks.formats.splits import checked_split, complete, listed, named_split
+from regard.tasks.formats.splits import checked_split, chosen_files, complete, listed, named_split
 from regard.tasks.generated.dispatches import dispatches
 from regard.tasks.measures.entities import ACCURACY, F1, PRECISION, RECALL, entities, f1_of_type
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
@@ -27,7 +27,7 @@ from regard.tasks.padding import padded
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Looked, Shown, Understood, texts, understood
 from regard.tasks.streams import StreamSpec
-from regard.tasks.task import Recipe, Task, task
+from regard.tasks.task import SPLITS, Recipe, Task, task
 from regard.tasks.text.vocabulary import UNKNOWN
 from regard.tasks.text.word_forms import CHARACTERS, CLUES, SHAPES, VECTORS, WORDS, WordForms
 from regard.tasks.text.word_pieces import WordPieces
@@ -141,7 +141,11 @@ class Tag(Task):
                 for split, count in SIZES.items()
             }
         other = self.typed(encoding="latin-1")
-        parts = read_sentences(self._files(), self.scheme, self.encoding, other)
+        files = self._files()
+        read = read_sentences(
+            {str(path): path for some in files.values() for path in some}, self.scheme, self.encoding, other
+        )
+        parts = {split: [one for path in some for one in read[str(path)]] for split, some in files.items()}
         if self.whole and "test" not in parts:
             return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
         if "train" not in parts:
@@ -159,28 +163,20 @@ class Tag(Task):
         ]
         return [tuple(line[at : at + LONG]) for line in lines for at in range(0, len(line), LONG)]
 
-    def _files(self) -> dict[str, Path]:
-        """The file of each split; a single file is for training."""
+    def _files(self) -> dict[str, list[Path]]:
+        """The files of each split; those that are called after none are for training."""
         paths = paths_of(self.data) if self.data is not None else []
-        if len(paths) == 1 and not paths[0].is_dir():
-            return {"train": paths[0]}
-        paths = [path for given in paths for path in (listed(given) if given.is_dir() else [given])]
-        found: dict[str, Path] = {}
-        for path in paths:
-            split = named_split(path)
-            if split is None:
-                continue
-            if split in found:
+        every = [path for given in paths for path in (listed(given) if given.is_dir() else [given])]
+        for split in SPLITS:
+            some = [path for path in every if named_split(path) == split]
+            if len(some) > 1:
                 raise BadValue(
-                    f"data: {found[split]} and {path} are both called {split}. Give the files of one set: "
+                    f"data: {some[0]} and {some[1]} are both called {split}. Give the files of one set: "
                     "TRAIN,DEV,TEST."
                 )
-            found[split] = path
-        if not found:
-            raise BadValue(
-                f"data: no file is called train, dev or test in {self.data}. Expected such names, or a single file."
-            )
-        return {split: found[split] for split in ("train", "validation", "test") if split in found}
+        if not every:
+            raise BadValue(f"data: there is no file in {', '.join(map(str, paths))}.")
+        return chosen_files(paths)
 
     def _prepare(self) -> None:
         """Make tags and vocabularies from the training sentences; without any, from the first split."""

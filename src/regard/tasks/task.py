@@ -162,6 +162,16 @@ class Task:
         """Additional metrics for `regard evaluate`, measured on a model in eval mode."""
         return []
 
+    def completed(
+        self, model: Answering, split: str, *, batch_size: int, most: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """How well a model completes texts of a split, `most` of them at most; nothing where it completes none.
+
+        Measured by `regard evaluate`, `regard compare` and the last validation of a run: a model writes token by token,
+        so this takes longer than the other metrics.
+        """
+        return []
+
     @torch.no_grad()
     def measured(
         self, metric: Metric, model: Answering, split: str, *, batch_size: int, device: torch.device | str

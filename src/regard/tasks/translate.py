@@ -305,15 +305,17 @@ class Translate(ParallelTask):
         return None if written is None else self._bleu.counts(written.texts, written.references)
 
     def examine(
-        self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
+        self,
+        model: Answering,
+        split: str = "test",
+        *,
+        batch_size: int = 32,
         device: torch.device | str = "cpu",
-    ) -> list[tuple[Metric, State]]:  # fmt: skip
-        """Completion, and the share of target pieces that attention leaves without a partner, shares or reorders."""
-        completed = super().examine(model, split, batch_size=batch_size, most=most, device=device)
-        shapes = measured_shapes(
+    ) -> list[tuple[Metric, State]]:
+        """The share of target pieces that attention leaves without a partner, shares or reorders."""
+        return measured_shapes(
             self, model, split, batch_size=batch_size, device=device, most=self.bleu_examples
         )
-        return [*completed, *shapes]
 
     def protocol(self) -> dict[str, Any]:
         """How completions are judged, and the signature of BLEU."""

@@ -76,6 +76,20 @@ def metric_states(
     return states if gather is None else merged(metrics, gather(states))
 
 
+def completions(
+    task: Task, model: models.Model, split: str, *, batch_size: int, most: int, device: torch.device | str,
+    autocast: Callable[[], Any] = nullcontext,
+) -> dict[str, float]:  # fmt: skip
+    """How well a model completes texts of a split, by metric; nothing where its task has none to complete."""
+    beating = model.head.register_forward_pre_hook(lambda *given: heartbeat())
+    try:
+        with evaluation_mode(model), torch.no_grad(), autocast():
+            found = task.completed(model, split, batch_size=batch_size, most=most, device=device)
+    finally:
+        beating.remove()
+    return {metric.name: metric.value(state) for metric, state in found}
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Switch to evaluation mode; afterwards restore the modes of all modules and the random generators."""

@@ -29,9 +29,10 @@ from regard.training.config.retention import Keep
 from regard.training.cuda_graph.graphed_step import MAX_PENDING, PendingStep
 from regard.training.data import StepBatches, TrainingData, generator
 from regard.training.distributed.processes import Processes
-from regard.training.evaluation import evaluate
+from regard.training.evaluation import completions, evaluate
 from regard.training.hardware import Hardware, any_shape
 from regard.training.learner import Learner
+from regard.training.pace import Pace
 from regard.training.progress import Display
 from regard.training.reporting import Reports
 from regard.training.run_folder import checkpoints
@@ -43,6 +44,7 @@ from regard.training.signals import Interrupted, Signals
 from regard.training.state import Position, RandomState, Snapshot, seed_everything
 from regard.training.step import NonFinite, StepResult
 
+COMPLETED = 100  # texts that the last validation, and a comparison, complete at most
 SECONDS_AT_RISK = 300.0  # with slow steps, save at least this often, whatever --save-every says
 
 
@@ -114,7 +116,7 @@ class Trainer:
                 self.config.report_to, self.run.path, non_defaults(self.config), self.position.step, self.tell
             )
         self.display = Display(self.budget, self.position, quiet=self.quiet or not self.processes.is_main)
-        self.step_seconds, self.first_step = 0.0, self.position.step
+        self.pace = Pace()
         self.model.train()
         try:
             with any_shape():
@@ -178,7 +180,7 @@ class Trainer:
         position.batches += self.accumulate * self.processes.readers
         self.launched.append(LaunchedStep(result, snapshot, before))
         passed = time.perf_counter() - started
-        self.step_seconds += passed
+        self.pace.add_step(passed)
         tokens, seconds = self.processes.total_used(batches.tokens, passed)
         position.tokens += tokens
         position.seconds += seconds
@@ -192,7 +194,7 @@ class Trainer:
         started = time.perf_counter()
         self.synchronize()
         passed = time.perf_counter() - started
-        self.step_seconds += passed
+        self.pace.add_wait(passed)
         position.seconds += (
             passed if self.processes.single else 0.0
         )  # several processes have no pending steps
@@ -254,13 +256,23 @@ class Trainer:
             self.save()
 
     def _validate(self) -> dict[str, float] | None:
+        """The metrics of the validation; the last one also completes some texts. None after a signal."""
+        size, limit = self.config.batch_size or 1, self.config.eval_limit
+        autocast = self.hardware.accelerator.autocast
         with self.learner.gathered() as model:
-            return evaluate(
-                self.task, model, batch_size=self.config.batch_size or 1, limit=self.config.eval_limit,
-                seed=self.config.seed, to_device=self.hardware.to_device, stop=self._interrupted,
-                autocast=self.hardware.accelerator.autocast, share=(self.processes.rank, self.processes.count),
-                gather=self.processes.gather,
+            found = evaluate(
+                self.task, model, batch_size=size, limit=limit, seed=self.config.seed,
+                to_device=self.hardware.to_device, stop=self._interrupted, autocast=autocast,
+                share=(self.processes.rank, self.processes.count), gather=self.processes.gather,
             )  # fmt: skip
+            # Every process completes the same texts, so that all have the same numbers; with the positions of a text on
+            # several processes, none could.
+            if found is not None and self.budget.ends(self.position) and self.config.context_parallel == 1:
+                found |= completions(
+                    self.task, model, "validation", batch_size=size, most=min(limit or COMPLETED, COMPLETED),
+                    device=self.hardware.device, autocast=autocast,
+                )  # fmt: skip
+        return found
 
     def _deciding_metric(self, found: dict[str, float]) -> float:
         name = self.task.metric.name
@@ -322,8 +334,8 @@ class Trainer:
 
     @property
     def speed(self) -> float:
-        """Steps per second of this process, without validations and checkpoints."""
-        return (self.position.step - self.first_step) / self.step_seconds if self.step_seconds else 0.0
+        """Steps per second of this process, without validations, checkpoints and the first steps, which compile."""
+        return self.pace.steps_per_second
 
     def save(self, snapshot: Snapshot | None = None) -> None:
         """Write a checkpoint of the state after the last complete step, unless it was written already.

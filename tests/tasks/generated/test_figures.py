@@ -111,20 +111,21 @@ WORDINGS = {
 }
 
 
-def test_every_question_has_the_answer_that_brute_force_reads_off_the_pixels():
-    task = tasks.build("ask")
+@pytest.mark.parametrize(("options", "objects"), [("", 4), ("(size=48, objects=6)", 6)])
+def test_every_question_has_the_answer_that_brute_force_reads_off_the_pixels(options, objects):
+    task = tasks.build(f"ask{options}")
     seen = set()
     for index in range(300):
         example = task.examples("validation")[index]
         figures = found_in(example.pixels)
-        assert len(figures) == 6 and len({one.colour for one in figures}) == 6
+        assert len(figures) == objects == len({one.colour for one in figures})
         ((kind, colour),) = [
             (kind, match[1])
             for form, kind in WORDINGS.items()
             if (match := re.fullmatch(form, " ".join(example.question)))
         ]
         answer = task.labels[example.answer]
-        assert answer == by_brute_force(kind, colour, figures, 48), (example.question, figures)
+        assert answer == by_brute_force(kind, colour, figures, task.size), (example.question, figures)
         relational = kind in ("nearest", "furthest", "count")
         assert example.kind == (f"relational {kind}" if relational else kind)
         assert relational == (index % 2 == 0)

@@ -59,7 +59,7 @@ def test_a_task_that_writes_has_perplexity_and_completion():
     assert found["perplexity"] == pytest.approx(count, rel=1e-5) and found["loss"] == pytest.approx(
         math.log(count)
     )
-    names = [metric.name for metric, _ in task.examine(model, "test", batch_size=7, most=11)]
+    names = [metric.name for metric, _ in task.completed(model, "test", batch_size=7, most=11)]
     assert names == [metric.name for metric in completion.REWRITTEN]
     assert "source" in task.protocol()["completion"]
 

@@ -11,6 +11,7 @@ from regard.core import formula
 from regard.core.autocast import without_autocast
 from regard.core.value import Value
 from regard.implementations.packing import SCHEMA, recorded_backward, unpack
+from regard.implementations.tiled import banded
 from regard.implementations.tiled.scored_strip import TiledAttention
 
 _LIBRARY = torch.library.Library("regard", "DEF")
@@ -28,6 +29,9 @@ def _forward(
     request = unpack(query, key, value, sink, tensors, spec, scale)
     attention = TiledAttention(request, drops=seed is not None)
     output = query.new_empty(*query.shape[:3], value.shape[3])
+    if not want_logsumexp and banded.suits(attention, value):
+        banded.run(attention, value, output)
+        return output, query.new_empty((0,), dtype=attention.dtype)
     attention.zero_empty_rows(output)
     logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
     for strip in attention.scored_strips(value):

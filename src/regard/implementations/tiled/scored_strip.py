@@ -43,7 +43,7 @@ class TiledAttention:
 
     def scored_strips(self, value: Tensor | None) -> Iterator[ScoredStrip]:
         """Every strip that sees anything, with its scores."""
-        finite = _all_finite(self, value)
+        finite = all_moderate(self, value)
         for strip in self.strips():
             if strip.runs:
                 yield ScoredStrip(self, strip, value, finite)
@@ -265,7 +265,7 @@ class ScoredStrip:
         self.query = self.query.masked_fill(~rows_see, 0)
 
 
-def _all_finite(attention: TiledAttention, value: Tensor | None) -> bool:
+def all_moderate(attention: TiledAttention, value: Tensor | None) -> bool:
     """Whether every score and every product with a hidden entry is finite, so that masking by adding −inf is safe.
 
     Only checked on a CPU: on a GPU it would have to wait for the device.

@@ -112,6 +112,11 @@ def _split(band: RowBand, groups: int, shared: int, budget: int) -> Iterator[Str
                 )
 
 
+def fine_bands(mask: Mask, sizes: Sizes) -> tuple[RowBand, ...]:
+    """Every row of blocks of a mask without tensors as a band of its own: no work is added to have fewer."""
+    return _cached_bands(mask.spec, sizes, 0)
+
+
 @lru_cache(maxsize=256)
 def _cached_bands(spec: str, sizes: Sizes, budget: int) -> tuple[RowBand, ...]:
     """A mask without tensors has the same bands every time."""

@@ -19,10 +19,11 @@ from regard.core.dropout import draw_seed
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack
-from regard.implementations.triton import op
+from regard.implementations.triton import normalized_attention, op
 from regard.implementations.triton.block_sizes import INTERPRETED, padded
 from regard.implementations.triton.decode_requests import few_queries
 from regard.implementations.triton.direct import shortcut as shortcut
+from regard.implementations.triton.normalized_attention import only_by_name as only_by_name
 from regard.implementations.triton.raw_launches import known_refusal
 from regard.normalizers import Softmax
 from regard.scores.additive import AdditiveScore, ConcatScore
@@ -41,7 +42,9 @@ def refuse(request: Request) -> str | None:
     if not (request.score.is_dot or isinstance(request.score, (SoftcapScore, AdditiveScore, ConcatScore))):
         return f"there is no kernel for the {request.score.name} score yet"
     if not isinstance(request.normalizer, Softmax):
-        return f"its kernels normalise by softmax, not by {request.normalizer.name}"
+        why = normalized_attention.refuse(request)
+        if why is not None:
+            return why
     if request.forward_mode:
         return "an operator has no forward-mode derivative"
     if transforming():
@@ -117,6 +120,8 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         ):  # rounding its projections before the tanh would lose precision
             request = request.widened()
         request = request.for_kernels()
+        if not isinstance(request.normalizer, Softmax):
+            return normalized_attention.attend(request).to(dtype), None
         found = few_queries(request) if not torch.compiler.is_compiling() else None
         if found is not None:
             return found[0].to(dtype), found[1] if request.want_logsumexp else None

@@ -22,6 +22,7 @@ from regard.implementations.triton import block_sizes, op
 from regard.implementations.triton.blocks import PreparedMask, prepare
 from regard.implementations.triton.dot import new_like, new_output, new_row_stats
 from regard.implementations.triton.kernel_work import Launches, find_launches
+from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, ScaledDotScore, SoftcapScore
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -32,6 +33,7 @@ def shortcut(call: Call, request: Request) -> DirectCall | None:
     """How to run calls of the same signature as this one, for which `request` was made; None if they need more."""
     plain = (
         type(request.score) in _SCORES
+        and isinstance(request.normalizer, Softmax)
         and call.query.dim() == 4
         and (request.bias is None or not request.bias.tensors)
         and request.bias is call.bias

@@ -73,7 +73,10 @@ class MachineLayout:
     def rows(self, name: str, parameters: Tensor) -> Tensor:
         """Return one section of the parameters (…,P) with an axis for the heads, (…,heads,size)."""
         heads = self.write_heads if name in ("add", "erase") else self.heads
-        section = parameters[..., self.sections[name]]
-        size = section.shape[-1] // heads if heads else self.width
-        rows: Tensor = section.unflatten(-1, (heads, size))
+        columns = self.sections[name]
+        width = (
+            columns.stop - columns.start
+        )  # a number: inside a traced scan the width of `parameters` is a symbol
+        section = parameters.narrow(-1, columns.start, width)
+        rows: Tensor = section.unflatten(-1, (heads, width // heads if heads else self.width))
         return rows

@@ -65,9 +65,10 @@ def sequence(
 
 def step(layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried) -> Carried:
     """Compute one step, (b,·) each. `drive` is the projected input of the controller."""
-    hidden, cell = _controller(
-        layout, drive + before.seen[:, : layout.fed_back] @ trained.recurrent.mT, before
-    )
+    activation = drive
+    if layout.fed_back:  # a product over no columns cannot be traced inside a scan
+        activation = drive + before.seen[:, : layout.fed_back] @ trained.recurrent.mT
+    hidden, cell = _controller(layout, activation, before)
     parameters = F.linear(hidden, trained.heads, trained.bias)
     weights = _addresses(layout, parameters, before)
     reading, writing = weights.split([layout.read_heads, layout.write_heads], 1)

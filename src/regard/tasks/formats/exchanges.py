@@ -9,7 +9,7 @@ from typing import NamedTuple
 from regard.errors import BadValue
 from regard.tasks.formats import woz
 from regard.tasks.formats.reading import Data, excerpt, paths_of, read_lines, wrong
-from regard.tasks.formats.splits import complete, files_by_split, listed
+from regard.tasks.formats.splits import chosen_files, complete, listed
 from regard.tasks.formats.woz import Dialogue, spoken
 from regard.tasks.generated import restaurants
 
@@ -39,9 +39,12 @@ def of_dialogue(dialogue: Dialogue) -> list[Exchange]:
 
 
 def read_exchanges(
-    data: Data | None, encoding: str, seed: int, whole: bool, *, labelled: bool
+    data: Data | None, encoding: str, seed: int, whole: bool, *, labelled: bool, other: str = "latin-1"
 ) -> dict[str, list[Exchange]]:
-    """The exchanges of each split; generated ones without `data`. `labelled`: lines begin with 1 (right) or 0."""
+    """The exchanges of each split; generated ones without `data`. `labelled`: lines begin with 1 (right) or 0.
+
+    `other`: how another encoding is named, as the reader can type it.
+    """
     if data is None:
         parts: dict[str, list[Dialogue]] = {
             split: list(restaurants.dialogues(split, count)) for split, count in GENERATED.items()
@@ -55,7 +58,7 @@ def read_exchanges(
         file for path in given for file in (listed(path, (*ENDINGS, ".json")) if path.is_dir() else [path])
     ]
     if any(".json" in file.suffixes for file in files):
-        parts, _ = woz.read_splits(data, encoding, seed, whole)
+        parts, _ = woz.read_splits(data, encoding, seed, whole, other)
         return {
             split: [one for dialogue in some for one in of_dialogue(dialogue)]
             for split, some in parts.items()
@@ -64,10 +67,10 @@ def read_exchanges(
         raise BadValue(
             f"data: expected files that end in {', '.join((*ENDINGS, '.json'))}, found none in {data}."
         )
-    chosen = files_by_split(files)
-    if not chosen or (len(files) == 1 and "train" not in chosen):
-        chosen = {"train": files[0]}
-    lines = {split: read_turns(path, encoding, labelled) for split, path in chosen.items()}
+    lines = {
+        split: [one for path in some for one in read_turns(path, encoding, labelled, other)]
+        for split, some in chosen_files(given, ENDINGS).items()
+    }
     if whole and "test" not in lines:
         return dict.fromkeys(("validation", "test"), next(iter(lines.values())))
     if "train" in lines:
@@ -75,11 +78,11 @@ def read_exchanges(
     return lines
 
 
-def read_turns(path: Path, encoding: str, labelled: bool) -> list[Exchange]:
+def read_turns(path: Path, encoding: str, labelled: bool, other: str = "latin-1") -> list[Exchange]:
     """Lines `turn TAB … TAB reply`, after `1 TAB` or `0 TAB` where they are labelled."""
     found = []
     form = "label TAB turn TAB … TAB reply" if labelled else "turn TAB … TAB reply"
-    for number, line in enumerate(read_lines(path, encoding), 1):
+    for number, line in enumerate(read_lines(path, encoding, other), 1):
         if not line.strip():
             continue
         cells = line.split("\t")

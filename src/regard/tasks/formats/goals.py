@@ -61,7 +61,8 @@ class Goals:
                     raise wrong(
                         dialogue.path,
                         turn.line,
-                        f"turn {number}: there is no slot {excerpt(slot)}. Known: {', '.join(self.values)}. "
+                        f"dialogue {dialogue.number}, turn {number}: there is no slot {excerpt(slot)}. "
+                        f"Known: {', '.join(self.values)}. "
                         "Correct it, or add it to the ontology.",
                     )
                 if value not in self.values[slot]:

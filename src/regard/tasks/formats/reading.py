@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import os
 import zlib
@@ -142,6 +143,8 @@ def _unreadable(path: Path, error: OSError) -> BadValue:
 def _undecodable(path: Path, raw: bytes, encoding: str, start: int, other: str) -> BadValue:
     line = raw.count(b"\n", 0, start) + 1
     begin = raw.rfind(b"\n", 0, start) + 1
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        other = other.replace("latin-1", "utf-16")
     return wrong(
         path,
         line,

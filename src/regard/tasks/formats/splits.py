@@ -79,6 +79,47 @@ def listed(folder: Path, endings: Sequence[str] | None = None) -> list[Path]:
     return [path for path in files if endings is None or plain_name(path).lower().endswith(tuple(endings))]
 
 
+def chosen_files(paths: Sequence[Path], endings: Sequence[str] | None = None) -> dict[str, list[Path]]:
+    """The files of each split among paths and the files in folders: by their names, or all of them for training.
+
+    A single file is for training, whatever it is called. Of a folder, one file of each split is taken, and what is
+    called after none is left out beside it, as a README is. A file that was named itself is never left out.
+    """
+    if len(paths) == 1 and not paths[0].is_dir():
+        return {"train": [paths[0]]}
+    found: dict[str, list[Path]] = {}
+    nameless: list[Path] = []
+    for path in paths:
+        inside = listed(path, endings) if path.is_dir() else [path]
+        usual = files_by_split(inside)
+        for split in SPLITS:
+            named = [file for file in inside if named_split(file) == split]
+            if named:
+                found.setdefault(split, []).append(usual.get(split, named[0]))
+        nameless += [file for file in inside if named_split(file) is None]
+    for path in paths:
+        if found and path in nameless:
+            other = next(file for some in found.values() for file in some)
+            raise BadValue(
+                f"data: {str(path)!r} does not say which split it is for, and {str(other)!r} does. Name it so, too, "
+                f"for instance train{path.suffix}."
+            )
+    return {split: found[split] for split in SPLITS if split in found} or (
+        {"train": nameless} if nameless else {}
+    )
+
+
+def single_file(paths: Sequence[Path], endings: Sequence[str], wanted: str) -> Path:
+    """The one file that was given, or the one that ends so in the one folder that was given."""
+    found = listed(paths[0], endings) if len(paths) == 1 and paths[0].is_dir() else list(paths)
+    if len(found) == 1:
+        return found[0]
+    if len(paths) != 1:
+        raise BadValue(f"data: expected one {wanted}, got {len(paths)} paths.")
+    names = ", ".join(path.name for path in found[:6]) or f"no file that ends in {', '.join(endings)}"
+    raise BadValue(f"data: expected one {wanted}, got the folder {str(paths[0])!r}. It has {names}.")
+
+
 def complete(parts: dict[str, list[Item]], keys: Sequence[str], seed: int) -> dict[str, list[Item]]:
     """All three splits: those that are missing are taken from the training set, a tenth of it each, by `seed`.
 
@@ -87,9 +128,10 @@ def complete(parts: dict[str, list[Item]], keys: Sequence[str], seed: int) -> di
     missing = [split for split in ("validation", "test") if split not in parts]
     if not missing:
         return parts
-    if len(set(keys)) <= len(missing):
+    if (count := len(set(keys))) <= len(missing):
+        examples = "1 example is" if count == 1 else f"{count} different examples are"
         raise BadValue(
-            f"data: {len(set(keys))} different examples are too few to take {' and '.join(missing)} from them. "
+            f"data: {examples} too few to take {' and '.join(missing)} from. "
             f"Expected at least {len(missing) + 1}, or a folder with files for each split."
         )
     where = shares(keys, seed, [0.1] * len(missing))

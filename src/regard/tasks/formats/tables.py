@@ -64,7 +64,7 @@ def read_table(
     `other`: how another encoding is named, as `read_text` takes it.
     """
     name = plain_name(path).lower()
-    if not name.endswith(ENDINGS):
+    if not name.endswith(ENDINGS) and path.exists():  # one that does not exist is said to be missing below
         raise wrong(path, None, f"expected a file that ends in {', '.join(ENDINGS)} (or that and .gz).")
     lines = read_lines(path, encoding, other)
     if name.endswith((".jsonl", ".ndjson", ".json")):
@@ -222,5 +222,9 @@ def _index(table: Table, key: str | int | None) -> int:
     if isinstance(key, int) and key < len(table.rows[0][1]):
         return key
     if table.names is not None and key in table.names:
+        if table.names.count(str(key)) > 1:
+            raise wrong(
+                table.path, 1, f"two columns are called {excerpt(str(key))}. Give them different names."
+            )
         return table.names.index(str(key))
     raise wrong(table.path, None, f"has no column {key!r}, which the training data have.")

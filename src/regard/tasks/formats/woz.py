@@ -42,6 +42,7 @@ class Dialogue(NamedTuple):
     turns: tuple[Turn, ...]
     path: Path
     line: int | None = None
+    number: int = 0  # counted from 1 in its file
 
     @property
     def text(self) -> str:
@@ -75,7 +76,7 @@ def typed_turns(text: str) -> list[str]:
 
 
 def read_splits(
-    data: Data, encoding: str, seed: int, whole: bool
+    data: Data, encoding: str, seed: int, whole: bool, other: str = "latin-1"
 ) -> tuple[dict[str, list[Dialogue]], Ontology | None]:
     """The dialogues of each split and the ontology, if there is a file of it beside them."""
     given = paths_of(data)
@@ -86,11 +87,17 @@ def read_splits(
         raise BadValue(
             f"data: expected a .json file of dialogues, found none in {', '.join(map(str, given))}."
         )
+    folders = any(path.is_dir() for path in given)
     chosen = files_by_split(rest)
-    if not chosen or (len(rest) == 1 and "train" not in chosen):
-        chosen = {"train": rest[0]}
-    parts = {split: read_dialogues(path, encoding) for split, path in chosen.items()}
-    ontology = read_ontology(ontologies[0], encoding) if ontologies else None
+    if not chosen or (len(rest) == 1 and not folders):
+        named = {"train": rest}
+    else:
+        named = {split: [path] for split, path in chosen.items()}
+    parts = {
+        split: [one for path in some for one in read_dialogues(path, encoding, other)]
+        for split, some in named.items()
+    }
+    ontology = read_ontology(ontologies[0], encoding, other) if ontologies else None
     if whole and "test" not in parts:
         return dict.fromkeys(("validation", "test"), next(iter(parts.values()))), ontology
     if "train" in parts:
@@ -98,9 +105,9 @@ def read_splits(
     return parts, ontology
 
 
-def read_dialogues(path: Path, encoding: str = "utf-8") -> list[Dialogue]:
+def read_dialogues(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> list[Dialogue]:
     """The dialogues of a file."""
-    text = read_text(path, encoding)
+    text = read_text(path, encoding, other)
     found: list[Dialogue] = []
     for line, begin, value in _elements(path, text, 0, "dialogues"):
         number = len(found) + 1
@@ -116,16 +123,16 @@ def read_dialogues(path: Path, encoding: str = "utf-8") -> list[Dialogue]:
             _turn(path, where, f"dialogue {number}, turn {count}", turn)
             for count, (where, turn) in enumerate(zip(places, turns, strict=True), 1)
         )
-        found.append(Dialogue(tuple(turned), path, line))
+        found.append(Dialogue(tuple(turned), path, line, number))
     if not found:
         raise wrong(path, None, "holds no dialogue. Expected a list of them.")
     return found
 
 
-def read_ontology(path: Path, encoding: str = "utf-8") -> Ontology:
+def read_ontology(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> Ontology:
     """The values of each slot, from `{"informable": {slot: [value, …]}}` or that object alone."""
     try:
-        value = json.loads(read_text(path, encoding))
+        value = json.loads(read_text(path, encoding, other))
     except json.JSONDecodeError as error:
         raise wrong(path, error.lineno, f"not valid JSON: {error.msg}.") from None
     except RecursionError:

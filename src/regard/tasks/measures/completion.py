@@ -33,6 +33,7 @@ PROTOCOL = (
     "the first half of a sentence is given; the model writes the second half by itself, the likeliest token each time; "
     "teacher-forced: each token of the second half is judged given the right ones before it"
 )
+MOST = 1000  # texts that are completed where there are more
 SHORTEST = 4  # tokens: half of less is no opening
 
 

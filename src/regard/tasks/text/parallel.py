@@ -89,8 +89,8 @@ class ParallelTask(Task):
 
         return (LOSS, ACCURACY, PERPLEXITY, Mean("exact_match", unit=SHARE, over=Writes.units, look=exact))
 
-    def examine(
-        self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = 1000,
+    def completed(
+        self, model: Answering, split: str = "test", *, batch_size: int = 32, most: int = completion.MOST,
         device: torch.device | str = "cpu",
     ) -> list[tuple[Metric, State]]:  # fmt: skip
         """How well a model completes the texts of a split, given the source: see `regard.tasks.measures.completion`."""

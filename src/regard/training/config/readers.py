@@ -111,9 +111,10 @@ def texts(given: object) -> tuple[str, ...]:
 def paths(given: object) -> tuple[str, ...]:
     """Paths joined by commas, unless the text is one path; made absolute, so that a run can resume from any folder."""
     one = isinstance(given, str) and _exists(given)
-    return tuple(
-        os.path.abspath(part) if _exists(part) else part for part in ((str(given),) if one else texts(given))
-    )
+    parts = (str(given),) if one else texts(given)
+    if isinstance(given, str) and not parts:
+        raise Expected("a path, or several joined by commas")
+    return tuple(os.path.abspath(part) if _exists(part) else part for part in parts)
 
 
 def _exists(path: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as symbolic
@@ -35,21 +36,23 @@ def trace(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
         raise Unsupported(f"export: torch cannot trace this model: {first_line(trouble)}") from trouble
 
 
-_NOT_ONE = re.compile(r"expression Ne\(s\d+, 1\)")
+_NOT_ONE = re.compile(r"expression Ne\(.+, 1\)")
 
 
 def _allow_one(program: ExportedProgram) -> None:
-    """Remove assertions that the size of an input is not 1.
+    """Remove assertions that the size of an input, or a number of segments in it, is not 1.
 
     torch adds one wherever a size of 1 would be broadcast, which gives the same result here. `export_run` compares
     batches of one example.
     """
-    graph = program.graph_module.graph
-    for node in list(graph.nodes):
-        if node.target is torch.ops.aten._assert_scalar.default and _NOT_ONE.search(str(node.args[1])):
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-    program.graph_module.recompile()
+    for part in program.graph_module.modules():  # the body of a scan is a part of its own
+        if not isinstance(part, torch.fx.GraphModule):
+            continue
+        for node in list(part.graph.nodes):
+            if node.target is torch.ops.aten._assert_scalar.default and _NOT_ONE.search(str(node.args[1])):
+                part.graph.erase_node(node)
+        part.graph.eliminate_dead_code()
+        part.recompile()
 
 
 class _Positional(nn.Module):

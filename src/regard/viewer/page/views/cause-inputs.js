@@ -56,7 +56,7 @@ function onPicture(image, methods) {
 
 function completeness({ measured, value, baseline, gap }) {
   const span = value - baseline;
-  const share = span ? ` (${Math.abs((100 * gap) / span).toFixed(1)} %)` : "";
+  const share = span ? ` (${Math.abs((100 * gap) / span).toFixed(1)}\u00a0%)` : "";
   return `${measured}: ${signed(value.toFixed(3))}, without information ${signed(baseline.toFixed(3))}. Completeness gap of integrated gradients: ${signed(gap.toPrecision(2))}${share}.`;
 }
 

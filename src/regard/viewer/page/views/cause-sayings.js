@@ -32,6 +32,9 @@ export function lensSection({ scene, palette, causes }) {
       rows: names.map((name) => [name, columns.map((_, position) => position)]),
       cell: (position, row) => ({ ...one(row, position, 0), text: tokenText(result.texts[row][position][0], 8) }),
     });
+    requestAnimationFrame(() => {
+      every.scrollLeft = (every.scrollWidth * (at + 1)) / positions - every.clientWidth; // the answer's column is in view
+    });
     return [best, h("h3", {}, "Most likely at every position"), every];
   };
   return askedSection({

@@ -1,0 +1,213 @@
+"""Backward kernels of sigmoid, sparsemax, entmax15 and hard, from two numbers of each row (`normalized.py`).
+
+With dW the gradient of the weights, the gradient of the scores is
+
+- sigmoid: w (1 − w) dW;
+- sparsemax and entmax15: g (dW − Σ g dW / Σ g), where g is 1 on the support, or the root of the weight;
+- hard: zero; the chosen value alone receives the gradient of the output.
+
+Each gradient is summed by one program in a fixed order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.implementations.triton.block_schedule import (
+    key_blocks,
+    known_query_blocks,
+    next_block,
+    program_block,
+)
+from regard.implementations.triton.device_functions import final_scores, rows_of, visible
+from regard.implementations.triton.normalized import DATA, above_threshold, power, sigmoid, tile_scores
+
+
+@triton.jit
+def _slopes(scores, largest, choice, KIND: tl.constexpr):
+    """What the gradient of a weight is multiplied with: w (1 − w), or g. NaN in rows that are NaN."""
+    poison = tl.where(largest == largest, 0.0, float("nan"))
+    if KIND == "sigmoid":
+        weights = sigmoid(scores)
+        return weights * (1.0 - weights) + poison
+    else:
+        above = above_threshold(scores, tl.where(largest == largest, largest, 0.0), choice, power(KIND))
+        if power(KIND) == 1:
+            above = (above > 0.0).to(tl.float32)
+        return above + poison
+
+
+@triton.jit
+def _weights(scores, largest, choice, columns, KIND: tl.constexpr):
+    """The weights of visible pairs. NaN in rows that are NaN."""
+    poison = tl.where(largest == largest, 0.0, float("nan"))
+    if KIND == "sigmoid":
+        return sigmoid(scores) + poison
+    elif KIND == "hard":
+        return tl.where(columns.to(tl.float32) == choice, 1.0, 0.0) + poison
+    else:
+        above = above_threshold(scores, tl.where(largest == largest, largest, 0.0), choice, power(KIND))
+        if power(KIND) == 2:
+            above *= above
+        return above + poison
+
+
+@triton.jit(do_not_specialize=DATA)
+def of_queries(
+    Q, K, V, GRAD, LARGEST, CHOICE, DELTA, GRAD_Q, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS,
+    Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_Q_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len,
+    k_len, scale, cap,
+    KIND: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
+    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one block of queries. DELTA gets Σ g dW / Σ g of each row, which the kernel of the keys needs."""
+    blocks = tl.cdiv(q_len, BLOCK_Q)
+    block, line = program_block(ORDER, blocks, 1, ORDERED)
+    if not ORDERED:
+        block = blocks - 1 - block
+    batch, head = line // heads, line % heads
+    shared = head // group
+    rows, wide = block * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_D)
+    at = (batch * heads + head).to(tl.int64) * q_len + rows
+    largest = tl.load(LARGEST + at, mask=rows < q_len, other=float("-inf"))
+    choice = tl.load(CHOICE + at, mask=rows < q_len, other=0.0)
+    shown = (rows < q_len) & (largest != float("-inf"))  # a row that sees nothing is not read
+    largest = tl.where(largest == float("-inf"), 0.0, largest)
+    SEEN += batch * SEEN_STRIDES[0] + shared * SEEN_STRIDES[1]
+    entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
+    LIST += entry.to(tl.int64) * LIST_STRIDES[2]
+    query = rows_of(Q, Q_STRIDES, batch, head, block * BLOCK_Q, shown, D, BLOCK_Q, BLOCK_D, False)
+    grad = rows_of(GRAD, GRAD_STRIDES, batch, head, block * BLOCK_Q, shown, WIDTH, BLOCK_Q, BLOCK_V, False)
+    nothing = tl.zeros([BLOCK_Q, 1], tl.float32)
+    safe_rows = tl.minimum(rows, q_len - 1)
+    partial, full, first, before, _unused = key_blocks(
+        FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
+    )
+    steps = partial + full
+    delta = tl.zeros([BLOCK_Q], tl.float32)
+    if power(KIND) > 0:
+        mass = tl.zeros([BLOCK_Q], tl.float32)
+        for step in tl.range(0, steps):
+            start, partly = next_block(FORM, LIST, step, first, before, full)
+            scores, _key, real, _tanh = tile_scores(
+                query, nothing, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch,
+                head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
+                BLOCK_K,
+            )  # fmt: skip
+            value = rows_of(
+                V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, False
+            )
+            from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
+            slopes = _slopes(scores, largest[:, None], choice[:, None], KIND)
+            hidden = scores == float("-inf")
+            delta += tl.sum(tl.where(hidden, 0.0, slopes * from_values), 1)
+            mass += tl.sum(tl.where(hidden, 0.0, slopes), 1)
+        delta = delta / tl.where(mass == 0.0, 1.0, mass)
+        tl.store(DELTA + at, delta, mask=rows < q_len)
+    grad_query = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
+    for step in tl.range(0, steps):
+        start, partly = next_block(FORM, LIST, step, first, before, full)
+        scores, key, real, flattened = tile_scores(
+            query, nothing, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
+            shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D, BLOCK_K,
+        )  # fmt: skip
+        value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, False)
+        from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
+        grad_scores = _slopes(scores, largest[:, None], choice[:, None], KIND) * (
+            from_values - delta[:, None]
+        )
+        if CAP:
+            grad_scores *= 1.0 - flattened * flattened
+        grad_scores = tl.where(scores == float("-inf"), 0.0, grad_scores)
+        grad_query = tl.dot(grad_scores.to(key.dtype), key, grad_query, input_precision=PRECISION)
+    GRAD_Q += batch.to(tl.int64) * GRAD_Q_STRIDES[0] + head.to(tl.int64) * GRAD_Q_STRIDES[1]
+    tl.store(
+        GRAD_Q + rows[:, None].to(tl.int64) * GRAD_Q_STRIDES[2] + wide[None, :],
+        (grad_query * scale).to(GRAD_Q.dtype.element_ty), mask=(rows < q_len)[:, None] & (wide[None, :] < D),
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=DATA)
+def of_keys(
+    Q, K, V, GRAD, LARGEST, CHOICE, DELTA, GRAD_K, GRAD_V, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS,
+    Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_K_STRIDES, GRAD_V_STRIDES, SEEN_STRIDES, LIST_STRIDES,
+    heads, group, q_len, k_len, scale, cap,
+    KIND: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
+    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one block of keys and values: a walk over the queries of every head that shares them.
+
+    Tiles lie keys × queries, as in the kernel for softmax.
+    """
+    groups, blocks = heads // group, tl.cdiv(k_len, BLOCK_K)
+    block, line = program_block(ORDER, blocks, 1, ORDERED)
+    batch, shared = line // groups, line % groups
+    start = block * BLOCK_K
+    columns, wide, across = start + tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_V)
+    real = columns < k_len
+    if HIDES:
+        real &= (
+            tl.load(SEEN + batch * SEEN_STRIDES[0] + shared * SEEN_STRIDES[1] + columns, mask=real, other=0)
+            != 0
+        )
+    key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, False)
+    value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, False)
+    safe_columns = tl.minimum(columns, k_len - 1)[:, None]
+    grad_key = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
+    grad_value = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
+    for part in range(0, group):
+        head = shared * group + part
+        entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
+        lines = LIST + entry.to(tl.int64) * LIST_STRIDES[2]
+        partial, full, first, before = known_query_blocks(
+            FORM, TABLE_STRIDES, COUNTS, entry, q_len, start, k_len, BLOCK_Q, BLOCK_K
+        )
+        for step in tl.range(0, partial + full):
+            top, partly = next_block(FORM, lines, step, first, before, full)
+            rows = top * BLOCK_Q + tl.arange(0, BLOCK_Q)
+            at = (batch * heads + head).to(tl.int64) * q_len + rows
+            largest = tl.load(LARGEST + at, mask=rows < q_len, other=float("-inf"))
+            choice = tl.load(CHOICE + at, mask=rows < q_len, other=0.0)
+            shown = (rows < q_len) & (largest != float("-inf"))
+            largest = tl.where(largest == float("-inf"), 0.0, largest)
+            query = rows_of(Q, Q_STRIDES, batch, head, top * BLOCK_Q, shown, D, BLOCK_Q, BLOCK_D, False)
+            grad = rows_of(
+                GRAD, GRAD_STRIDES, batch, head, top * BLOCK_Q, shown, WIDTH, BLOCK_Q, BLOCK_V, False
+            )
+            safe_rows = tl.minimum(rows, q_len - 1)[None, :]
+            products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+            scores, flattened = final_scores(
+                products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,
+                safe_columns,
+            )  # fmt: skip
+            scores = tl.where(shown[None, :], scores * 0.6931471805599453, float("-inf"))
+            if partly:
+                seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
+                scores = tl.where(seen & (columns < k_len)[:, None], scores, float("-inf"))
+            hidden = scores == float("-inf")
+            weights = _weights(scores, largest[None, :], choice[None, :], columns[:, None], KIND)
+            weights = tl.where(hidden, 0.0, weights)
+            grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
+            if KIND != "hard":
+                from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
+                if power(KIND) > 0:
+                    from_values -= tl.load(DELTA + at, mask=rows < q_len, other=0.0)[None, :]
+                grad_scores = _slopes(scores, largest[None, :], choice[None, :], KIND) * from_values
+                if CAP:
+                    grad_scores *= 1.0 - flattened * flattened
+                grad_scores = tl.where(hidden, 0.0, grad_scores)
+                grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
+    GRAD_K += batch.to(tl.int64) * GRAD_K_STRIDES[0] + shared.to(tl.int64) * GRAD_K_STRIDES[1]
+    GRAD_V += batch.to(tl.int64) * GRAD_V_STRIDES[0] + shared.to(tl.int64) * GRAD_V_STRIDES[1]
+    far, there = columns[:, None].to(tl.int64), (columns < k_len)[:, None]
+    tl.store(
+        GRAD_K + far * GRAD_K_STRIDES[2] + wide[None, :], (grad_key * scale).to(GRAD_K.dtype.element_ty),
+        mask=there & (wide[None, :] < D),
+    )  # fmt: skip
+    tl.store(
+        GRAD_V + far * GRAD_V_STRIDES[2] + across[None, :], grad_value.to(GRAD_V.dtype.element_ty),
+        mask=there & (across[None, :] < WIDTH),
+    )  # fmt: skip
