@@ -125,8 +125,8 @@ def _padded(seeds: list[int], steps: list[tuple[NDArray[Any], ...]], last: NDArr
         keep[index, step] = True
         for held, part in zip(found, parts, strict=True):
             held[index, step] = torch.from_numpy(part)
-    seen, action, reward, log_prob, value = found
-    return Episodes(seeds, seen, keep, action, reward, log_prob, value, torch.from_numpy(last))
+    seen, action, reward, chance, value = found
+    return Episodes(seeds, seen, keep, action, reward, chance, value, torch.from_numpy(last))
 
 
 def _worlds(name: str, count: int) -> list[Environment]:
