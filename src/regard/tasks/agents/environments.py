@@ -129,9 +129,9 @@ class Gymnasium:
             raise BadValue(
                 f"env: {name!r} shows {seen}, and only boxes of numbers and grids of cells are read."
             )
-        if self.grid:
+        if isinstance(seen, spaces.Dict):  # a grid
             remember_views(self.world.unwrapped)
-            self.codes = _code_places(int(np.prod(self.world.observation_space["image"].shape[:2])))
+            self.codes = _code_places(int(np.prod((seen["image"].shape or ())[:2])))
         self.first = int(actions.start)
         limit = getattr(self.world.spec, "max_episode_steps", None) or getattr(
             self.world.unwrapped, "max_steps", None
