@@ -83,7 +83,7 @@ class Caption(Task):
     takes = ("image",)
     tried = ("--example", "5")
     metric: ClassVar[Metric] = Counts(
-        "bleu_4", over="images", total="texts"
+        "bleu", over="images", total="texts"
     )  # `metrics` says how it is measured
     recipe = Recipe(
         model="captioner", steps=1200, batch_size=32, lr=2e-3, warmup=100,
@@ -91,7 +91,7 @@ class Caption(Task):
             "captioner": "captioner(dim=64, width=16, blocks=0, dropout=0.0, norm=batch)",
             "transformer": "transformer(dim=64, layers=2, decoder_layers=1)",
         },
-        compared=("captioner", "captioner(attention=hard)"), reaches={"bleu_4": 85.0},
+        compared=("captioner", "captioner(attention=hard)"), reaches={"bleu": 85.0},
     )  # fmt: skip
 
     def __init__(
@@ -160,11 +160,11 @@ class Caption(Task):
         return [Writes(len(self._known()), self.max_target, START, END, self.length_penalty)]
 
     def metrics(self) -> tuple[Metric, ...]:
-        """Those of the words, and BLEU of n-grams of up to 1, 2, 3 and 4 words, against all captions of an image."""
+        """Those of the words; BLEU of up to 1, 2, 3 and (`bleu`) 4 words, against all captions of an image."""
 
         def bleu(longest: int) -> Metric:
             made = partial(self._bleu.score, longest=longest)
-            return Counts(f"bleu_{longest}", over="images", total="texts", look=self._ngrams, made=made)
+            return Counts(_bleu_name(longest), over="images", total="texts", look=self._ngrams, made=made)
 
         return (LOSS, ACCURACY, PERPLEXITY, *(bleu(longest) for longest in ORDERS))
 
@@ -186,7 +186,7 @@ class Caption(Task):
     def protocol(self) -> dict[str, Any]:
         """How BLEU is computed."""
         about = "lower case, no punctuation, all captions of an image are references"
-        return {f"bleu_{longest}": f"{about}; {self._bleu.signature()}" for longest in ORDERS}
+        return {_bleu_name(longest): f"{about}; {self._bleu.signature()}" for longest in ORDERS}
 
     def _scene(self, split: str, index: int) -> tuple[Pixels, tuple[str, ...]]:
         """A generated scene and what may be said about it; kept, since each is read again in every epoch."""
@@ -322,3 +322,8 @@ def scene(seed: int, split: str, index: int) -> Scene:
         made = compose(figures, [digits[number] for number in which], SCENE, SCENE, draws, sizes=DIGITS)
         if len(made.labels) == count and is_clear(made.boxes.tolist()):
             return made
+
+
+def _bleu_name(longest: int) -> str:
+    """As for every task, `bleu` alone is that of up to four words."""
+    return "bleu" if longest == ORDERS[-1] else f"bleu_{longest}"
