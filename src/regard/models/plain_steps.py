@@ -151,7 +151,7 @@ class _PlainLayer:
         assert isinstance(attention, Multihead)
         self.heads, self.groups, self.width = attention.num_heads, attention.kv_heads, attention.head_dim
         maps = (attention.query_map, attention.key_map, attention.value_map)
-        weight, biases = torch.cat([one.weight for one in maps]), [one.bias for one in maps]
+        weight, biases = torch.cat(tuple(one.weight for one in maps)), tuple(one.bias for one in maps)
         bias = None if biases[0] is None else torch.cat(biases)
         self.project = _linear(weight, bias)
         self.output = _row_map(attention.output_map)
