@@ -131,7 +131,8 @@ class Gymnasium:
             )
         if self.grid:
             remember_views(self.world.unwrapped)
-            self.codes = _code_places(int(np.prod(self.world.observation_space["image"].shape[:2])))
+            parts: Any = seen
+            self.codes = _code_places(int(np.prod(parts["image"].shape[:2])))
         self.first = int(actions.start)
         limit = getattr(self.world.spec, "max_episode_steps", None) or getattr(
             self.world.unwrapped, "max_steps", None
