@@ -48,7 +48,7 @@ class Outcome:
     ended: str = "not started"  # then: running, done, failed (the exit code), out of time
     seconds: float = 0.0
     beside: int = 0  # how many others ran when it started
-    printed: list[Any] = field(default_factory=list)  # each line of JSON on its standard output
+    printed: list[Any] = field(default_factory=list)  # each value of JSON on its standard output
     validation: dict[str, dict[str, Any]] = field(default_factory=dict)  # of each run folder: the last one
 
 
@@ -132,7 +132,7 @@ class Session:
         outcome = one.outcome
         outcome.seconds = round(time.monotonic() - one.begun, 1)
         outcome.ended = "out of time" if late else "done" if code == 0 else f"failed ({code})"
-        outcome.printed = _json_lines(self.out / f"{one.job.name}.out")
+        outcome.printed = _printed(self.out / f"{one.job.name}.out")
         outcome.validation = _last_validations(outcome.command)
         for folder in one.job.keep:
             _pack(Path(folder), self.out / f"{one.job.name}-{Path(folder).name}.tar.gz")
@@ -154,13 +154,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(GRACE)
 
 
-def _json_lines(path: Path) -> list[Any]:
-    found = []
-    for line in path.read_text(errors="replace").splitlines():
+def _printed(path: Path) -> list[Any]:
+    """Every value of JSON that begins a line, however many lines it takes."""
+    text, found, at = path.read_text(errors="replace"), [], 0
+    while at < len(text):
         try:
-            found.append(json.loads(line))
+            value, at = json.JSONDecoder().raw_decode(text, at)
+            found.append(value)
         except ValueError:
-            continue
+            pass
+        at = (text.find("\n", at) + 1) or len(text)
     return found
 
 
@@ -171,7 +174,7 @@ def _last_validations(command: str) -> dict[str, dict[str, Any]]:
         metrics = Path(word) / "metrics.jsonl"
         if not word.startswith("runs/") or not metrics.is_file():
             continue
-        lines = [line for line in _json_lines(metrics) if isinstance(line, dict) and "validation" in line]
+        lines = [line for line in _printed(metrics) if isinstance(line, dict) and "validation" in line]
         if lines:
             found[word] = {"step": lines[-1].get("step"), **lines[-1]["validation"]}
     return found

@@ -27,8 +27,12 @@ def ran(tmp_path, seconds=60, together=2, **commands):
 
 
 def test_a_job_is_recorded_with_its_end_and_what_it_printed(tmp_path):
-    found = ran(tmp_path, good="echo words; echo '{\"bleu\": 3}'; ls {data} 2>/dev/null; true", bad="exit 7")
-    assert found["good"]["ended"] == "done" and found["good"]["printed"] == [{"bleu": 3}]
+    found = ran(
+        tmp_path,
+        good="echo words; printf '{\n \"bleu\": 3\n}\n7\n[1'; ls {data} 2>/dev/null; true",
+        bad="exit 7",
+    )
+    assert found["good"]["ended"] == "done" and found["good"]["printed"] == [{"bleu": 3}, 7]
     assert found["good"]["command"].endswith(f"ls {tmp_path / 'data'} 2>/dev/null; true")
     assert found["bad"]["ended"] == "failed (7)"
     assert {found["good"]["beside"], found["bad"]["beside"]} == {0, 1}

@@ -139,7 +139,7 @@ function create({ scene, source, store, palette, changed: redraw = () => {} }) {
     const labels = askers();
     words = labels.length
       ? createText({
-          title: patchy() ? "" : site.rows === "slots" ? "Slots (queries)" : "Words (queries)",
+          title: patchy() ? "" : site.rows === "slots" ? "Slots (queries)" : "Queries",
           kind: patchy() ? "askers" : site.rows,
           labels,
           palette,
