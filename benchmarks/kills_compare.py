@@ -160,7 +160,7 @@ def facts(out: Path) -> dict[str, Any]:
         outcome, job = Outcome.load(folder), Job.from_json((folder / "job.json").read_text())
         lines = metrics_file.read(folder / "metrics.jsonl")
         # The checksum of the metrics covers what a clock said.
-        unlike = {"folder": "", "seconds": 0, "versions": {}, "metrics": None}
+        unlike = {"folder": "", "seconds": 0, "steps_per_second": 0, "versions": {}, "metrics": None}
         shown = None if outcome is None else {**vars(outcome), **unlike}
         found[folder.name] = json.dumps(
             [shown, job.settings, [{k: v for k, v in line.items() if k not in CLOCK} for line in lines]]

@@ -49,7 +49,9 @@ def test_everything_is_plain_data(capsys, folder, arguments, kind):
 
 def test_a_model_without_logits_is_measured_by_the_likeness_of_its_output(capsys, folder):
     found = answered(capsys, "cause", folder / "bert", *TEXTS)
-    assert found["measured"] == "similarity" and found["clean"] == pytest.approx(1)
+    assert found["measured"] == "similarity to the output for this input" and found["clean"] == pytest.approx(
+        1
+    )
     code, _, err = called(capsys, "cause", folder / "bert", *TEXTS[:2], "--by", "lens", "--device", "cpu")
     assert code == 2 and "no logits" in err
 

@@ -134,7 +134,7 @@ def test_the_page_of_a_task_tells_how_to_train_predict_view_and_compare():
     assert facts["commands"] == [
         "regard train ask --out runs/ask",
         "regard evaluate runs/ask",
-        "regard predict runs/ask --example 2 --figure ask.svg",
+        "regard predict runs/ask --example 10 --figure ask.svg",
         "regard view runs/ask",
         "regard compare ask",
     ]

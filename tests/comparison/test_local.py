@@ -45,7 +45,9 @@ class Heard(list):
 
 def plain(outcome):
     """What must be equal, to the last bit, between two runs of the same settings."""
-    return repr(dataclasses.replace(outcome, folder="", seconds=0.0, versions={}, metrics=None))
+    return repr(
+        dataclasses.replace(outcome, folder="", seconds=0.0, steps_per_second=0.0, versions={}, metrics=None)
+    )
 
 
 def logged(folder):

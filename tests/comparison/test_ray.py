@@ -66,7 +66,8 @@ def job_of(folder, seed=0, model="toy-net", use=(STRANGERS,), **changes):
 def facts(outcome):
     """All that must be equal, bit for bit; how long it took and where it stands may differ."""
     found = dataclasses.asdict(outcome)
-    kept = {name: found[name] for name in found if name not in ("folder", "seconds", "command", "metrics")}
+    aside = ("folder", "seconds", "steps_per_second", "command", "metrics")
+    kept = {name: found[name] for name in found if name not in aside}
     return json.loads(json.dumps(kept), parse_constant=str)  # one NaN is as good as another
 
 

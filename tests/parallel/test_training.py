@@ -45,7 +45,11 @@ def same_as_one(ranks, tmp_path, sharing, accumulate, **changes):
         assert found["loss"] == pytest.approx(one["loss"], rel=2e-6)
         assert found["grad_norm"] == pytest.approx(one["grad_norm"], rel=2e-5)
         assert found["tokens"] == one["tokens"] and found["lr"] == one["lr"]
-        assert found.get("validation", {}) == pytest.approx(one.get("validation", {}), rel=2e-6)
+        # No process holds a whole text that it could complete.
+        expected = {
+            name: value for name, value in one.get("validation", {}).items() if "completion" not in name
+        }
+        assert found.get("validation", {}) == pytest.approx(expected, rel=2e-6)
 
 
 def test_two_processes_that_share_each_sequence_train_as_one(two, tmp_path):

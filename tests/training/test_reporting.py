@@ -79,7 +79,7 @@ def test_a_resumed_run_goes_on_under_its_entry_and_a_new_one_gets_its_own(tmp_pa
     run, found = tracked(out)  # there is one run
     assert found == pytest.approx({row["step"]: row["loss"] for row in logged(out)})
     assert run.info.status == "FINISHED"
-    entries = {path.name.rpartition("-")[2] for path in (out / "wandb").glob("offline-run-*")}
+    entries = {path.name.split("-")[3] for path in (out / "wandb").glob("offline-run-*")}
     assert entries == {(out / "wandb" / "entry.txt").read_text().strip()}
     train(settings(tmp_path / "other", report_to="wandb", steps=2), quiet=True)
     assert (tmp_path / "other" / "wandb" / "entry.txt").read_text().strip() not in entries

@@ -209,7 +209,7 @@ def test_the_answer_of_an_encoder_decoder_is_its_text_with_its_probability(folde
 
 
 def written_share(share):
-    return f"{100 * share:.1f} %" if share >= 0.0005 else f"{100 * share:.1e} %"
+    return f"{100 * share:.1f} %" if share >= 0.0005 else f"{100 * share:.2g} %"
 
 
 def test_a_generated_text_carries_the_product_of_its_steps(folders):

@@ -204,7 +204,8 @@ def _check_sizes(options: Mapping[str, Any]) -> None:
 def _refuse_of_attention(cls: type[Model], given: Mapping[str, Any], known: Container[str]) -> None:
     """Say where an option goes that the model does not have, but the mechanism inside it has."""
     name = str(given.get("attention") or cls.attention_default)
-    if not cls.takes_attention or name.partition("(")[0] not in MECHANISMS:
+    names = registry.split(name)
+    if not cls.takes_attention or len(names) != 1 or name.partition("(")[0] not in MECHANISMS:
         return
     plain, inside = parse(name)
     offered = registry.options_of(MECHANISMS[plain].layer, leading=0)

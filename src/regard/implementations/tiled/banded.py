@@ -2,13 +2,14 @@
 
 Such a mask shows each block of queries the same pairs, one block further on. So the blocks of keys that overlap are
 views of one tensor, the tile of the mask is computed once, and one call of the fused kernel takes many blocks. It
-keeps no promise about infinities and NaN; rows that are not moderate go through scored strips.
+keeps no promise about infinities and NaN: entries of the batch whose numbers are not moderate go through scored strips,
+each by itself, so that no entry depends on another; and each position must see itself, so that no key is hidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class _Alike:
 
 
 def suits(attention: TiledAttention, value: Tensor) -> bool:
-    """Whether the fused kernel may run this, which is checked last for the numbers themselves."""
+    """Whether the fused kernel may run this, but for the numbers themselves."""
     request, mask = attention.request, attention.request.mask
     return (
         mask is not None
@@ -51,13 +52,19 @@ def suits(attention: TiledAttention, value: Tensor) -> bool:
         and request.query.shape[3] == value.shape[3]
         and not attention.drops
         and 0 not in attention.sizes
-        and all_moderate(attention, value)
+        and attention.sizes[2] == attention.sizes[3]
+        and bool(mask.tile(attention.grid.part(rows=slice(0, 1), columns=slice(0, 1))).all())
     )
 
 
-def run(attention: TiledAttention, value: Tensor, output: Tensor) -> None:
-    """Write every row of the output (b,h,q,v)."""
+def run(attention: TiledAttention, value: Tensor, output: Tensor) -> list[int]:
+    """Write the output (b,h,q,v) of each entry of the batch whose numbers are moderate; return the others."""
     request, (batch, heads, _, _) = attention.request, attention.sizes
+    entries = list(range(batch))
+    if not all_moderate(attention, value):
+        entries = [
+            entry for entry in entries if all_moderate(one_entry(attention, entry), value[entry : entry + 1])
+        ]
     assert request.mask is not None
     rows = [_with_unit_stride(part.to(attention.dtype)) for part in (request.query, request.key, value)]
     grouped: dict[str, Any] = {"enable_gqa": True} if attention.shared > 1 else {}
@@ -68,7 +75,7 @@ def run(attention: TiledAttention, value: Tensor, output: Tensor) -> None:
             continue
         tile = _tile(attention, bands, tiles) if bands.partial else None
         together = max(1, _AT_ONCE // (heads * bands.height * output.shape[3]))
-        for entry in range(batch):
+        for entry in entries:
             for done in range(0, bands.count, together):
                 count = min(together, bands.count - done)
                 top, first = bands.top + done * bands.height, bands.first_key + done * bands.height
@@ -81,6 +88,14 @@ def run(attention: TiledAttention, value: Tensor, output: Tensor) -> None:
                 )
                 into = output[entry, :, top : top + count * bands.height]
                 into.unflatten(1, (count, bands.height)).copy_(found.transpose(0, 1))
+    return sorted(set(range(batch)) - set(entries))
+
+
+def one_entry(attention: TiledAttention, entry: int) -> TiledAttention:
+    """The same attention of one entry of the batch."""
+    request, alone = attention.request, slice(entry, entry + 1)
+    parts = {"query": request.query[alone], "key": request.key[alone], "value": request.value[alone]}
+    return TiledAttention(replace(request, **parts), drops=attention.drops)
 
 
 def _alike(bands: tuple[RowBand, ...]) -> Iterator[_Alike]:

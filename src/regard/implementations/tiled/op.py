@@ -29,17 +29,39 @@ def _forward(
     request = unpack(query, key, value, sink, tensors, spec, scale)
     attention = TiledAttention(request, drops=seed is not None)
     output = query.new_empty(*query.shape[:3], value.shape[3])
-    if not want_logsumexp and banded.suits(attention, value):
-        banded.run(attention, value, output)
-        return output, query.new_empty((0,), dtype=attention.dtype)
+    if want_logsumexp or not banded.suits(attention, value):
+        return output, _by_strips(attention, value, output, seed, dropout, want_logsumexp)
+    for entry in banded.run(attention, value, output):
+        part = slice(entry, entry + 1)
+        _by_strips(banded.one_entry(attention, entry), value[part], output[part])
+    return output, query.new_empty((0,), dtype=attention.dtype)
+
+
+def forward_by_strips(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
+    spec: str, scale: float, dropout: float, want_logsumexp: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What the operator computes, by strips in any case, whose products can be counted."""
+    request = unpack(query, key, value, sink, tensors, spec, scale)
+    output = query.new_empty(*query.shape[:3], value.shape[3])
+    attention = TiledAttention(request, drops=seed is not None)
+    return output, _by_strips(attention, value, output, seed, dropout, want_logsumexp)
+
+
+def _by_strips(
+    attention: TiledAttention, value: Tensor, output: Tensor, seed: Tensor | None = None, dropout: float = 0.0,
+    want_logsumexp: bool = False,
+) -> Tensor:  # fmt: skip
+    """Write the output (b,h,q,v); return the log-sum-exp of each row, if it is wanted."""
     attention.zero_empty_rows(output)
-    logsumexp = query.new_full(query.shape[:3] if want_logsumexp else (0,), -torch.inf, dtype=attention.dtype)
+    shape = output.shape[:3] if want_logsumexp else (0,)
+    logsumexp = output.new_full(shape, -torch.inf, dtype=attention.dtype)
     for strip in attention.scored_strips(value):
         weights = strip.weights(keep_scores=want_logsumexp)[..., : strip.scores.shape[-1]]
         output[strip.index] = strip.weighted_sum(strip.with_dropout(weights, seed, dropout)).to(output.dtype)
         if want_logsumexp:
             logsumexp[strip.index] = formula.log_sum_exp(strip.scores)
-    return output, logsumexp
+    return logsumexp
 
 
 def _backward(
