@@ -53,7 +53,7 @@ def test_word_dropout_of_zero_draws_no_random_numbers_and_numbers_have_no_words(
 
 @pytest.mark.parametrize("given", [-0.1, 1.0])
 def test_a_word_dropout_that_is_no_share_is_refused(given):
-    with pytest.raises(BadValue, match="word_dropout: expected a (fraction|probability) from 0"):
+    with pytest.raises(BadValue, match=r"word_dropout: expected a (fraction|probability) from 0"):
         models.build("decoder", LANGUAGE, word_dropout=given)
 
 

@@ -333,7 +333,7 @@ def test_few_queries_over_a_cache(name, queries):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"normalize": "sparsemax"}, "softmax"),
+        ({"normalize": "sparsemax", "sink": torch.zeros(1)}, "sink"),
         ({"score": scores.shaw(torch.zeros(3, 5))}, "no kernel for the shaw score"),
         ({"dropout": 1.0}, "nothing to compute"),
     ],
