@@ -94,8 +94,8 @@ def run(attention: TiledAttention, value: Tensor, output: Tensor) -> list[int]:
 def one_entry(attention: TiledAttention, entry: int) -> TiledAttention:
     """The same attention of one entry of the batch."""
     request, alone = attention.request, slice(entry, entry + 1)
-    parts = {"query": request.query[alone], "key": request.key[alone], "value": request.value[alone]}
-    return TiledAttention(replace(request, **parts), drops=attention.drops)
+    part = replace(request, query=request.query[alone], key=request.key[alone], value=request.value[alone])
+    return TiledAttention(part, drops=attention.drops)
 
 
 def _alike(bands: tuple[RowBand, ...]) -> Iterator[_Alike]:
