@@ -26,9 +26,7 @@ def _forward(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    request = unpack(query, key, value, sink, tensors, spec, scale)
-    attention = TiledAttention(request, drops=seed is not None)
-    output = query.new_empty(*query.shape[:3], value.shape[3])
+    attention, output = _begun(query, key, value, sink, seed, tensors, spec, scale)
     if want_logsumexp or not banded.suits(attention, value):
         return output, _by_strips(attention, value, output, seed, dropout, want_logsumexp)
     for entry in banded.run(attention, value, output):
@@ -42,10 +40,17 @@ def forward_by_strips(
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """What the operator computes, by strips in any case, whose products can be counted."""
-    request = unpack(query, key, value, sink, tensors, spec, scale)
-    output = query.new_empty(*query.shape[:3], value.shape[3])
-    attention = TiledAttention(request, drops=seed is not None)
+    attention, output = _begun(query, key, value, sink, seed, tensors, spec, scale)
     return output, _by_strips(attention, value, output, seed, dropout, want_logsumexp)
+
+
+def _begun(
+    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
+    spec: str, scale: float,
+) -> tuple[TiledAttention, Tensor]:  # fmt: skip
+    """The attention that the operator's arguments say, and an output (b,h,q,v) to write to."""
+    attention = TiledAttention(unpack(query, key, value, sink, tensors, spec, scale), drops=seed is not None)
+    return attention, query.new_empty(*query.shape[:3], value.shape[3])
 
 
 def _by_strips(
