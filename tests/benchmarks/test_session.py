@@ -38,6 +38,12 @@ def test_a_job_is_recorded_with_its_end_and_what_it_printed(tmp_path):
     assert {found["good"]["beside"], found["bad"]["beside"]} == {0, 1}
 
 
+def test_jobs_at_once_share_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(session.os, "cpu_count", lambda: 17)
+    assert ran(tmp_path, together=5, one="echo $OMP_NUM_THREADS")["one"]["printed"] == [3]
+    assert ran(tmp_path, together=19, one="echo $OMP_NUM_THREADS")["one"]["printed"] == [1]
+
+
 def test_a_job_that_runs_too_long_is_ended_with_what_it_started(tmp_path):
     marker = tmp_path / "late"
     found = ran(tmp_path, seconds=2, slow=f"(sleep 5; touch {marker}) & sleep 600")

@@ -13,7 +13,7 @@ NAMES = ("sigmoid", "sparsemax", "entmax15", "hard")
 THRESHOLDS = {"sparsemax": 1, "entmax15": 2}
 SMALL = Sizes(b=3, h=2, g=1, q=19, k=35, d=5, v=7)
 MANY = Sizes(b=3, h=2, g=2, q=37, k=19, d=13, v=11)
-LARGE = Sizes(b=2, h=4, g=2, q=131, k=257, d=40, v=37)
+LARGE = Sizes(b=3, h=4, g=2, q=131, k=257, d=40, v=37)
 CASES = {
     "no mask": Case(sizes=SMALL),
     "causal, more queries than keys": Case(mask="causal", sizes=MANY),
