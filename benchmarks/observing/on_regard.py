@@ -69,7 +69,10 @@ def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
             }
         theirs = _outputs(model, given, "sdpa")
         if _apart(theirs, found) <= CLOSE:
-            reason = "only eager attention drops the causality of a layer without a mask, and adds a boolean mask as 0 and 1"
+            reason = (
+                "only eager attention drops the causality of a layer without a mask, "
+                "and adds a boolean mask as 0 and 1"
+            )
             return record | {
                 "status": "as sdpa",
                 "reason": f"differs by {record['difference']:.0e}; {reason}",
