@@ -2,7 +2,8 @@
 
 Walks the registry of the installed transformers, builds each architecture with random weights, and compares regard
 with the model's own eager attention: outputs, batches padded on either side, and for models that write, the tokens of
-greedy search, beam search and a static cache. The table goes to a page, all details to a JSON file.
+greedy search, beam search and a static cache. All details go to the file of `--out`; `--record FILE` takes such a file
+into benchmarks/recorded/huggingface.json and writes the page beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from benchmarks.observing.records import Records, merged, recorded, save, versio
 from benchmarks.observing.worker import library
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "benchmarks" / "recorded" / "huggingface.md"
+RECORD = ROOT / "benchmarks" / "recorded" / "huggingface.json"
+PAGE = RECORD.with_suffix(".md")
+DETAILS = (
+    "trace",
+    "reasons",
+    "rules",
+    "inputs",
+    "seconds_in_all",
+)  # what a record of --out has beside the page's
 EXPLAINED = """A model is built small, with random weights and windows of 6, in float32. *Difference* is the largest
 difference of any output from that on eager attention, relative to the largest number of that output (at most 1e-5
 counts as equal); then the same on a batch padded on the right and on the left, real positions only (*as sdpa*: the
@@ -44,16 +53,21 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="huggingface_everything", description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="names of architectures, joined by commas")
-    parser.add_argument("--again", help="only what has one of these statuses in the file of --out, by commas")
-    parser.add_argument("--left", action="store_true", help="only what the file of --out does not have yet")
+    parser.add_argument("--again", help="only what has one of these statuses by now, joined by commas")
+    parser.add_argument("--left", action="store_true", help="only what was never walked")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=60.0, help="processor time for each architecture")
+    parser.add_argument(
+        "--total", type=float, default=float("inf"), help="seconds, after which the walk ends"
+    )
     parser.add_argument("--gigabytes", type=float, default=3.0, help="memory for each process")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "huggingface_everything.json")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--record", type=Path, help="walk nothing: take this file of --out into the record")
     given = parser.parse_args(arguments)
-    known = {one["name"]: one["status"] for one in recorded(given.out)}
     registry = library("transformers").names()
+    if given.record is not None:
+        return _record(given.record, registry)
+    known = {one["name"]: one["status"] for one in [*recorded(RECORD), *recorded(given.out)]}
     names = registry
     if given.only:
         names = [name for name in given.only.split(",") if name in names]
@@ -70,13 +84,27 @@ def main(arguments: list[str] | None = None) -> int:
         print(text.rstrip(), file=sys.stderr, flush=True)
 
     if names:
-        examine_all("transformers", names, "regard", given.jobs, given.seconds, given.gigabytes, told)
-    records = recorded(given.out)
-    print(headline(records))
-    if given.write:
-        PAGE.write_text(
-            page(records, [name for name in registry if name not in {one["name"] for one in records}])
+        examine_all(
+            "transformers", names, "regard", given.jobs, given.seconds, given.gigabytes, told, given.total
         )
+    print(f"{headline(recorded(given.out))}; {len(names) - len(found)} names of this walk are left")
+    return 0
+
+
+def _record(path: Path, registry: Sequence[str]) -> int:
+    """Take the records of a file into the record, and write the page from it."""
+    if not path.exists():
+        print(f"--record: no file {path}; give the file that a walk wrote to --out", file=sys.stderr)
+        return 2
+    new = [
+        {key: value for key, value in one.items() if key not in DETAILS}
+        | ({"reason": one_line(one["reason"])} if "reason" in one else {})
+        for one in recorded(path)
+    ]
+    records = merged(RECORD, new)
+    save(RECORD, records)
+    PAGE.write_text(page(records, sorted(set(registry) - {one["name"] for one in records})))
+    print(headline(records))
     return 0
 
 
@@ -96,7 +124,7 @@ def page(records: Records, left: Sequence[str] = ()) -> str:
     lines = [
         "# Every architecture of transformers on regard",
         "",
-        f"Written by `python -m benchmarks.huggingface_everything --write`{versions(records)}. {headline(records)}.",
+        f"Written by `python -m benchmarks.huggingface_everything --record`{versions(records)}. {headline(records)}.",
         "",
         EXPLAINED,
         "",
@@ -109,9 +137,9 @@ def page(records: Records, left: Sequence[str] = ()) -> str:
         rest = [one for one in records if one["status"] == status and (status != "equal")]
         if rest:
             lines += ["", f"## {title} ({len(rest)})", ""]
-            lines += [f"- {one['name']}: {_one_line(one.get('reason', ''))}" for one in rest]
+            lines += [f"- {one['name']}: {one_line(one.get('reason', ''))}" for one in rest]
     if left:
-        lines += ["", f"## Not examined in this walk ({len(left)})", "", ", ".join(left)]
+        lines += ["", f"## Not walked yet ({len(left)})", "", ", ".join(left)]
     return "\n".join(lines) + "\n"
 
 
@@ -125,10 +153,11 @@ def _row(record: dict[str, Any]) -> str:
 
 
 def _tokens(found: str) -> str:
-    return "–" if found.startswith("eager") else _one_line(found)
+    return "–" if found.startswith("eager") else one_line(found)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A reason as the page prints it: one short line without markup."""
     return " ".join(text.split())[:160].replace("|", "/").replace("<", "‹").replace(">", "›")
 
 

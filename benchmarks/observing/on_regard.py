@@ -70,7 +70,8 @@ def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
         theirs = _outputs(model, given, "sdpa")
         if _apart(theirs, found) <= CLOSE:
             reason = (
-                "a causal layer that gets no mask is causal on sdpa and on regard, not on eager attention"
+                "only eager attention drops the causality of a layer without a mask, "
+                "and adds a boolean mask as 0 and 1"
             )
             return record | {
                 "status": "as sdpa",

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.observing.records import installed
+
 ROOT = Path(__file__).resolve().parents[2]
-GRACE = 10.0  # times the processor time a worker allows itself: after so long it is taken to hang
-START = 600.0
+GRACE = 5.0  # times the processor time a worker allows itself: after so long it is taken to hang
+START = 300.0
 
 
 def command(library: str, attend: str, seconds: float, gigabytes: float) -> list[str]:
@@ -30,11 +34,11 @@ def command(library: str, attend: str, seconds: float, gigabytes: float) -> list
 
 
 class Worker:
-    """One process."""
+    """One process. It is never waited for beyond `until`, a time of `time.monotonic`."""
 
-    def __init__(self, library: str, attend: str, seconds: float, gigabytes: float) -> None:
+    def __init__(self, library: str, attend: str, seconds: float, gigabytes: float, until: float) -> None:
         words = command(library, attend, seconds, gigabytes)
-        self.seconds = seconds
+        self.seconds, self.until = seconds, until
         self.process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
@@ -42,10 +46,12 @@ class Worker:
             stderr=subprocess.DEVNULL,
             text=True,
             cwd=ROOT,
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},  # beside other work
         )
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         if not self._next(START):
+            self.stop()
             raise RuntimeError(
                 f"the worker for {library} did not start: run {' '.join(words[1:])} to see why"
             )
@@ -58,7 +64,7 @@ class Worker:
 
     def _next(self, seconds: float) -> str:
         try:
-            return self.lines.get(timeout=seconds)
+            return self.lines.get(timeout=max(0.0, min(seconds, self.until - time.monotonic())))
         except queue.Empty:
             return ""
 
@@ -86,34 +92,46 @@ class Worker:
 
 def examine_all(
     library: str, names: Sequence[str], attend: str, jobs: int, seconds: float, gigabytes: float,
-    told: Callable[[dict[str, Any]], None],
+    told: Callable[[dict[str, Any]], None], total: float = float("inf"),
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """The records of architectures, in the order of their names. `told` is called with each record."""
+    """The records of architectures, in the order of their names. `told` is called with each record.
+
+    After `total` seconds all workers are stopped, and what they had not finished has no record.
+    """
     waiting: queue.Queue[str] = queue.Queue()
     for name in names:
         waiting.put(name)
     records: dict[str, dict[str, Any]] = {}
     lock = threading.Lock()
+    until = time.monotonic() + total
+    failures: list[RuntimeError] = []
 
     def work() -> None:
         worker: Worker | None = None
-        while True:
+        while time.monotonic() < until:
             try:
                 name = waiting.get_nowait()
             except queue.Empty:
                 break
-            worker = worker or Worker(library, attend, seconds, gigabytes)
+            try:
+                worker = worker or Worker(library, attend, seconds, gigabytes, until)
+            except RuntimeError as error:
+                if time.monotonic() < until:
+                    failures.append(error)
+                break
             record = worker.examine(name)
             if record is None:
                 code = worker.stop()
                 worker = None
+                if time.monotonic() >= until:
+                    break
                 why = (
                     "took too long and could not be interrupted"
                     if code is None
                     else f"the process died ({code})"
                 )
                 record = {"name": name, "attend": attend, "status": "could not be built", "reason": why}
-            record["library"] = library
+            record |= {"library": library, "with": installed(library)}
             with lock:
                 records[name] = record
                 told(record)
@@ -125,4 +143,6 @@ def examine_all(
         thread.start()
     for thread in threads:
         thread.join()
-    return [records[name] for name in names]
+    if failures:
+        raise failures[0]
+    return [records[name] for name in names if name in records]

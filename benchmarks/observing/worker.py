@@ -14,6 +14,8 @@ import sys
 import time
 import traceback
 import warnings
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,7 @@ from benchmarks.observing.building import NoModel, NotBuilt, TimeIsUp
 
 def library(name: str) -> Any:
     """The module that names and builds the architectures of a library."""
-    from tests.observation.peers import stand_in_for_torchvision
-
-    with stand_in_for_torchvision():
-        import timm  # noqa: F401  transformers builds some of its models from it
+    _import_timm()
     if name == "timm":
         from benchmarks.observing import timm_models
 
@@ -43,6 +42,19 @@ def library(name: str) -> Any:
     from benchmarks.observing import huggingface
 
     return huggingface
+
+
+def _import_timm() -> None:
+    """Import timm, if it is installed: transformers builds some of its models from it."""
+    if find_spec("timm") is None:
+        return
+    if find_spec("torchvision") is None:
+        from tests.observation.peers import stand_in_for_torchvision
+
+        with stand_in_for_torchvision():
+            import_module("timm")
+    else:
+        import_module("timm")
 
 
 def examine(source: Any, name: str, attend: str | None, seconds: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import sys
 import textwrap
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -176,6 +177,38 @@ def test_a_worker_that_dies_is_started_again(monkeypatch, tmp_path):
     records = pool.examine_all("some", ["one", "bad", "two"], "default", 1, 60.0, 1.0, told.append)
     assert [one["status"] for one in records] == ["full", "could not be built", "full"]
     assert "died" in records[1]["reason"] and len(told) == 3
+
+
+def test_one_that_hangs_is_killed_and_the_walk_ends_in_time(monkeypatch, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import json, sys, time
+            print(json.dumps({"ready": True}), flush=True)
+            for line in sys.stdin:
+                time.sleep({"hangs": 600, "slow": 600}.get(line.strip(), 0))
+                print(json.dumps({"name": line.strip(), "attend": "default", "status": "full"}), flush=True)
+            """
+        )
+    )
+    monkeypatch.setattr(pool, "command", lambda *given: [sys.executable, str(script)])
+    names = ["one", "hangs", "two"]
+    records = pool.examine_all("torch", names, "default", 1, 0.6, 1.0, lambda record: None)
+    assert [one["status"] for one in records] == ["full", "could not be built", "full"]
+    assert "took too long" in records[1]["reason"] and records[0]["with"].startswith("torch 2.")
+    begun = time.monotonic()
+    records = pool.examine_all(
+        "torch", ["one", "slow", "two"], "default", 1, 60.0, 1.0, lambda record: None, total=5.0
+    )
+    assert [one["name"] for one in records] == ["one"]  # the others are left for the next walk
+    assert 4.9 < time.monotonic() - begun < 30.0
+
+
+def test_a_worker_that_does_not_start_says_how_to_see_why(monkeypatch, tmp_path):
+    monkeypatch.setattr(pool, "command", lambda *given: [sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(RuntimeError, match="did not start"):
+        pool.examine_all("torch", ["one", "two"], "default", 2, 60.0, 1.0, lambda record: None)
 
 
 def _record(name, status, **more):

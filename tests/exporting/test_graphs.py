@@ -17,10 +17,6 @@ from tests.nn.contracts.layers import PLAIN
 
 LENGTHS = [(3, 19), (1, 1), (2, 2), (1, 67)]  # batch, length; the first is traced
 USUAL = ("additive", "local-p", "linear", "ntm", "dynamic-memory")  # the last two are scans
-# Their scan reads sizes of tensors in its body, which torch's ONNX exporter cannot write (torch 2.13).
-NOT_IN_ONNX = {"ntm", "dynamic-memory"}
-# Models whose loop over positions is such a scan, whatever attention they use.
-MODELS_NOT_IN_ONNX = {"ntm", "dynamic-transformer"}
 SMALL = {"language": "language(context=24)", "copy": "copy(max_length=3)"}
 
 by_case = pytest.mark.parametrize(
@@ -73,17 +69,18 @@ def onnx_of_a_layer(case):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", [case for case in PLAIN if case.name not in NOT_IN_ONNX], ids=str)
+@pytest.mark.parametrize("case", PLAIN, ids=str)
 def test_onnxruntime_answers_as_every_mechanism_does(case):
     pytest.importorskip("onnxscript")
     onnx_of_a_layer(case)
 
 
 @pytest.mark.slow
-def test_onnxruntime_answers_as_attention_in_a_window_does():
-    """A quick sample of the test above."""
+@pytest.mark.parametrize("name", ["local", "dynamic-memory"])
+def test_onnxruntime_answers_as_attention_in_a_window_and_a_loop_do(name):
+    """A quick sample of the test above. Parameters require gradients, as those of a loaded model do."""
     pytest.importorskip("onnxscript")
-    (case,) = [case for case in PLAIN if case.name == "local" and not case.options]
+    (case,) = [case for case in PLAIN if case.name == name and not case.options]
     onnx_of_a_layer(case)
 
 
@@ -119,9 +116,7 @@ PAIRS = [
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("task", "name"), [pair for pair in PAIRS if pair[1] not in MODELS_NOT_IN_ONNX], ids=lambda one: str(one)
-)
+@pytest.mark.parametrize(("task", "name"), PAIRS, ids=lambda one: str(one))
 def test_onnxruntime_answers_as_every_model_does(task, name):
     """On the first task that a model serves, for batches of several sizes and lengths."""
     pytest.importorskip("onnxscript")

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from benchmarks.observing.records import recorded, save
 from benchmarks.observing.worker import examine, library
 
 from benchmarks import huggingface_everything
@@ -42,3 +43,42 @@ def test_the_page_names_what_was_not_compared():
     assert "1 of 1 architectures" in page
     assert "| a | A | 2 | 1.0e-07 | 2.0e-07 | – | 5.0e-01 | equal |" in page
     assert "- b: no ‹b/c›" in page
+
+
+def test_a_walk_takes_what_is_left_and_is_taken_into_the_record(monkeypatch, tmp_path):
+    def one(name, status, **more):
+        return {"library": "transformers", "name": name, "attend": "regard", "status": status, **more}
+
+    walked = []
+
+    def examine_all(library, names, attend, jobs, seconds, gigabytes, told, total):
+        walked.append(list(names))
+        for name in names[:2]:  # the time was over before the third
+            told(one(name, "failed", reason="a\n b", trace="long", **{"with": "torch 2.11.0"}))
+
+    known, out = tmp_path / "record.json", tmp_path / "walk.json"
+    monkeypatch.setattr(huggingface_everything, "RECORD", known)
+    monkeypatch.setattr(huggingface_everything, "PAGE", tmp_path / "record.md")
+    monkeypatch.setattr(huggingface_everything, "examine_all", examine_all)
+    save(known, [one("bert", "equal"), one("gpt2", "failed", reason="old", **{"with": "torch 2.13.0"})])
+    common = ["--only", "bert,gpt2,t5,llama,opt,no-such-name", "--out", str(out)]
+    assert huggingface_everything.main([*common, "--left", "--total", "7"]) == 0
+    assert huggingface_everything.main([*common, "--left"]) == 0
+    assert huggingface_everything.main([*common, "--again", "failed"]) == 0
+    assert walked == [["t5", "llama", "opt"], ["opt"], ["gpt2", "t5", "llama", "opt"]]
+    assert huggingface_everything.main(["--record", str(out)]) == 0
+    records = {one["name"]: one for one in json.loads(known.read_text())}
+    assert sorted(records) == ["bert", "gpt2", "llama", "opt", "t5"]
+    assert records["gpt2"]["reason"] == "a b" and "trace" not in records["gpt2"]  # the newer walk
+    page = (tmp_path / "record.md").read_text()
+    assert "torch 2.11.0 (4 names)" in page and "- t5: a b" in page and "## Not walked yet (" in page
+    assert huggingface_everything.main(["--record", str(tmp_path / "missing.json")]) == 2
+
+
+def test_the_page_is_that_of_the_record():
+    records = recorded(huggingface_everything.RECORD)
+    page = huggingface_everything.PAGE.read_text()
+    left = (
+        page.split("## Not walked yet")[1].splitlines()[-1].split(", ") if "## Not walked yet" in page else []
+    )
+    assert page == huggingface_everything.page(records, left)

@@ -22,7 +22,8 @@ OPSET = 20
 def to_onnx(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
     """The graph as an ONNX model (`onnx.ModelProto`) of standard operators."""
     try:
-        with _quiet():
+        # With gradients torch would split the body of a scan into a forward and a backward part, which hand on sizes.
+        with torch.no_grad(), _quiet():
             found = torch.onnx.export(
                 program, input_names=list(inputs), output_names=list(outputs), dynamo=True, verbose=False,
                 opset_version=OPSET,
