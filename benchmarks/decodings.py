@@ -47,7 +47,7 @@ def validation_scores(run: str, beam: int, device: str, limit: int | None = None
         for found in model.generate(batch, **options):
             for penalty in PENALTIES:
                 # A score is the log-probability over the length; this makes it one over length to another power.
-                best = max(found, key=lambda one: one.score * len(one.tokens) ** (1.0 - penalty))  # noqa: B023
+                best = max(found, key=lambda one: one.score * len(one.tokens) ** (1.0 - penalty))
                 written[penalty].append(task.decode(best.tokens))
     bleu = Bleu(task.bleu_tokenize)
     return {penalty: bleu.score(bleu.counts(texts, references)) for penalty, texts in written.items()}

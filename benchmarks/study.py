@@ -20,13 +20,13 @@ from pathlib import Path
 from studying import conclusion, text
 from studying.evidence import (
     DATA,
+    YARDSTICKS,
     Entry,
     Margin,
     Question,
     Unreadable,
     read_comparison,
     read_yardsticks,
-    YARDSTICKS,
     write_yardsticks,
 )  # fmt: skip
 from studying.verdict import RACING, STRUCK, Verdict, draw, judge
@@ -365,8 +365,8 @@ def _crowded(verdict: Verdict) -> list[str]:
     if verdict.comparison.costs:
         return []
     return [
-        "**Speed**: steps were not timed one contestant at a time here; steps/s are those of runs side by side, so only "
-        "large factors count."
+        "**Speed**: steps were not timed one contestant at a time here; steps/s are those of runs side by side, so "
+        "only large factors count."
     ]
 
 
@@ -479,7 +479,9 @@ def run(questions: list[Question], data: str, workers: int | None = None) -> int
             command += ["--workers", str(workers)]  # the later one counts
         print(f"== {question.name}: {question.asks}", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / YARDSTICKS).exists():  # first, so that a comparison that is stopped can be judged, too
+        if not (
+            folder / YARDSTICKS
+        ).exists():  # first, so that a comparison that is stopped can be judged, too
             write_yardsticks(folder, question.settings(data))
         codes.append(subprocess.run([sys.executable, "-m", *command], check=False).returncode)
     return max(codes, default=0)

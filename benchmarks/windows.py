@@ -36,7 +36,10 @@ def main() -> None:
     longest = task.context
     for protocol in given.protocols.split(","):
         length, _, overlap = protocol.partition(":")
-        task.context, task.overlap = whole_number("context", int(length), 2), share("overlap", float(overlap or 0))
+        task.context, task.overlap = (
+            whole_number("context", int(length), 2),
+            share("overlap", float(overlap or 0)),
+        )
         if task.context > longest:
             raise BadValue(f"--protocols: the model reads windows of at most {longest}, got {task.context}.")
         found = evaluate(task, loaded.model, given.split, batch_size=64, limit=given.limit)

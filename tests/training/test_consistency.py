@@ -129,7 +129,9 @@ def test_texts_are_compared_token_by_token_without_their_padding(answer):
             right = batch.targets[row, place]
             losses += [-p[row, place, right], -q[row, place, right]]
             one, other = p[row, place], q[row, place]
-            divergences.append((one.exp() * (one - other)).sum() / 2 + (other.exp() * (other - one)).sum() / 2)
+            divergences.append(
+                (one.exp() * (one - other)).sum() / 2 + (other.exp() * (other - one)).sum() / 2
+            )
     assert len(divergences) == 23  # and not 35: padding is left out
     loss = torch.stack(losses).mean()
     (loss + 2.5 * torch.stack(divergences).mean()).backward()
@@ -138,10 +140,12 @@ def test_texts_are_compared_token_by_token_without_their_padding(answer):
 
 
 def test_the_divergence_of_two_tokens_by_hand():
-    """p = (3/4, 1/4) and q = (1/4, 3/4): KL(p ‖ q) = ¾ ln 3 − ¼ ln 3 = ½ ln 3, and the same back; padding has p = q = ½."""
+    """p = (¾, ¼) and q = (¼, ¾): KL(p ‖ q) = ¾ ln 3 − ¼ ln 3 = ½ ln 3, and the same back; padding is out."""
     targets, keep = torch.zeros(2, 2, dtype=torch.long), torch.tensor([[True, False]] * 2)
     batch = Batch.of(torch.zeros(2, 1), None, targets, keep)
-    odds = torch.tensor([[[3.0, 1.0], [1.0, 9.0]], [[1.0, 3.0], [9.0, 1.0]]]) / torch.tensor([[[4.0], [10.0]]])
+    odds = torch.tensor([[[3.0, 1.0], [1.0, 9.0]], [[1.0, 3.0], [9.0, 1.0]]]) / torch.tensor(
+        [[[4.0], [10.0]]]
+    )
     answer = Writes(2, 3, 0, 1)
     step = Step(
         hardware.prepare(Config(task="toy", device="cpu")).accelerator, nn.Linear(1, 1), None, lambda *_: None,

@@ -54,8 +54,7 @@ class Translate(ParallelTask):
         min_count: how often a word or character must occur to be known
         max_length: longest side in pieces; longer training pairs are left out, longer others are cut
         bpe_dropout: in training, the share of merges of byte pairs that are left out at random (Provilkov et al. 2020)
-        pad_to_multiple_of: both sides are padded to a multiple of this; with 8 the shapes of batches repeat, so that a GPU
-            can replay whole steps
+        pad_to_multiple_of: both sides are padded to a multiple of this; 8 makes shapes repeat, so a GPU replays steps
         bleu_examples: for how many validation sentences the model is made to write
         bleu_tokenize: how sacrebleu splits words
         length_penalty: with --beam, log-probabilities are divided by lengths to this power; above 1 prefers long texts
@@ -294,7 +293,9 @@ class Translate(ParallelTask):
 
     def _cut(self, examples: Sequence[Pair], generator: torch.Generator) -> list[Pair]:
         """Cut both sides of all pairs anew; a side that gets too long stays as it is."""
-        texts = [words for example in examples for words in example.words or ()]  # sources and targets in turn
+        texts = [
+            words for example in examples for words in example.words or ()
+        ]  # sources and targets in turn
         counts = np.array([len(words) for words in texts])
         chosen = torch.randint(POOL, (int(counts.sum()),), generator=generator).numpy()
         cut: list[list[list[int]]] = []

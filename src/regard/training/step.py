@@ -190,8 +190,8 @@ class Step:
         found = None if self.log_probabilities is None else self.log_probabilities(outputs)
         if found is None:
             raise BadValue(
-                "optim.consistency: only answers that are one of several classes, or texts, can be compared between two "
-                "passes. Leave it out."
+                "optim.consistency: only answers that are one of several classes, or texts, can be compared between "
+                "two passes. Leave it out."
             )
         one, other = found.chunk(2)
         each = ((one.exp() - other.exp()) * (one - other)).sum(-1)

@@ -86,7 +86,9 @@ def test_a_batch_is_cut_as_its_texts_are_one_after_the_other(tmp_path):
         )
         kept = batch.inputs[row][batch.keep[row]] if batch.keep is not None else batch.inputs[row]
         assert kept.tolist() == (source if len(source) <= task.max_source else list(example.source))
-        found = batch.targets[row] if batch.target_keep is None else batch.targets[row][batch.target_keep[row]]
+        found = (
+            batch.targets[row] if batch.target_keep is None else batch.targets[row][batch.target_keep[row]]
+        )
         fits = len(target) < task.max_target
         assert found.tolist() == ([*target, END] if fits else list(example.target))
 

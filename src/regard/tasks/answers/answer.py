@@ -52,7 +52,9 @@ class Answer:
     terms: ClassVar[str] = "examples"  # what the loss is a mean over
     units: ClassVar[str] = "examples"  # what one example is called
     writes: ClassVar[bool] = False  # whether `model.generate` writes it token by token
-    classed: ClassVar[bool] = False  # whether the outputs are logits (b,…,classes) of one class for each target
+    classed: ClassVar[bool] = (
+        False  # whether the outputs are logits (b,…,classes) of one class for each target
+    )
 
     @property
     def outputs(self) -> int:

@@ -34,9 +34,13 @@ class PairDropout:
         self._ranks = {(left, right): rank for rank, (left, right) in enumerate(pairs)}
         self._numbers: dict[str, int] = {}  # of the words that were seen
         self._words: list[str] = []
-        self._pieces = np.zeros(0, dtype=np.int64)  # of all segmentations, one after the other, with spare room
+        self._pieces = np.zeros(
+            0, dtype=np.int64
+        )  # of all segmentations, one after the other, with spare room
         self._filled = 0
-        self._begins = np.zeros((0, POOL), dtype=np.int64)  # of each segmentation of each word; -1: not drawn yet
+        self._begins = np.zeros(
+            (0, POOL), dtype=np.int64
+        )  # of each segmentation of each word; -1: not drawn yet
         self._sizes = np.zeros((0, POOL), dtype=np.int64)
 
     def words(self, text: str) -> list[int]:
