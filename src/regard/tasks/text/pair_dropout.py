@@ -56,7 +56,8 @@ class PairDropout:
     def drawn(self, words: Sequence[int], generator: torch.Generator) -> list[int]:
         """The ids of a text, with a segmentation of each word that `generator` chooses."""
         chosen = torch.randint(POOL, (len(words),), generator=generator)
-        return self.pieces(np.asarray(words, dtype=np.int64), chosen.numpy())[0].tolist()
+        found: list[int] = self.pieces(np.asarray(words, dtype=np.int64), chosen.numpy())[0].tolist()
+        return found
 
     def pieces(self, words: NDArray[Any], chosen: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The ids of words, one after the other, each by the chosen one of its segmentations; how many each has."""
