@@ -81,6 +81,12 @@ class Question:
         """The same for a reader, as a shell takes it."""
         return shlex.join(self.command(data, f"{home}/{self.name}"))
 
+    def settings(self, data: str) -> dict[str, Any]:
+        """Task and data, as a run's settings name them."""
+        options = dict(zip(self.arguments, self.arguments[1:], strict=False))
+        files = [options["--data"].replace(DATA, data)] if "--data" in options else []
+        return {"task": self.arguments[0], "data": files}
+
     def contradicted(self, settings: dict[str, Any]) -> str:
         """Where a run's settings are not what the arguments say, in words; empty if they agree."""
         options = dict(zip(self.arguments, self.arguments[1:], strict=False))
@@ -126,7 +132,12 @@ class Unreadable(Exception):
 
 def read_comparison(folder: Path, command: str) -> Comparison:
     """The comparison in a folder; contestants in alphabetical order, as they were listed or found."""
-    outcomes = [found for path in sorted((folder / RUNS).glob("*")) if (found := Outcome.load(path))]
+    # The runs may have been made on another machine, and their folders brought here.
+    outcomes = [
+        dataclasses.replace(found, folder=str(path))
+        for path in sorted((folder / RUNS).glob("*"))
+        if (found := Outcome.load(path))
+    ]
     done = [outcome for outcome in outcomes if not outcome.error]
     if not done:
         raise Unreadable(f"{folder}: no run has finished there. Start it: python benchmarks/study.py run")

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import session
 from regard.models.model import MODELS
 from regard.models.model import options_of as options_of_model
+from regard.nn import positions
 from regard.registry import options_of, parse, split
 from regard.tasks.task import TASKS
 
@@ -104,6 +105,7 @@ def test_tasks_models_and_options_of_a_list_exist(path):
             for one in split(given.get("--models", given.get("--model", ""))):
                 name, options = parse(one)
                 assert set(options) <= set(options_of_model(MODELS[name])), (job.name, name)
+                assert options.get("positions", "none") in positions.names(), (job.name, name)
 
 
 @pytest.mark.slow

@@ -162,9 +162,9 @@ def test_each_contestant_and_seed_is_a_job_with_a_folder_of_its_own(tmp_path):
     grid = compose({"task": "toy", "steps": 3}, ["toy-net", "toy-net(dim=5)"])
     made = jobs(grid, [0, 11], tmp_path, chosen={"toy-net": {"optim.lr": 0.5}}, threads=3, use=("a.py",))
     assert [(job.contestant.model, job.seed) for job in made] == [
-        ("toy-net", 0), ("toy-net", 11), ("toy-net(dim=5)", 0), ("toy-net(dim=5)", 11)
+        ("toy-net", 0), ("toy-net(dim=5)", 0), ("toy-net", 11), ("toy-net(dim=5)", 11)
     ]  # fmt: skip
-    assert made[1].settings == {"task": "toy", "steps": 3, "optim.lr": 0.5, "model": "toy-net", "seed": 11}
+    assert made[2].settings == {"task": "toy", "steps": 3, "optim.lr": 0.5, "model": "toy-net", "seed": 11}
     assert made[3].settings == {"task": "toy", "steps": 3, "model": "toy-net(dim=5)", "seed": 11}
     assert made[0].folder == str(tmp_path / "runs" / "toy-net-seed-0")
     assert len({job.folder for job in made}) == 4

@@ -1,6 +1,7 @@
 """Consistency (R-Drop): the divergence of two passes against `kl_div`, accumulation, runs, and what is refused."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 import regard
 from regard.errors import BadValue
 from regard.tasks import Batch, OneOf
+from regard.tasks.answers import EachOf, NextToken, Writes
 from regard.tasks.batch import Stream
 from regard.training import Config, hardware
 from regard.training.loading import load
@@ -17,6 +19,7 @@ from regard.training.step import Step
 from tests.training import toy  # noqa: F401  registers the toy task
 
 EXAMPLES, CLASSES = 5, 3
+TEXT = Writes(CLASSES, 7, 0, 1)
 
 
 class Noisy(nn.Module):
@@ -46,11 +49,11 @@ def stepped(consistency, *batches, answer=None):
     """The gradient of a step, and its result."""
     model = Noisy()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    given = (answer or OneOf(CLASSES)).probabilities
+    given = (answer or OneOf(CLASSES)).log_probabilities
     accelerator = hardware.prepare(Config(task="toy", device="cpu")).accelerator
     step = Step(
         accelerator, model, optimizer, model.head.loss, accumulate=len(batches), consistency=consistency,
-        probabilities=given,
+        log_probabilities=given,
     )  # fmt: skip
     result = step(iter(batches))
     return model.table.grad, result
@@ -75,6 +78,85 @@ def test_the_gradient_is_that_of_the_mean_loss_and_the_mean_of_both_divergences(
 def test_accumulated_ragged_batches_equal_one_large_batch():
     apart, one = stepped(2.0, batch_of(0, 1), batch_of(2, 3, 4))
     whole, other = stepped(2.0, batch_of(0, 1, 2, 3, 4))
+    assert torch.allclose(apart, whole, atol=1e-6) and one.loss == pytest.approx(other.loss)
+
+
+class NoisyText(nn.Module):
+    """Logits of each example and position from a table, changed in a fixed way where they are read again."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.table = nn.Parameter(torch.randn(EXAMPLES, 7, CLASSES, dtype=torch.float64))
+        self.change = torch.randn(EXAMPLES, 7, CLASSES, dtype=torch.float64)
+        self.head = TEXT.head()
+
+    def forward(self, batch):
+        rows, again = batch.inputs[:, 0], torch.zeros(batch.size, 1, 1, dtype=torch.float64)
+        again[batch.size // 2 :] = 1
+        return self.head((self.table[rows] + again * self.change[rows])[:, : batch.targets.shape[1]], batch)
+
+
+def texts_of(*rows, lengths=(7, 2, 5, 3, 6)):
+    """Texts of different lengths, padded; target t of text r is (r + t) mod 3."""
+    longest = max(lengths[row] for row in rows)
+    targets = (torch.tensor(rows)[:, None] + torch.arange(longest)) % CLASSES
+    keep = torch.arange(longest) < torch.tensor([lengths[row] for row in rows])[:, None]
+    return dataclasses.replace(Batch.of(torch.tensor(rows)[:, None], None, targets, keep), index=rows)
+
+
+def step_of_texts(consistency, *batches, answer=None):
+    model = NoisyText()
+    accelerator = hardware.prepare(Config(task="toy", device="cpu")).accelerator
+    step = Step(
+        accelerator, model, torch.optim.SGD(model.parameters(), lr=0.0), model.head.loss, accumulate=len(batches),
+        consistency=consistency, log_probabilities=(answer or TEXT).log_probabilities,
+    )  # fmt: skip
+    result = step(iter(batches))
+    return model.table.grad, result
+
+
+@pytest.mark.parametrize("answer", [TEXT, NextToken(CLASSES), EachOf(CLASSES)])
+def test_texts_are_compared_token_by_token_without_their_padding(answer):
+    """Against two passes, target by target, in a loop."""
+    batch = texts_of(0, 1, 2, 3, 4)
+    found, result = step_of_texts(2.5, batch, answer=answer)
+    model = NoisyText()
+    p, q = (table.log_softmax(-1) for table in (model.table, model.table + model.change))
+    losses, divergences = [], []
+    for row in range(EXAMPLES):
+        for place in range(int(batch.target_keep[row].sum())):
+            right = batch.targets[row, place]
+            losses += [-p[row, place, right], -q[row, place, right]]
+            one, other = p[row, place], q[row, place]
+            divergences.append(
+                (one.exp() * (one - other)).sum() / 2 + (other.exp() * (other - one)).sum() / 2
+            )
+    assert len(divergences) == 23  # and not 35: padding is left out
+    loss = torch.stack(losses).mean()
+    (loss + 2.5 * torch.stack(divergences).mean()).backward()
+    assert torch.allclose(found, model.table.grad, atol=1e-6)
+    assert result.loss == pytest.approx(float(loss.detach()), rel=1e-5)
+
+
+def test_the_divergence_of_two_tokens_by_hand():
+    """p = (¾, ¼) and q = (¼, ¾): KL(p ‖ q) = ¾ ln 3 − ¼ ln 3 = ½ ln 3, and the same back; padding is out."""
+    targets, keep = torch.zeros(2, 2, dtype=torch.long), torch.tensor([[True, False]] * 2)
+    batch = Batch.of(torch.zeros(2, 1), None, targets, keep)
+    odds = torch.tensor([[[3.0, 1.0], [1.0, 9.0]], [[1.0, 3.0], [9.0, 1.0]]]) / torch.tensor(
+        [[[4.0], [10.0]]]
+    )
+    answer = Writes(2, 3, 0, 1)
+    step = Step(
+        hardware.prepare(Config(task="toy", device="cpu")).accelerator, nn.Linear(1, 1), None, lambda *_: None,
+        consistency=1.0, log_probabilities=answer.log_probabilities,
+    )  # fmt: skip
+    assert float(step._divergence(odds.log(), batch)) == pytest.approx(math.log(3))
+
+
+def test_accumulated_texts_equal_one_large_batch():
+    apart, one = step_of_texts(2.0, texts_of(0, 1), texts_of(2, 3, 4))
+    whole, other = step_of_texts(2.0, texts_of(0, 1, 2, 3, 4))
     assert torch.allclose(apart, whole, atol=1e-6) and one.loss == pytest.approx(other.loss)
 
 

@@ -187,11 +187,15 @@ def jobs(
     beam: int | None = None,
     use: tuple[str, ...] = (),
 ) -> list[Job]:
-    """One job for each contestant and seed, in OUT/runs/<contestant>-seed-<n>; `chosen`: tuned settings by label."""
+    """One job for each seed and contestant, in OUT/runs/<contestant>-seed-<n>; `chosen`: tuned settings by label.
+
+    The first seed of everyone comes before the second of anyone: a comparison that is stopped has all contestants.
+    """
     found = []
-    for contestant in grid.contestants:
-        own = {**grid.settings, **named(contestant, grid.models), **(chosen or {}).get(contestant.label, {})}
-        for seed in seeds:
+    for seed in seeds:
+        for contestant in grid.contestants:
+            tuned = (chosen or {}).get(contestant.label, {})
+            own = {**grid.settings, **named(contestant, grid.models), **tuned}
             folder = out.absolute() / RUNS / checked_name(f"{slug(contestant)}-seed-{seed}")
             found.append(
                 Job(contestant, seed, {**own, "seed": seed}, str(folder), threads=threads, beam=beam, use=use)

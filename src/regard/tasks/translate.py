@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 
 from regard.core.arguments import finite_number, share, whole_number
@@ -25,7 +27,7 @@ from regard.tasks.measures.metrics import Answered, Answering, Counts, Metric, S
 from regard.tasks.streams import Tokens
 from regard.tasks.task import Recipe, task
 from regard.tasks.text import vocabulary
-from regard.tasks.text.pair_dropout import PairDropout
+from regard.tasks.text.pair_dropout import POOL, PairDropout
 from regard.tasks.text.parallel import Pair, ParallelTask
 from regard.tasks.text.vocabulary import BytePairs, Vocabulary
 
@@ -52,6 +54,7 @@ class Translate(ParallelTask):
         min_count: how often a word or character must occur to be known
         max_length: longest side in pieces; longer training pairs are left out, longer others are cut
         bpe_dropout: in training, the share of merges of byte pairs that are left out at random (Provilkov et al. 2020)
+        pad_to_multiple_of: both sides are padded to a multiple of this; 8 makes shapes repeat, so a GPU replays steps
         bleu_examples: for how many validation sentences the model is made to write
         bleu_tokenize: how sacrebleu splits words
         length_penalty: with --beam, log-probabilities are divided by lengths to this power; above 1 prefers long texts
@@ -76,6 +79,7 @@ class Translate(ParallelTask):
         min_count: int = 1,
         max_length: int = 128,
         bpe_dropout: float = 0.0,
+        pad_to_multiple_of: int = 1,
         bleu_examples: int = 100,
         bleu_tokenize: str = "13a",
         length_penalty: float = 1.0,
@@ -95,6 +99,7 @@ class Translate(ParallelTask):
         self.bpe_dropout = share("bpe_dropout", bpe_dropout)
         if self.bpe_dropout and self.level != "bpe":
             raise BadValue(f"bpe_dropout: only level=bpe has merges to leave out, got level={self.level}.")
+        self.multiple = whole_number("pad_to_multiple_of", pad_to_multiple_of, 1)
         self.seed = whole_number("seed", seed)
         self.min_count = whole_number("min_count", min_count, 1)
         self.limit = whole_number("max_length", max_length, 2)
@@ -282,17 +287,32 @@ class Translate(ParallelTask):
 
     def collate(self, examples: Sequence[Pair], generator: torch.Generator) -> Batch:
         """Both sides padded at their ends; with `bpe_dropout`, training pairs are cut into other pieces each time."""
-        return super().collate([self._cut(example, generator) for example in examples], generator)
+        if examples and all(example.words is not None for example in examples):
+            examples = self._cut(examples, generator)
+        return super().collate(examples, generator)
 
-    def _cut(self, example: Pair, generator: torch.Generator) -> Pair:
-        """Cut both sides anew; a side that gets too long stays as it is."""
-        if example.words is None or example.target is None:
-            return example
-        pairs = zip(self._dropouts, example.words, strict=True)
-        source, target = (side.drawn(words, generator) for side, words in pairs)
-        source = source if len(source) <= self.max_source else list(example.source)
-        target = target if len(target) < self.max_target else list(example.target[:-1])
-        return self.pair(source, target, example.reference)
+    def _cut(self, examples: Sequence[Pair], generator: torch.Generator) -> list[Pair]:
+        """Cut both sides of all pairs anew; a side that gets too long stays as it is."""
+        texts = [
+            words for example in examples for words in example.words or ()
+        ]  # sources and targets in turn
+        counts = np.array([len(words) for words in texts])
+        chosen = torch.randint(POOL, (int(counts.sum()),), generator=generator).numpy()
+        cut: list[list[list[int]]] = []
+        for number, side in enumerate(self._dropouts):
+            ours = np.repeat(np.arange(len(texts)) % 2 == number, counts)
+            words = np.fromiter(chain.from_iterable(texts[number::2]), dtype=np.int64)
+            ids, sizes = side.pieces(words, chosen[ours])
+            flat = ids.tolist()
+            ends = np.append(0, sizes.cumsum())[np.append(0, counts[number::2].cumsum())].tolist()
+            cut.append([flat[begin:end] for begin, end in pairwise(ends)])
+        found = []
+        for example, source, target in zip(examples, *cut, strict=True):
+            assert example.target is not None
+            source = source if len(source) <= self.max_source else list(example.source)
+            target = target if len(target) < self.max_target else list(example.target[:-1])
+            found.append(self.pair(source, target, example.reference))
+        return found
 
     def metrics(self) -> tuple[Metric, ...]:
         """Those of the tokens, and BLEU (0 to 100) of the whole corpus, as sacrebleu computes it."""

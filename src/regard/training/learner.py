@@ -89,7 +89,7 @@ class Learner:
             accelerator, model, prepared, self.model.loss, accumulate=config.accumulate or 1,
             clip=config.optim.clip or 0.0, smoothing=config.optim.smoothing or 0.0,
             example_losses=self.model.example_losses, consistency=config.optim.consistency,
-            probabilities=self.model.problem.answer.probabilities, context=self.context,
+            log_probabilities=self.model.problem.answer.log_probabilities, context=self.context,
         )  # fmt: skip
         if config.optim.average > 0:
             self.average = step.average = AveragedWeights(self.model, config.optim.average)

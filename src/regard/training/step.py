@@ -11,6 +11,8 @@ loss is the mean divergence of the two answers times `consistency`, which is hal
 
     consistency · ½ (KL(p ‖ q) + KL(q ‖ p))
 
+Both means are over the same targets: examples, or the tokens of texts without their padding.
+
 Paper: Liang et al. 2021 (R-Drop).
 """
 
@@ -29,6 +31,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from regard.errors import BadValue, RegardError
 from regard.nn import loss_terms
+from regard.tasks.answers.answer import counted
 from regard.tasks.batch import Batch
 from regard.training.distributed.sharding import full_tensor, local_shard, no_sync
 
@@ -70,12 +73,12 @@ class Step:
         smoothing: float = 0.0,
         example_losses: Callable[[Any, Batch, float], tuple[Tensor, Tensor]] | None = None,
         consistency: float = 0.0,
-        probabilities: Callable[[Any], Tensor | None] | None = None,
+        log_probabilities: Callable[[Any], Tensor | None] | None = None,
         context: SharedContext | None = None,
     ) -> None:
         self.accelerator, self.model, self.optimizer, self.loss = accelerator, model, optimizer, loss
         self.accumulate, self.smoothing, self.example_losses = accumulate, smoothing, example_losses
-        self.consistency, self.probabilities = consistency, probabilities
+        self.consistency, self.log_probabilities = consistency, log_probabilities
         self.context = context
         self.limit = clip or math.inf
         self.processes = accelerator.num_processes
@@ -179,20 +182,21 @@ class Step:
             losses, counts = self.example_losses(outputs, batch, self.smoothing)
             terms = [term(losses.detach(), counts.detach()) for term in offered]
         if self.consistency:
-            terms.append(self.consistency * self._divergence(outputs))
+            terms.append(self.consistency * self._divergence(outputs, batch))
         return *self.loss(outputs, batch, self.smoothing), torch.stack(terms).sum() if terms else None
 
-    def _divergence(self, outputs: Any) -> Tensor:
-        """KL(p ‖ q) + KL(q ‖ p), summed over examples, of the answers p of one pass and q of the other."""
-        found = None if self.probabilities is None else self.probabilities(outputs)
+    def _divergence(self, outputs: Any, batch: Batch) -> Tensor:
+        """KL(p ‖ q) + KL(q ‖ p), summed over what counts, of the answers p of one pass and q of the other."""
+        found = None if self.log_probabilities is None else self.log_probabilities(outputs)
         if found is None:
             raise BadValue(
-                "optim.consistency: only answers that are one of several classes can be compared between two passes. "
-                "Leave it out."
+                "optim.consistency: only answers that are one of several classes, or texts, can be compared between "
+                "two passes. Leave it out."
             )
         one, other = found.chunk(2)
-        logs = found.clamp(min=torch.finfo(found.dtype).tiny).log().chunk(2)
-        return ((one - other) * (logs[0] - logs[1])).sum()
+        each = ((one.exp() - other.exp()) * (one - other)).sum(-1)
+        keep = batch.target_keep
+        return counted(each, None if keep is None else keep[: len(each)])[0]
 
     def _observe(self, mean: Tensor) -> None:
         """Tell modules that offer loss terms the mean loss of the step."""

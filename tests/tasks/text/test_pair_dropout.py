@@ -13,7 +13,7 @@ from regard import tasks
 from regard.errors import BadValue
 from regard.tasks.text import vocabulary
 from regard.tasks.text.pair_dropout import POOL, PairDropout
-from regard.tasks.text.vocabulary import SPECIAL
+from regard.tasks.text.vocabulary import END, SPECIAL
 from regard.training import train
 from tests.training.toy import assert_same
 
@@ -56,7 +56,7 @@ def test_every_segmentation_is_the_same_text_and_the_pool_holds_several(known):
     words = dropout.words(TEXT[1])
     drawn = [dropout.drawn(words, random_draws) for _ in range(30)]
     assert {known.decode(ids) for ids in drawn} == {TEXT[1]}
-    assert len({tuple(ids) for ids in drawn}) > 20 and len(dropout._pool(words[1])) == POOL
+    assert len({tuple(ids) for ids in drawn}) > 20 and len(dropout.pool(words[1])) == POOL
 
 
 def test_a_pool_does_not_depend_on_the_order_in_which_words_are_seen(known):
@@ -68,9 +68,54 @@ def test_a_pool_does_not_depend_on_the_order_in_which_words_are_seen(known):
     draws = [each.drawn(each.words(TEXT[2]), torch.Generator().manual_seed(7)) for each in (one, other)]
     assert draws[0] == draws[1]
     elsewhere = PairDropout(known, 0.4, seed=3)
-    assert [elsewhere._pool(n) for n in elsewhere.words(TEXT[2])] != [
-        one._pool(n) for n in one.words(TEXT[2])
-    ]
+    assert [elsewhere.pool(n) for n in elsewhere.words(TEXT[2])] != [one.pool(n) for n in one.words(TEXT[2])]
+
+
+def test_a_batch_is_cut_as_its_texts_are_one_after_the_other(tmp_path):
+    """Looked up at once, sources and targets in turn, with the draws that single texts would get."""
+    for side, lines in (("en", TEXT[::3]), ("de", TEXT[1::3])):
+        (tmp_path / f"all.{side}").write_text("".join(f"{line} {n}\n" for n, line in enumerate(lines)))
+    files = [str(tmp_path / "all.en"), str(tmp_path / "all.de")]
+    task = tasks.build("translate", data=files, vocabulary_size=330, bpe_dropout=0.3)
+    examples = task.examples("train")
+    batch = task.batch(examples, range(5), torch.Generator().manual_seed(11))
+    draws = torch.Generator().manual_seed(11)
+    for row, example in enumerate(examples[:5]):
+        source, target = (
+            side.drawn(words, draws) for side, words in zip(task._dropouts, example.words, strict=True)
+        )
+        kept = batch.inputs[row][batch.keep[row]] if batch.keep is not None else batch.inputs[row]
+        assert kept.tolist() == (source if len(source) <= task.max_source else list(example.source))
+        found = (
+            batch.targets[row] if batch.target_keep is None else batch.targets[row][batch.target_keep[row]]
+        )
+        fits = len(target) < task.max_target
+        assert found.tolist() == ([*target, END] if fits else list(example.target))
+
+
+def test_padding_to_a_multiple_repeats_shapes_and_changes_nothing_else(tmp_path):
+    for side, lines in (("en", TEXT[::3]), ("de", TEXT[2::3])):
+        (tmp_path / f"all.{side}").write_text("".join(f"{line} {n}\n" for n, line in enumerate(lines)))
+    options = {"data": [str(tmp_path / "all.en"), str(tmp_path / "all.de")], "vocabulary_size": 330}
+    plain = tasks.build("translate", **options)
+    task = tasks.build("translate", **options, pad_to_multiple_of=3)
+    task.max_source, task.max_target = 100, 100
+    for rows in (range(3), range(2)):
+        (one, other) = (of.batch(of.examples("train"), rows, torch.Generator()) for of in (plain, task))
+        assert other.inputs.shape[1] % 3 == 0 and other.targets.shape[1] % 3 == 0
+        assert other.keep is not None and other.target_keep is not None
+        for found, wanted, keep in (
+            (other.inputs, one.inputs, other.keep), (other.targets, one.targets, other.target_keep)
+        ):  # fmt: skip
+            width = wanted.shape[1]
+            assert torch.equal(found[:, :width], wanted) and not found[:, width:].any()
+            assert not keep[:, width:].any()
+    task.max_source = max(len(example.source) for example in task.examples("train")) + 1
+    if task.max_source % 3:  # never longer than a model has positions
+        limited = task.batch(task.examples("train"), range(3), torch.Generator())
+        assert limited.inputs.shape[1] <= task.max_source
+    with pytest.raises(BadValue, match="pad_to_multiple_of: expected"):
+        tasks.build("translate", **options, pad_to_multiple_of=0)
 
 
 @pytest.mark.parametrize("joint", [True, False])

@@ -52,6 +52,9 @@ class Answer:
     terms: ClassVar[str] = "examples"  # what the loss is a mean over
     units: ClassVar[str] = "examples"  # what one example is called
     writes: ClassVar[bool] = False  # whether `model.generate` writes it token by token
+    classed: ClassVar[bool] = (
+        False  # whether the outputs are logits (b,…,classes) of one class for each target
+    )
 
     @property
     def outputs(self) -> int:
@@ -65,6 +68,10 @@ class Answer:
     def probabilities(self, outputs: Any) -> Tensor | None:
         """The probability of each class for each example, (b,classes), where the answer is one of several classes."""
         return None
+
+    def log_probabilities(self, outputs: Any) -> Tensor | None:
+        """Log-probabilities (b,…,classes) of the classes of each target; None where targets are not of classes."""
+        return outputs.float().log_softmax(-1) if self.classed and isinstance(outputs, Tensor) else None
 
     def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> Head:
         """The module that answers from rows of width `dim`. None: the rows are `outputs` wide and are the answer.

@@ -23,6 +23,7 @@ class OneOf(Answer):
     classes: int
     offset: bool = field(default=False, kw_only=True)
     needs: ClassVar[str] = "pooled"
+    classed: ClassVar[bool] = True
     words: ClassVar[str] = "the class of an example"
 
     @property
@@ -65,6 +66,7 @@ class EachOf(Answer):
 
     classes: int
     needs: ClassVar[str] = "rows"
+    classed: ClassVar[bool] = True
     words: ClassVar[str] = "a class for each position"
     terms: ClassVar[str] = "positions"
 

@@ -22,6 +22,7 @@ class NextToken(Answer):
     end: int | None = None  # the token that finishes a text, where there is one
     needs: ClassVar[str] = "past"
     writes: ClassVar[bool] = True
+    classed: ClassVar[bool] = True
     words: ClassVar[str] = "the next token at every position"
     terms: ClassVar[str] = "tokens"
 
@@ -52,6 +53,7 @@ class Writes(Decoded):
     guide: float = 0.0  # weight of a loss that draws attention to the links in a batch's `GUIDE`
     needs: ClassVar[str] = "decoder"
     writes: ClassVar[bool] = True
+    classed: ClassVar[bool] = True
     words: ClassVar[str] = "another sequence, given the whole one"
     terms: ClassVar[str] = "tokens"
     units: ClassVar[str] = "sentences"

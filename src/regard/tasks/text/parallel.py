@@ -71,6 +71,7 @@ class ParallelTask(Task):
     max_source: int
     max_target: int  # the end included
     length_penalty: float = 1.0  # of beam search
+    multiple: int = 1  # batches are padded to a multiple of this
 
     def streams(self) -> dict[str, Tokens]:
         """The source."""
@@ -126,12 +127,13 @@ class ParallelTask(Task):
 
     def collate(self, examples: Sequence[Pair], generator: torch.Generator) -> Batch:
         """Both sides padded at their ends; without targets when an example has none."""
-        inputs, keep = padded([example.source for example in examples], PADDING)
+        sources = [example.source for example in examples]
+        inputs, keep = padded(sources, PADDING, self.multiple, self.max_source)
         given = [example.target for example in examples if example.target is not None]
         targets: Tensor | None = None
         target_keep: Tensor | None = None
         if given and len(given) == len(examples):
-            targets, target_keep = padded(given, PADDING)
+            targets, target_keep = padded(given, PADDING, self.multiple, self.max_target)
         references = tuple(example.reference for example in examples)
         return Batch.of(inputs, keep, targets, target_keep, references=references)
 
