@@ -210,7 +210,9 @@ def test_collate_and_batch_are_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(("loss", "power"), [("squared", 2), ("absolute", 1)])
-@pytest.mark.parametrize("name", ["forecaster(dim=8, layers=1, linear=true)", "seq2seq(dim=8)", "lstm-attention"])
+@pytest.mark.parametrize(
+    "name", ["forecaster(dim=8, layers=1, linear=true)", "seq2seq(dim=8)", "lstm-attention"]
+)
 def test_training_minimises_squared_or_absolute_errors_of_known_values(loss, power, name, tmp_path):
     task = series(tmp_path, table(missing=((CONTEXT + 3, 1),)), loss=loss)
     model = random_model(task, name)
