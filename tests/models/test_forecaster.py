@@ -90,6 +90,19 @@ def test_the_linear_forecast_is_the_last_value_plus_weighted_changes():
             assert torch.allclose(found[b, :, c], expected)
 
 
+def test_layers_begin_with_nothing_to_add_to_a_linear_forecast():
+    model, yardstick, x = small(linear=True), small("linear-forecaster"), 40 + 7 * window()
+    torch.nn.init.normal_(yardstick.map.weight), torch.nn.init.normal_(yardstick.map.bias)
+    model.map.load_state_dict(yardstick.map.state_dict())
+    assert torch.allclose(model(Batch.of(x)), yardstick(Batch.of(x)))
+    torch.nn.init.normal_(model.values.weight)
+    found = model(Batch.of(x)) - yardstick(Batch.of(x))
+    plain = small()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    expected = plain(Batch.of(x)) - x.mean(1, keepdim=True)
+    assert found.abs().max() > 0.1 and torch.allclose(found, expected)
+
+
 @pytest.mark.parametrize("attention", ["causal(positions=rotary)", "local(window=3)", "linear", "additive"])
 def test_another_attention_can_be_put_in(attention):
     found = small(attention=attention, positions="sinusoidal")(Batch.of(window()))

@@ -156,6 +156,20 @@ def test_models_of_one_stream_read_all_words_in_a_row(tmp_path):
     assert task.length(task.examples("test")[2]) == 8
 
 
+def test_training_batches_have_one_width_and_always_a_mask(tmp_path):
+    """A GPU repeats a recorded step for batches of equal tensors: names, shapes and masks."""
+    task = built(tmp_path, noise=0)
+    told = [one for one in task.examples("train") if len(one.story) == 3]
+    batches = [task.collate([one], seeded()) for one in (told[0], told[0]._replace(question=("where",)))]
+    shapes = [{name: tensor.shape for name, tensor in batch.tensors().items()} for batch in batches]
+    assert shapes[0] == shapes[1]
+    for batch, words in zip(batches, (told[0].question, ("where",)), strict=True):
+        assert batch.streams["question"].keep.tolist() == [[n < len(words) for n in range(task.width)]]
+        assert batch.streams["story"].keep.sum() == 3
+    plain = task.collate([told[0]._replace(training=False)], seeded())
+    assert plain.streams["story"].keep is None and plain.streams["question"].keep is None
+
+
 def test_noise_puts_empty_sentences_between_those_of_training_stories_alone(tmp_path):
     long = "".join(f"{n} Mary saw thing{n}.\n" for n in range(1, 21)) + "21 What?\tnothing\t1\n"
     task = built(tmp_path, ONE + long, noise=0.25)

@@ -209,6 +209,21 @@ def test_collate_and_batch_are_the_same(tmp_path):
         assert (one.target_keep is None) == (two.target_keep is None)
 
 
+@pytest.mark.parametrize(("loss", "power"), [("squared", 2), ("absolute", 1)])
+@pytest.mark.parametrize(
+    "name", ["forecaster(dim=8, layers=1, linear=true)", "seq2seq(dim=8)", "lstm-attention"]
+)
+def test_training_minimises_squared_or_absolute_errors_of_known_values(loss, power, name, tmp_path):
+    task = series(tmp_path, table(missing=((CONTEXT + 3, 1),)), loss=loss)
+    model = random_model(task, name)
+    batch = task.batch(task.examples("train"), [0, 2, 11], seeded())
+    outputs = model(batch)
+    total, count = model.loss(outputs, batch)
+    errors = (outputs - batch.targets).abs()[batch.target_keep].detach().numpy()
+    assert float(count) == errors.size < batch.targets.numel()
+    assert total.item() == pytest.approx(float((errors**power).sum()), rel=1e-5)
+
+
 def test_a_restored_task_needs_no_data_and_forecasts_another_file(tmp_path):
     task = series(tmp_path)
     state = json.loads(json.dumps(task.state()))
@@ -263,6 +278,7 @@ def test_columns_are_chosen_by_name_and_a_constant_one_is_no_trouble(tmp_path):
         ({"horizon": 50}, r"part for validation has 43 rows.*needs 50"),
         ({"split": "12/4/4 months"}, "times of this series are numbers"),
         ({"gaps": "leave"}, "gaps: expected fill or join"),
+        ({"loss": "cubed"}, "loss: there is no 'cubed'.*Known: absolute, squared"),
         ({"context": 1}, "context: expected a whole number of at least 2"),
     ],
 )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
+from regard.models.linear_forecaster import LinearMap
 from regard.models.model import Model, model
 from regard.models.stack import Stack
 from regard.nn import positions as encodings
@@ -30,6 +31,10 @@ class Forecaster(Model):
     Columns share all weights and do not see each other. A window is brought to mean 0 and variance 1 before it is read,
     and the forecast is brought back.
 
+    With `linear`, a linear map of the window gives the forecast, and the layers add what it misses: nothing before
+    training, since what maps the rows to values begins at zero. `--init-from` a run of `linear-forecaster` then begins
+    at that yardstick.
+
     Paper: Nie et al. 2023 (PatchTST); here with causal attention, so that a patch sees only what came before it.
     Instance normalisation: Kim et al. 2022.
 
@@ -37,6 +42,7 @@ class Forecaster(Model):
         patch: values of a patch
         stride: steps from one patch to the next
         normalize: whether a window is brought to mean 0 and variance 1
+        linear: whether the layers correct the forecast of a linear map
         head_dropout: share of the rows' numbers dropped before they are mapped to the forecast
     """
 
@@ -61,6 +67,7 @@ class Forecaster(Model):
         norm: str = "pre",
         hidden: int | None = None,
         normalize: bool = True,
+        linear: bool = False,
     ) -> None:
         super().__init__(problem)
         assert isinstance(problem.answer, Forecast)
@@ -82,6 +89,11 @@ class Forecaster(Model):
             dropout=dropout, attention_dropout=attention_dropout, hidden=hidden,
         )  # fmt: skip
         self.values = nn.Linear(self.count * dim, problem.answer.horizon)
+        self.map: nn.Module | None = None
+        if linear:
+            self.map = LinearMap(context, problem.answer.horizon)
+            nn.init.zeros_(self.values.weight)
+            nn.init.zeros_(self.values.bias)
         self.head_dropout = nn.Dropout(share("head_dropout", head_dropout))
         self.head = problem.answer.head()
 
@@ -103,7 +115,8 @@ class Forecaster(Model):
         rows = self.stack(self.dropout(self.positions(rows)))
         found = self.values(self.head_dropout(rows.flatten(1)))  # (b·c,horizon)
         found = found.unflatten(0, columns.shape[:2]).transpose(1, 2)
-        return self.head(found * spread + center, batch)
+        around = center if self.map is None else self.map(batch.inputs)
+        return self.head(found * spread + around, batch)
 
     def patches(self, columns: Tensor) -> Tensor:
         """Overlapping pieces of each column: (b,c,n) → (b,c,patches,patch)."""

@@ -5,13 +5,32 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard.models.model import Model, model
 from regard.tasks.answers import Forecast
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Vectors
+
+
+class LinearMap(nn.Linear):
+    """(b,context,columns) → (b,horizon,columns): the last value plus a weighted sum of the changes since it.
+
+    The first forecast is the last value, repeated.
+    """
+
+    def reset_parameters(self) -> None:
+        """Begin with weights of zero."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, window: Tensor) -> Tensor:
+        """In at least float32 where it is added to the last value, which may be far larger than the changes."""
+        wide = window.to(torch.promote_types(window.dtype, torch.float32))
+        last = wide[:, -1:]
+        changes = (wide - last).to(self.weight.dtype)
+        return super().forward(changes.transpose(1, 2)).transpose(1, 2) + last
 
 
 @model("linear-forecaster", gives=("future",), reads=(Vectors,))
@@ -29,13 +48,8 @@ class LinearForecaster(Model):
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         assert isinstance(problem.answer, Forecast) and problem.inputs.length is not None
-        self.map = nn.Linear(problem.inputs.length, problem.answer.horizon)
-        nn.init.zeros_(self.map.weight)  # the first forecast is the last value, repeated
-        nn.init.zeros_(self.map.bias)
+        self.map = LinearMap(problem.inputs.length, problem.answer.horizon)
         self.head = problem.answer.head()
 
     def forward(self, batch: Batch) -> Any:
-        wide = torch.promote_types(batch.inputs.dtype, torch.float32)
-        last = batch.inputs[:, -1:].to(wide)
-        changes = (batch.inputs.to(wide) - last).to(self.map.weight.dtype)
-        return self.head(self.map(changes.transpose(1, 2)).transpose(1, 2) + last, batch)
+        return self.head(self.map(batch.inputs), batch)

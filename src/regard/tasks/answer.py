@@ -255,7 +255,11 @@ class StoryQuestions(Task):
         asked = [self._ids(example.question) for example in examples]
         if STORY in self.problem.streams:
             training = any(example.training for example in examples)
-            streams = {STORY: self._padded(told, training), QUESTION: Stream(*padded(asked, PADDING))}
+            ids, keep = padded(asked, PADDING)
+            if training:  # of one shape, too
+                ids = torch.nn.functional.pad(ids, (0, self.width - ids.shape[1]), value=PADDING)
+                keep = ids != PADDING
+            streams = {STORY: self._padded(told, training), QUESTION: Stream(ids, keep)}
         else:
             flat = [
                 [number for ids in [*rows, last] for number in ids]
@@ -281,7 +285,7 @@ class StoryQuestions(Task):
         ]
         ids = torch.tensor(rows, dtype=torch.long).view(len(told), length, self.width)
         real = torch.arange(length) < torch.tensor([len(sentences) for sentences in told])[:, None]
-        return Stream(ids, None if bool(real.all()) else real)
+        return Stream(ids, None if bool(real.all()) and not training else real)
 
     def parse(self, given: Mapping[str, str]) -> ToldStory:
         """Sentences that end in a full stop, and last a question."""

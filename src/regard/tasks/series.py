@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = (".csv", ".tsv")
+LOSSES = ("squared", "absolute")
 
 
 @task("series")
@@ -51,6 +52,7 @@ class SeriesTask(Task):
             default: the first where a file holds 20 months, else the second
         columns: names of the columns to read, joined by commas; default: all
         dates: how times are written, as "%d.%m.%Y %H:%M"; default: ISO 8601 (2016-07-01 00:00:00), or numbers
+        loss: what training minimises: squared errors, or absolute ones, which rare large errors sway less
         gaps: fill (rows missing in time are put in, without values) or join (rows are neighbours whatever their times)
         encoding: how the file is encoded
         seed: which readings are generated where there is no file
@@ -79,6 +81,7 @@ class SeriesTask(Task):
         columns: str | None = None,
         dates: str | None = None,
         gaps: str = "fill",
+        loss: str = "squared",
         encoding: str = "utf-8",
         seed: int = 0,
         whole: bool = False,
@@ -89,6 +92,9 @@ class SeriesTask(Task):
         self.horizon = whole_number("horizon", sizes[1] if horizon is None else horizon, 1)
         self.split, self.dates, self.gaps = split, dates, checked_gaps(gaps)
         self.columns = columns
+        if loss not in LOSSES:
+            raise unknown_name("loss", loss, LOSSES)
+        self.absolute = loss == "absolute"
         self.encoding, self.seed, self.whole = checked_encoding(encoding), whole_number("seed", seed), whole
         self.names: tuple[str, ...] = ()
         self.center = self.spread = np.zeros(0)
@@ -169,7 +175,7 @@ class SeriesTask(Task):
 
     def answers(self) -> list[Forecast]:
         """The next values; from what a model gives: those, a row for each coming step, or one row for all."""
-        sizes = (self.horizon, len(self._known()))
+        sizes = (self.horizon, len(self._known()), self.absolute)
         return [Forecast(*sizes), ForecastSteps(*sizes), PooledForecast(*sizes)]
 
     def metrics(self) -> tuple[Metric, ...]:

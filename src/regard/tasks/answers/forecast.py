@@ -18,6 +18,7 @@ class Forecast(Answer):
 
     horizon: int
     columns: int
+    absolute: bool = False  # whether training minimises absolute errors instead of squared ones
     needs: ClassVar[str] = "future"
     words: ClassVar[str] = "the next values of each column"  # of all forms: their numbers compare
     terms: ClassVar[str] = "values"
@@ -69,12 +70,12 @@ class ForecastSteps(Forecast, Decoded):
 class ForecastHead(Head):
     """The changes since the last value of each column, from one row for all steps or from one for each.
 
-    The loss is the squared error.
+    The loss is the squared error, or the absolute one.
     """
 
     def __init__(self, answer: Forecast, dim: int | None) -> None:
         super().__init__(answer.outputs, dim)
-        self.shape = (answer.horizon, answer.columns)
+        self.shape, self.absolute = (answer.horizon, answer.columns), answer.absolute
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
         """(b,horizon,columns), from those, from one row (b,dim) or from rows (b,horizon,dim)."""
@@ -84,10 +85,10 @@ class ForecastHead(Head):
         return changes + batch.inputs[:, -1:].to(changes.dtype)
 
     def each_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
-        """The squared error of each value."""
+        """The squared or absolute error of each value."""
         assert batch.targets is not None
-        found: Tensor = (outputs.float() - batch.targets.float()).square()
-        return found
+        errors: Tensor = outputs.float() - batch.targets.float()
+        return errors.abs() if self.absolute else errors.square()
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The values, step by step."""
