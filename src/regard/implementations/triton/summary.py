@@ -26,8 +26,8 @@ SummaryTensors = tuple[
 ]  # entropy, received, top weights, top keys, log-sum-exp
 
 _MOST_TOP = 32
-_STRETCH = 128 if INTERPRETED else 8192  # queries of a launch along the columns, for whose flags there is memory
-_CHUNK = 64 if INTERPRETED else 2048  # queries of which a program collects the flagged ones at a time
+_STRETCH = 64 if INTERPRETED else 8192  # queries of a launch along the columns, for whose flags there is memory
+_CHUNK = 32 if INTERPRETED else 2048  # queries of which a program collects the flagged ones at a time
 NOTING = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}  # so that three programs fit side by side
 _SHARES = 2  # programs among which the queries of a launch are divided when keys are noted
 
