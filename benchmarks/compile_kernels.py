@@ -55,7 +55,7 @@ class Compilations:
     """What was compiled, each signature once."""
 
     def __init__(self, path: str | None) -> None:
-        self.file = None if path is None else Path(path).open("a")
+        self.path = None if path is None else Path(path)
         self.seen: set[Any] = set()
         self.failed = 0
         self.case = ""
@@ -81,7 +81,9 @@ class Compilations:
                 found = usage(compiled)
                 too_much = compiled.metadata.shared > MOST_SHARED
                 self.failed += too_much
-                self.write(kernel=kernel.__name__, **found, ok=not too_much, seconds=round(time.time() - begun, 1))
+                self.write(
+                    kernel=kernel.__name__, **found, ok=not too_much, seconds=round(time.time() - begun, 1)
+                )
             return compiled
 
         JITFunction.run = compile_only
@@ -89,9 +91,9 @@ class Compilations:
     def write(self, **found: Any) -> None:
         line = json.dumps({"case": self.case, **found})
         print(line[:600], flush=True)
-        if self.file is not None:
-            self.file.write(line + "\n")
-            self.file.flush()
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(line + "\n")
 
 
 def usage(compiled: Any) -> dict[str, Any]:
@@ -103,8 +105,8 @@ def usage(compiled: Any) -> dict[str, Any]:
         said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     words = dict(word.split(":", 1) for word in said.split() if ":" in word)
     return {
-        "registers": int(words.get("REG", 0)), "spilled": int(words.get("STACK", 0)), "shared": compiled.metadata.shared,
-        "warps": compiled.metadata.num_warps,
+        "registers": int(words.get("REG", 0)), "spilled": int(words.get("STACK", 0)),
+        "shared": compiled.metadata.shared, "warps": compiled.metadata.num_warps,
     }  # fmt: skip
 
 
@@ -117,7 +119,9 @@ def stand_in() -> None:
     torch.cuda.current_device = lambda: -1  # what a CPU tensor's get_device says
     launching.processors = blocks.processors = lambda device: 132
     refuse = implementation.refuse
-    implementation.refuse = lambda request: None if (why := refuse(request)) == "its kernels run on a GPU" else why
+    implementation.refuse = lambda request: (
+        None if (why := refuse(request)) == "its kernels run on a GPU" else why
+    )
     whole = blocks.launch
 
     def order_here(kernel: Any, grid: Any, *values: Any, **named: Any) -> None:
@@ -148,10 +152,10 @@ def attend(
     q, k, v, grad = rows(*shape, dtype=dtype)
     if groups:
         k, v = rows(shape[0], groups, *shape[2:], dtype=dtype)[:2]
-    learned = [one for value in asked.values() if hasattr(value, "tensors") for one in value.tensors if one.requires_grad]
-    inputs = [q, k, v, *learned, *[one for one in (asked.get("sink"),) if one is not None and one.requires_grad]]
+    given = [one for value in asked.values() for one in getattr(value, "tensors", (value,))]
+    learned = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
     output = regard.attend(q, k, v, impl="triton", **asked)
-    torch.autograd.grad(output, inputs, grad, allow_unused=True)
+    torch.autograd.grad(output, [q, k, v, *learned], grad, allow_unused=True)
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -198,7 +202,11 @@ def additive_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Call
     """Additive scores: one long sequence, many short ones."""
     from regard import scores
 
-    for name, shape in (("long", (1, 1, 4096, 128)), ("many", (64, 1, 256, 256)), ("narrow", (2, 4, 257, 32))):
+    for name, shape in (
+        ("long", (1, 1, 4096, 128)),
+        ("many", (64, 1, 256, 256)),
+        ("narrow", (2, 4, 257, 32)),
+    ):
         weight = torch.empty(shape[3], requires_grad=True)
         yield f"additive {name}", partial(attend, shape, torch.float32, score=scores.additive(weight))
     weight = torch.empty(64, requires_grad=True)
@@ -239,7 +247,9 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
 
 def main() -> None:
     """Compile."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", help="file to which results are appended")
     parser.add_argument("--only", default="", help="compile only cases whose name contains this")
     given = parser.parse_args()

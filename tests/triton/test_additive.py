@@ -270,8 +270,8 @@ def test_strided_inputs_are_fine():
 
 
 def test_scores_are_kept_where_they_are_smaller_than_the_inputs():
-    sizes = {"shape": (3, 2, 1, 16, 31, 47, 53)} if DEVICE == "cpu" else {"shape": (3, 2, 1, 64, 127, 211, 197)}
-    asked = request(mask=masks.causal(), **sizes)
+    shape = (3, 2, 1, 16, 31, 47, 53) if DEVICE == "cpu" else (3, 2, 1, 64, 127, 211, 197)
+    asked = request(mask=masks.causal(), shape=shape)
     prepared = prepare(asked.mask, asked.bias, asked.sizes, asked.query.device)
     work = KernelWork(
         asked.query, asked.key, asked.value, None, None, asked.score, prepared, asked.scale, 0.0
@@ -284,7 +284,9 @@ def test_scores_are_kept_where_they_are_smaller_than_the_inputs():
     anew = by_kernels(asked, grads, keep=False)
     before = kept.clone()
     for _ in range(2):  # a graph may be retained
-        found = additive_backward.run_backward(Backward(work, grads[0], output, logsumexp, grads[1]), kept=kept)
+        found = additive_backward.run_backward(
+            Backward(work, grads[0], output, logsumexp, grads[1]), kept=kept
+        )
         parts = (output, logsumexp, found.query, found.key, found.value, found.weight)
         assert all(map(torch.equal, parts, anew))
     assert torch.equal(kept.nan_to_num(), before.nan_to_num())

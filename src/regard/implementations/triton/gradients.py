@@ -19,7 +19,12 @@ Gradients = list[Tensor | None]
 
 
 def of_additive(
-    backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Gradients, kept: Tensor | None
+    backward: Backward,
+    bias: Bias | None,
+    first: int,
+    needed: list[bool],
+    found: Gradients,
+    kept: Tensor | None,
 ) -> None:
     """Additive scores, `kept` or not: their weight is the first tensor, those of the bias begin at `first`."""
     wants_bias = any(needed[4 + first :])

@@ -205,8 +205,4 @@ def _common(work: KernelWork, name: str, lists: BlockLists, shape: block_sizes.B
         **work.tables(lists), **work.ordered(lists, None), **work.numbers(), **work.form(), **cut(shape), "KIND": name,
         "Q_STRIDES": strides(work.query), "K_STRIDES": strides(work.key), "V_STRIDES": strides(work.value),
     }  # fmt: skip
-    return {
-        key: one
-        for key, one in found.items()
-        if key not in _NOT_TAKEN
-    }
+    return {key: one for key, one in found.items() if key not in _NOT_TAKEN}

@@ -99,9 +99,7 @@ def of_queries(
                 head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
                 BLOCK_K, BULK,
             )  # fmt: skip
-            value = rows_of(
-                V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK
-            )
+            value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
             from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
             slopes = _slopes(scores, largest[:, None], choice[:, None], KIND)
             hidden = scores == float("-inf")

@@ -137,7 +137,9 @@ class DirectFunction(torch.autograd.Function):
                 found = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
             else:
                 work = kernel_work(query, key, value, sink, seed, *ctx.rest)
-                found = gradients_of(work, ctx.values[2], grad, grad_logsumexp, output, logsumexp, needed, kept)
+                found = gradients_of(
+                    work, ctx.values[2], grad, grad_logsumexp, output, logsumexp, needed, kept
+                )
                 found = [
                     part.to(tensor.dtype) if part is not None and need else None
                     for tensor, part, need in zip(inputs, found, needed, strict=True)

@@ -26,7 +26,7 @@ SummaryTensors = tuple[
 ]  # entropy, received, top weights, top keys, log-sum-exp
 
 _MOST_TOP = 32
-_STRETCH = 64 if INTERPRETED else 8192  # queries of a launch along the columns, for whose flags there is memory
+_STRETCH = 64 if INTERPRETED else 8192  # queries of a launch along the columns, which flags have room for
 _CHUNK = 32 if INTERPRETED else 2048  # queries of which a program collects the flagged ones at a time
 NOTING = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}  # so that three programs fit side by side
 _SHARES = 2  # programs among which the queries of a launch are divided when keys are noted
@@ -144,7 +144,8 @@ def _run(
     bulk = copied_in_bulk(query)
     walked = described(query, thin.block_q) if bulk else query
     sizes = {"BLOCK_Q": thin.block_q, "BLOCK_K": thin.block_k, "STRETCH": stretch}
-    lists = (by_column.edges, by_column.index, by_column.counts, *tables, by_column.strides, *lengths, q_blocks)
+    listed = (by_column.edges, by_column.index, by_column.counts)
+    lists = (*listed, *tables, by_column.strides, *lengths, q_blocks)
     for first_step in range(0, q_blocks, stretch):
         launch(
             along_columns, (programs, batch * heads), key, walked, peak, share, bar, received, flags, *lists,
