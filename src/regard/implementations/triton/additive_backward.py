@@ -221,7 +221,8 @@ def _weights(
 @triton.jit(do_not_specialize=LENGTHS)
 def score_gradients(
     STRIP, SLOPES, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, TABLES, TABLE_STRIDES, NUMBERS, V_STRIDES,
-    GRAD_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, first_head, first_block, row_blocks, threshold, keep,
+    GRAD_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, first_head, first_block, row_blocks,
+    threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr, PRECISION: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip

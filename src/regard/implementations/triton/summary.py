@@ -29,7 +29,7 @@ _MOST_TOP = 32
 _STRETCH = 64 if INTERPRETED else 8192  # queries of a launch along the columns, which flags have room for
 _CHUNK = 32 if INTERPRETED else 2048  # queries of which a program collects the flagged ones at a time
 NOTING = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}  # so that three programs fit side by side
-_SHARES = 2  # programs among which the queries of a launch are divided when keys are noted
+SHARES = 2  # programs among which the queries of a launch are divided when keys are noted
 
 
 def runs(request: Request, top: int) -> bool:
@@ -140,7 +140,7 @@ def _run(
     stretch = min(_STRETCH // thin.block_q, triton.next_power_of_2(q_blocks))
     chunk = min(_CHUNK // thin.block_q, stretch)
     flags = count.new_empty(batch * heads * programs * stretch * thin.block_q, dtype=torch.int8)
-    lines = flags.new_empty(batch * heads * programs * _SHARES * chunk * thin.block_q, dtype=torch.int16)
+    lines = flags.new_empty(batch * heads * programs * SHARES * chunk * thin.block_q, dtype=torch.int16)
     bulk = copied_in_bulk(query)
     walked = described(query, thin.block_q) if bulk else query
     sizes = {"BLOCK_Q": thin.block_q, "BLOCK_K": thin.block_k, "STRETCH": stretch}
@@ -153,7 +153,7 @@ def _run(
         )  # fmt: skip
         if top:
             launch(
-                note_keys, (programs, batch * heads, _SHARES), query, key, peak, bar, count, candidates, flags, lines,
+                note_keys, (programs, batch * heads, SHARES), query, key, peak, bar, count, candidates, flags, lines,
                 *lists, first_step, scale, cap, CHUNK=chunk, PART=min(64, thin.block_q), **form, **room, **sizes,
                 **NOTING,
             )  # fmt: skip
