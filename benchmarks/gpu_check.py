@@ -3,8 +3,8 @@
 Four stages by default, each with its own limit of time (`--seconds`):
 
 - warm: other processes compile what the later stages need, and end before those time anything;
-- check: outputs and gradients against float64, for masks × widths × dtypes × lengths; then streams, threads, CUDA
-  graphs, memory that is used again, changed masks, odd layouts, determinism, torch.compile, decoding;
+- check: streams, threads, CUDA graphs, memory that is used again, changed masks, odd layouts, determinism,
+  torch.compile, decoding; then outputs and gradients against float64, for masks × widths × dtypes × lengths; summaries;
 - host: microseconds that the host needs to issue one call;
 - peers: window, global tokens, documents, ALiBi and prefix beside FlexAttention, forward and training.
 
@@ -44,6 +44,8 @@ from benchmarks.gpu_checking.normalizers import compile_once, normalizers
 from benchmarks.gpu_checking.normalizers import configurations as normalized
 from benchmarks.gpu_checking.regret import regret
 from benchmarks.gpu_checking.report import Report
+from benchmarks.gpu_checking.summaries import CASES as SUMMARIES
+from benchmarks.gpu_checking.summaries import summarized
 from benchmarks.gpu_checking.timing import host, peer_cases, peers, regarded_and_flex
 
 SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60, "normalizers": 150, "regret": 300}
@@ -63,6 +65,8 @@ def check(report: Report) -> None:
         report.try_case(
             "check", f"{name} n{n} d{d} {str(dtype)[6:]}", partial(compare_with_float64, name, d, dtype, n)
         )
+    for case in SUMMARIES:
+        report.try_case("check", "summary of {} d{} n{}".format(*case), partial(summarized, *case))
 
 
 def compare_with_float64(name: str, d: int, dtype: torch.dtype, n: int) -> dict[str, Any]:
@@ -75,10 +79,15 @@ def compare_with_float64(name: str, d: int, dtype: torch.dtype, n: int) -> dict[
 
 def compile_part(part: int, parts: int, stages: str) -> None:
     """What a warming process does: run its share of the cases once."""
-    jobs: list[Callable[[], Any]] = [partial(regarded_and_flex, *case) for case in peer_cases()]
-    jobs += [partial(run_once, *case) for case in configurations() if case[3] != 4096]
+    jobs: list[Callable[[], Any]] = []
+    if "peers" in stages:
+        jobs += [partial(regarded_and_flex, *case) for case in peer_cases()]
+    if "check" in stages:
+        jobs += [partial(summarized, *case) for case in SUMMARIES]
+        jobs += [partial(run_once, *case) for case in configurations() if case[3] != 4096]
+        jobs += ALL
     if "normalizers" in stages:
-        jobs = [*[partial(compile_once, *case) for case in normalized()], *jobs]
+        jobs += [partial(compile_once, *case) for case in normalized()]
     for job in jobs[part::parts]:
         try:
             job()

@@ -68,6 +68,46 @@ def in_a_graph() -> dict[str, Any]:
     return {"ok": all(found.values()), "by_mask": found}
 
 
+def additive_in_a_graph() -> dict[str, Any]:
+    """Additive scores of several strips, and of one whose scores are kept, captured with their backward pass."""
+    found = {}
+    for name, shape in (("several strips", (1, 1, 4096, 64)), ("kept scores", (16, 1, 256, 256))):
+        given, other = rows(*shape, dtype=torch.float32), rows(*shape, dtype=torch.float32, seed=11)
+        asked = {"score": scores.additive(torch.linspace(-1, 1, shape[3], device=DEVICE))}
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                trained(*given, **asked)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = trained(*given, **asked)
+        expected = trained(*other, **asked)
+        with torch.no_grad():
+            for mine, theirs in zip(given, other, strict=True):
+                mine.copy_(theirs)
+        graph.replay()
+        found[name] = same(kept, expected)
+    return {"ok": all(found.values()), "by_case": found}
+
+
+def with_kept_scores() -> dict[str, Any]:
+    """Additive scores that are smaller than the inputs: against the reference, twice through one graph."""
+    q, k, v, grad = rows(3, 2, 127, 211, dtype=torch.float32)
+    weight = torch.linspace(-1, 1, 211, device=DEVICE).requires_grad_()
+    output = regard.attend(q, k, v, score=scores.additive(weight), mask=masks.causal(), impl="triton")
+    first, second = (
+        torch.autograd.grad(output, (q, k, v, weight), grad, retain_graph=True) for _ in range(2)
+    )
+    exact = [part.detach().double().requires_grad_() for part in (q, k, v, weight)]
+    truth = regard.attend(*exact[:3], score=scores.additive(exact[3]), mask=masks.causal(), impl="reference")
+    wanted = [truth, *torch.autograd.grad(truth, exact, grad.double())]
+    pairs = zip([output.detach(), *first], wanted, strict=True)
+    errors = [float((a.double() - b.detach()).norm() / b.detach().norm()) for a, b in pairs]
+    return {"ok": max(errors) < 1e-4 and same(list(first), list(second)), "errors": errors}
+
+
 def in_used_memory() -> dict[str, Any]:
     """Tensors of other contents and shapes come to lie where others lay before."""
     worst, addresses, asked = 0.0, set(), options("window", 777, 4)
@@ -238,5 +278,6 @@ def on_other_devices() -> dict[str, Any]:
 
 ALL = (
     on_another_stream, in_threads, in_a_graph, in_used_memory, with_changing_masks, in_odd_layouts, deterministically,
-    compiled, with_hidden_nan, in_pieces, with_other_kernels, while_decoding, on_other_devices,
+    compiled, with_hidden_nan, in_pieces, additive_in_a_graph, with_kept_scores, with_other_kernels,
+    while_decoding, on_other_devices,
 )  # fmt: skip

@@ -15,9 +15,11 @@ from regard.benchmarks.gpu import (
     check,
     compare,
     decoding,
+    host,
     lengths,
     looking,
     machine,
+    normalizers,
     peers,
     training,
 )
@@ -178,6 +180,27 @@ def test_summaries_are_checked_against_the_weights_and_timed():
     found = looking.time(QUICK, TINY, torch.float32)
     assert found.best == looking.FORWARD and len(found.details["errors"]) == 5
     assert max(found.details["errors"].values()) < 1e-5
+
+
+def test_one_sequence_of_decoding_is_timed_beside_sdpa():
+    found = decoding.beside_sdpa(QUICK, cache=67, dtype=torch.float32)
+    assert found.value > 0 and found.best in (decoding.CHOSEN, *peers.BACKENDS)
+    assert decoding.CHOSEN in found.peers and found.details["errors"]["output"] < 1e-5
+
+
+def test_the_host_is_judged_by_its_slowest_mask():
+    found = host.measured(QUICK, size=TINY, dtype=torch.float32, calls=2)
+    each = found.details["microseconds"]
+    assert set(each) == {work.name for work in (*SPARSE, *STRUCTURED)} | {"padding"}
+    assert found.value == max(each.values()) == each[found.details["slowest"]] and found.peer > 0
+
+
+@pytest.mark.parametrize("name", normalizers.BARS)
+@pytest.mark.parametrize("train", [False, True])
+def test_other_normalisers_are_timed_beside_softmax(name, train):
+    found = normalizers.measured(QUICK, name, TINY, train, torch.float32)
+    assert found.value > 0 and found.best == normalizers.SOFTMAX
+    assert len(found.details["errors"]) == (4 if train else 1)
 
 
 def test_decoding_is_a_share_of_the_copy_bandwidth():

@@ -46,7 +46,7 @@ def upstream(asked):
     return torch.randn(shape).to(asked.query), torch.randn(shape[:3]).to(DEVICE)
 
 
-def by_kernels(asked, grads, seed=None):
+def by_kernels(asked, grads, seed=None, keep=True):
     prepared = prepare(asked.mask, asked.bias, asked.sizes, asked.query.device)
     work = KernelWork(
         asked.query,
@@ -59,9 +59,9 @@ def by_kernels(asked, grads, seed=None):
         asked.scale,
         asked.dropout,
     )
-    output, logsumexp = additive.run_forward(work)
+    output, logsumexp, kept = additive.run_forward(work)
     backward = Backward(work, grads[0], output, logsumexp, grads[1])
-    found = additive_backward.run_backward(backward, asked.bias)
+    found = additive_backward.run_backward(backward, asked.bias, kept=kept if keep else None)
     sink = [] if asked.sink is None else [backward.sink()]
     return [output, logsumexp, found.query, found.key, found.value, found.weight, *sink, *found.bias]
 
@@ -267,3 +267,33 @@ def test_strided_inputs_are_fine():
     flat = (grads[0][..., :1, :].expand_as(grads[0]), grads[1])
     for mine, other in zip(by_kernels(turned, flat), by_kernels(asked, flat), strict=True):
         assert torch.equal(mine, other)
+
+
+def test_scores_are_kept_where_they_are_smaller_than_the_inputs():
+    shape = (3, 2, 1, 16, 31, 47, 53) if DEVICE == "cpu" else (3, 2, 1, 64, 127, 211, 197)
+    asked = request(mask=masks.causal(), shape=shape)
+    prepared = prepare(asked.mask, asked.bias, asked.sizes, asked.query.device)
+    work = KernelWork(
+        asked.query, asked.key, asked.value, None, None, asked.score, prepared, asked.scale, 0.0
+    )
+    output, logsumexp, kept = additive.run_forward(work)
+    assert kept is not None and kept.numel() * 4 < sum(
+        rows.numel() * 4 for rows in (asked.query, asked.key, asked.value)
+    )
+    grads = upstream(asked)
+    anew = by_kernels(asked, grads, keep=False)
+    before = kept.clone()
+    for _ in range(2):  # a graph may be retained
+        found = additive_backward.run_backward(
+            Backward(work, grads[0], output, logsumexp, grads[1]), kept=kept
+        )
+        parts = (output, logsumexp, found.query, found.key, found.value, found.weight)
+        assert all(map(torch.equal, parts, anew))
+    assert torch.equal(kept.nan_to_num(), before.nan_to_num())
+
+
+def test_scores_larger_than_the_inputs_are_not_kept():
+    asked = request(shape=(1, 1, 1, 70, 150, 4, 3))
+    prepared = prepare(None, None, asked.sizes, asked.query.device)
+    work = KernelWork(asked.query, asked.key, asked.value, None, None, asked.score, prepared, 0.7, 0.0)
+    assert additive.run_forward(work)[2] is None

@@ -25,6 +25,11 @@ CASES = {
     "bias": Case(bias="alibi", mask="causal", sizes=SMALL),
     "scaled": Case(scale=-0.7, mask="nested", sizes=SMALL),
 }
+WIDE = Sizes(b=3, h=2, g=1, q=19, k=35, d=16, v=32)  # widths that the copy engine reads
+CASES |= {
+    "copied in bulk": Case(mask="causal", sizes=WIDE),
+    "copied in bulk, lengths": Case(mask="lengths of both", sizes=WIDE),
+}
 if GPU:
     CASES |= {
         f"large {mask} {dtype}": Case(mask=mask, dtype=dtype, sizes=LARGE)

@@ -91,6 +91,17 @@ def test_several_blocks_of_queries_and_keys(name):
     same(fused(query, key, top=3, **options), summarize_strips(reduced(query, key, **options), 3))
 
 
+@pytest.mark.parametrize("mask", [None, masks.window(71, 3), masks.dilated(5)])
+def test_several_launches_along_the_columns(mask, monkeypatch):
+    """Of more queries than one launch takes, whose programs collect the flagged ones of several parts each."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(kernels, "_STRETCH", 128)
+    length = 197 if DEVICE == "cpu" else 2 * kernels._STRETCH + 197
+    query, key = drawn(1, 2, length, 16), drawn(1, 1, 101, 16)
+    options = {"mask": mask}
+    same(fused(query, key, top=3, **options), summarize_strips(reduced(query, key, **options), 3))
+
+
 @pytest.mark.parametrize("top", [0, 1, 32])
 def test_any_count_of_strongest_keys(top):
     query, key = drawn(1, 1, 40, 16), drawn(1, 1, 101, 16)

@@ -9,7 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 
 # Loaded in the order in which the table shows them.
-FAMILIES = ("dot", "structured", "lengths", "additive", "machine", "looking", "decoding", "graph", "training")
+FAMILIES = (
+    "dot", "structured", "lengths", "additive", "machine", "looking", "decoding", "host", "normalizers", "graph",
+    "training",
+)  # fmt: skip
 
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")

@@ -91,13 +91,13 @@ def compiled(setting: Setting, size: Size, train: bool) -> None:
 
 _PEERS = f"{EAGER} / {COMPILED}"
 _WORK = f"additive, {LONG}, fp32, "
-for _ending, _words, _bar in (("forward", "forward", 1.0), ("train", "forward+backward", 4.0)):
+for _ending, _words, _bar in (("forward", "forward", 0.8), ("train", "forward+backward", 3.6)):
     _train = _ending == "train"
     case(f"additive-4k-{_ending}", work=_WORK + _words, peer=_PEERS, unit="ms", at_most=_bar, device="cuda",
          ahead=partial(compiled, size=LONG, train=_train))(partial(measured, size=LONG, train=_train))  # fmt: skip
 case("additive-4k-memory", work=_WORK + "forward+backward", peer="(torch.compile: 8.3 GB)", unit="MiB extra",
      at_most=64, device="cuda")(memory)  # fmt: skip
 case("additive-many-train", work=f"additive, {MANY}, fp32, forward+backward", peer=COMPILED, unit="× faster",
-     at_least=3, device="cuda", ahead=partial(compiled, size=MANY, train=True))(
+     at_least=3.3, device="cuda", ahead=partial(compiled, size=MANY, train=True))(
     partial(measured, size=MANY, train=True, against_compiled=True)
 )  # fmt: skip

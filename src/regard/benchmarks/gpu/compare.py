@@ -81,11 +81,12 @@ def compiled(setting: Setting, work: Work, size: Size, train: bool) -> None:
         timed_call(peers.flex(work, size, setting.device), tensors, upstream)()
 
 
-def register(work: Work, size: Size, *, bar: float, faster: bool) -> None:
-    """Two cases: the forward pass alone, and with the gradients of query, key and value."""
+def register(work: Work, size: Size, *, bar: float, faster: bool, train_bar: float | None = None) -> None:
+    """Two cases: the forward pass alone, and with the gradients of query, key and value, which may have another bar."""
     rank = RANKS.get(size.label, 0)
     for ending, words in PASSES.items():
         train = ending == "train"
+        bar = train_bar if train and train_bar is not None else bar
         bars: dict[str, Any] = (
             {"at_least": bar, "unit": "× faster"} if faster else {"at_most": bar, "unit": "× time"}
         )

@@ -12,13 +12,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import regard
 from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.gpu import check
-from regard.benchmarks.gpu.events import side_by_side
+from regard.benchmarks.gpu.events import compared, side_by_side
 from regard.benchmarks.gpu.peers import BACKENDS
 from regard.benchmarks.timing import TimedCall, quartiles
 
 BATCH, CACHE, HEADS, SHARED, WIDTH = 8, 32768, 32, 8, 128
 COPIED = 2**31  # bytes
 COPY = "copy"
+SHORT_CACHE = 4096
+BY_NAME, CHOSEN = "ours, impl=triton", "sdpa, by itself"
 
 
 def _call(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> TimedCall:
@@ -27,6 +29,16 @@ def _call(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> Tim
             return F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
 
     return attend
+
+
+def _rows(setting: Setting, batch: int, cache: int, dtype: torch.dtype) -> list[Tensor]:
+    """One query of each head, keys and values."""
+    generator = torch.Generator(setting.device).manual_seed(0)
+    shapes = [(batch, HEADS, 1, WIDTH), (batch, SHARED, cache, WIDTH), (batch, SHARED, cache, WIDTH)]
+    return [
+        torch.randn(shape, generator=generator, device=setting.device, dtype=torch.float32).to(dtype)
+        for shape in shapes
+    ]
 
 
 @torch.no_grad()
@@ -38,12 +50,7 @@ def measured(
     dtype: torch.dtype = torch.bfloat16,
 ) -> Measurement:
     """Bytes of the cache a second, in per cent of the bytes a second that a copy reads and writes."""
-    generator = torch.Generator(setting.device).manual_seed(0)
-    shapes = [(batch, HEADS, 1, WIDTH), (batch, SHARED, cache, WIDTH), (batch, SHARED, cache, WIDTH)]
-    query, key, value = [
-        torch.randn(shape, generator=generator, device=setting.device, dtype=torch.float32).to(dtype)
-        for shape in shapes
-    ]
+    query, key, value = _rows(setting, batch, cache, dtype)
     errors = check.attention([query, key, value], {}, lambda head: {})
     source = torch.ones(copied, dtype=torch.uint8, device=setting.device)
     target = torch.empty_like(source)
@@ -71,7 +78,29 @@ def measured(
     return Measurement(middle, low, high, len(shares), times.median("ours"), peer, impl, best, peers, details)
 
 
-case("decode-32k", device="cuda", peer="copy bandwidth", unit="% of the copy bandwidth", at_least=70,
+@torch.no_grad()
+def beside_sdpa(
+    setting: Setting, cache: int = SHORT_CACHE, dtype: torch.dtype = torch.bfloat16
+) -> Measurement:
+    """Our time over the best of SDPA's kernels, for one sequence: little to read, so the host counts."""
+    query, key, value = _rows(setting, 1, cache, dtype)
+    errors = check.attention([query, key, value], {}, lambda head: {})
+    sides: dict[str, TimedCall] = {"ours": lambda: regard.attend(query, key, value)}
+    if setting.device == "cuda":
+        sides[BY_NAME] = lambda: regard.attend(query, key, value, impl="triton")
+    sides[CHOSEN] = lambda: F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    sides |= {name: _call(backend, query, key, value) for name, backend in BACKENDS.items()}
+    times = side_by_side(sides, setting)
+    impl = regard.explain(query, key, value).impl
+    against = [CHOSEN, *BACKENDS]
+    return compared(times, against, faster=False, impl=impl, details={"errors": errors})
+
+
+case("decode-32k", device="cuda", peer="copy bandwidth", unit="% of the copy bandwidth", at_least=95,
      work=f"one token, b{BATCH}, cache {CACHE}, {HEADS} heads over {SHARED}, d{WIDTH}, bf16")(
     partial(measured)
+)  # fmt: skip
+case("decode-4k-single", device="cuda", peer="SDPA", unit="× time", at_most=1.0,
+     work=f"one token, b1, cache {SHORT_CACHE}, {HEADS} heads over {SHARED}, d{WIDTH}, bf16")(
+    partial(beside_sdpa)
 )  # fmt: skip

@@ -15,4 +15,4 @@ CAUSAL = Work(
 
 for _work in (FULL, CAUSAL):
     for _size in (SHORT_128, SHORT_64, LONG_128):
-        register(_work, _size, bar=1.03, faster=False)
+        register(_work, _size, bar=1.02, faster=False)

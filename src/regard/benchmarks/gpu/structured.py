@@ -119,7 +119,14 @@ STRUCTURED = (
          mask=_document_mask, varlen=_every_document, against=(FLEX,)),
 )  # fmt: skip
 
-for _works, _bar in ((SPARSE, 1.3), (STRUCTURED, 1.0)):
-    for _work in _works:
-        for _size in SIZES:
-            register(_work, _size, bar=_bar, faster=True)
+BARS = {  # forward, forward+backward
+    "window": (1.3, 1.25), "global": (1.3, 1.3), "softcap": (2.0, 2.0), "alibi": (1.2, 1.2), "prefix": (1.15, 1.15),
+    "documents": (1.0, 1.1),
+}  # fmt: skip
+WINDOW_D64 = 1.5  # forward+backward
+
+for _work in (*SPARSE, *STRUCTURED):
+    for _size in SIZES:
+        _forward, _train = BARS[_work.name]
+        _narrow = _work.name == "window" and _size.width == 64
+        register(_work, _size, bar=_forward, train_bar=WINDOW_D64 if _narrow else _train, faster=True)

@@ -27,8 +27,8 @@ LENGTHS = [
 ]  # fmt: skip
 
 
-def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
-    """The output (b,h,q,v) and the log-sum-exp (b,h,q) without the sink, in float32."""
+def run_forward(work: KernelWork) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The output (b,h,q,v), the log-sum-exp (b,h,q) without the sink, in float32; scores to keep, if there are any."""
     rows = AdditiveRows(work, backward=False)
     across, device = rows.value.shape[3], rows.query.device
     output = torch.empty(*rows.query.shape[:3], across, dtype=rows.query.dtype, device=device)
@@ -57,7 +57,7 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
             SINKS=work.sink is not None, WIDTH=across, BLOCK_V=block_sizes.padded(across), BLOCK_Q=BLOCK, PART=16,
             num_warps=4,
         )  # fmt: skip
-    return output, logsumexp
+    return output, logsumexp, rows.keepable()
 
 
 @triton.jit(do_not_specialize=LENGTHS)

@@ -1,7 +1,8 @@
 """Attention with additive scores, backward.
 
-Of each strip the scores are computed again; they give the gradients of the values, are transposed into their own
-gradients where they lie, and are then read twice: by blocks of queries and by blocks of keys (`additive_slopes`).
+Of each strip the scores are computed again, unless the forward pass kept them. They give the gradients of the values
+and their own gradients, which replace them and are then read twice: by blocks of queries and by blocks of keys
+(`additive_slopes`).
 Programs split the other side among them and write partial sums, which are added in a fixed order: equal inputs give
 equal bits, and long sums lose expm1 to rounding.
 """
@@ -55,13 +56,14 @@ class AdditiveGradients:
 
 
 def run_backward(
-    backward: Backward, bias: Bias | None = None, needed: Sequence[bool] = (True, True, True, True)
-) -> AdditiveGradients:
+    backward: Backward, bias: Bias | None = None, needed: Sequence[bool] = (True, True, True, True),
+    kept: Tensor | None = None,
+) -> AdditiveGradients:  # fmt: skip
     """Gradients of queries, keys, values and the weight, as `needed`; the others are not to be used.
 
-    With a bias, also those of its tensors.
+    With a bias, also those of its tensors. `kept`: the scores, which are not changed, so that they serve again.
     """
-    rows = AdditiveRows(backward.work, backward=True)
+    rows = AdditiveRows(backward.work, backward=True, kept=kept)
     queries, width = rows.query.shape[2:]
     # With one strip, its gradients are the result; with several, they are written into full tensors part by part.
     of_query, of_key, of_value = (
@@ -147,7 +149,7 @@ def _of_scores(backward: Backward, rows: AdditiveRows, strip: AdditiveStrip) -> 
     grad, width = plain(backward.grad), min(32, block_sizes.padded(rows.value.shape[3]))
     launch(
         score_gradients, (strip.heads * strip.blocks * rows.k_blocks,),
-        V=rows.value, V_STRIDES=strides(rows.value), GRAD=grad, GRAD_STRIDES=strides(grad),
+        SLOPES=rows.scratch, V=rows.value, V_STRIDES=strides(rows.value), GRAD=grad, GRAD_STRIDES=strides(grad),
         LSE=backward.total.contiguous(), DELTA=backward.delta.contiguous(), BLOCK_V=width, **rows.weighing,
         **rows.by_query, **rows.hiding, **bounds(strip), num_warps=4, num_stages=1,
     )  # fmt: skip
@@ -202,28 +204,29 @@ def _weights(
 ):  # fmt: skip
     """Weights of a tile from its scores, what is visible of it, and where it lies in the strip."""
     inner = line * rows.shape[0] + tl.arange(0, rows.shape[0])
-    scratch = STRIP + inner[:, None].to(tl.int64) * pitch + columns[None, :]
+    offset = inner[:, None].to(tl.int64) * pitch + columns[None, :]
     lse = tl.load(LSE + both.to(tl.int64) * q_len + rows, mask=rows < q_len, other=float("-inf"))
     # AdditiveRows that see nothing weigh nothing.
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
     safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[:, None], tl.minimum(columns, k_len - 1)[None, :]
     scores, _ = final_scores(
-        tl.load(scratch), BIAS, False, False, TABLES, TABLE_STRIDES, NUMBERS, 1.0, 1.0, batch, head, safe_rows,
+        tl.load(STRIP + offset), BIAS, False, False, TABLES, TABLE_STRIDES, NUMBERS, 1.0, 1.0, batch, head, safe_rows,
         safe_columns,
     )  # fmt: skip
     seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
     seen &= (rows < q_len)[:, None] & (columns < k_len)[None, :]
-    return tl.where(seen, tl.exp2(scores - lse[:, None]), 0.0), seen, scratch
+    return tl.where(seen, tl.exp2(scores - lse[:, None]), 0.0), seen, offset
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def score_gradients(
-    STRIP, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, TABLES, TABLE_STRIDES, NUMBERS, V_STRIDES, GRAD_STRIDES,
-    SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, first_head, first_block, row_blocks, threshold, keep,
+    STRIP, SLOPES, V, GRAD, LSE, DELTA, SEED, SEEN, LIST, COUNTS, TABLES, TABLE_STRIDES, NUMBERS, V_STRIDES,
+    GRAD_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, first_head, first_block, row_blocks,
+    threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr, PRECISION: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the scores of one visible tile, written in their bounds."""
+    """Gradients of the scores of one visible tile. SLOPES may be STRIP itself: a program reads its tile first."""
     k_blocks = tl.cdiv(k_len, BLOCK_K)
     step, line = tl.program_id(0) % k_blocks, tl.program_id(0) // k_blocks
     block, both = first_block + line % row_blocks, first_head + line // row_blocks
@@ -258,12 +261,12 @@ def score_gradients(
                 dropout_keeps(state[:, None], columns[None, :], threshold), from_values * keep, 0.0
             )
         delta = tl.load(DELTA + both.to(tl.int64) * q_len + rows, mask=rows < q_len, other=0.0)
-        weights, seen, scratch = _weights(
+        weights, seen, offset = _weights(
             STRIP, LSE, BIAS, TABLES, TABLE_STRIDES, NUMBERS, batch, head, both, line, rows, columns, q_len, k_len,
             k_blocks * BLOCK_K, FORM,
         )  # fmt: skip
         # Hidden entries stay zero also in a row of NaN.
-        tl.store(scratch, tl.where(seen, weights * (from_values - delta[:, None]), 0.0))
+        tl.store(SLOPES + offset, tl.where(seen, weights * (from_values - delta[:, None]), 0.0))
 
 
 @triton.jit(do_not_specialize=LENGTHS)

@@ -103,6 +103,7 @@ class AdditiveRows:
 
     work: KernelWork
     backward: bool
+    kept: Tensor | None = None  # the scores, where the forward pass kept them
 
     def __post_init__(self) -> None:
         work = self.work
@@ -133,7 +134,14 @@ class AdditiveRows:
         )  # fmt: skip
         self.strips = list(strips(self.batch, self.heads, self.group, self.q_blocks, self.pitch))
         largest = max(strip.heads * strip.blocks for strip in self.strips)
-        self.scratch = self.transposed_q.new_empty(largest * BLOCK * self.pitch)  # the scores of a strip
+        # The scores of a strip, and later their gradients.
+        self.scratch = self.transposed_q.new_empty(largest * BLOCK * self.pitch)
+        self.scores = self.scratch if self.kept is None else self.kept
+
+    def keepable(self) -> Tensor | None:
+        """The scores, if a backward pass should find them: all of them are there, and smaller than the inputs."""
+        inputs = sum(rows.numel() * rows.element_size() for rows in (self.query, self.key, self.value))
+        return self.scratch if len(self.strips) == 1 and 4 * self.scratch.numel() <= inputs else None
 
     def _buffers(self, heads: int, blocks: int, keys: bool) -> tuple[Tensor, ...]:
         transposed = self.query.new_empty(heads, self.wide, 2, blocks * BLOCK, dtype=torch.float32)
@@ -172,7 +180,7 @@ class AdditiveRows:
         form, numbers = self.work.form(), self.work.numbers()
         names = ("FORM", "BIAS", "DROPS", "PRECISION", "WIDTH")
         return {
-            "STRIP": self.scratch, "SEED": self.tables["SEED"], "NUMBERS": self.tables["NUMBERS"], **self.counts,
+            "STRIP": self.scores, "SEED": self.tables["SEED"], "NUMBERS": self.tables["NUMBERS"], **self.counts,
             "threshold": numbers["threshold"], "keep": numbers["keep"], **{name: form[name] for name in names},
         }  # fmt: skip
 
@@ -202,7 +210,9 @@ class AdditiveRows:
         return {name: tables[name] for name in self.by_query} | {"EDGES": edges, "edges": self.q_blocks}
 
     def score(self, strip: AdditiveStrip) -> None:
-        """Write the visible scores of a strip."""
+        """Write the visible scores of a strip, unless they were kept."""
+        if self.kept is not None:
+            return
         launch(
             score_tiles, (strip.heads * strip.blocks * self.k_blocks,),
             TRANSPOSED_Q=self.transposed_q, TRANSPOSED_K=self.transposed_k, **self.pairwise, **self.by_query,

@@ -19,11 +19,16 @@ Gradients = list[Tensor | None]
 
 
 def of_additive(
-    backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Gradients
+    backward: Backward,
+    bias: Bias | None,
+    first: int,
+    needed: list[bool],
+    found: Gradients,
+    kept: Tensor | None,
 ) -> None:
-    """Additive scores: their weight is the first tensor, those of the bias begin at `first`."""
+    """Additive scores, `kept` or not: their weight is the first tensor, those of the bias begin at `first`."""
     wants_bias = any(needed[4 + first :])
-    parts = run_backward(backward, bias if wants_bias else None, (*needed[:3], needed[4]))
+    parts = run_backward(backward, bias if wants_bias else None, (*needed[:3], needed[4]), kept)
     found[:3] = parts.query, parts.key, parts.value
     found[4] = parts.weight
     if wants_bias:

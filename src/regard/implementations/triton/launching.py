@@ -146,6 +146,11 @@ def launch(kernel: Any, grid: tuple[int, ...], *values: Any, key: Any = None, **
     names = kernel.arg_names
     if len(values) < len(names):
         values = (*values, *[named.pop(name) for name in names[len(values) :]])
+    # `Launch` keeps tensor maps, this function does not.
+    if any(isinstance(value, TensorDescriptor) for value in values):
+        with on_device(values[0]):
+            kernel[grid](*values, **named)
+        return
     x, y, z = (*grid, 1, 1)[:3]
     device = values[0].get_device()
     if device != torch.cuda.current_device():

@@ -40,13 +40,14 @@ def tile_scores(
     query, nonfinite, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head, shared,
     safe_rows, k_len, scale, cap, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
     APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
+    BULK: tl.constexpr,
 ):  # fmt: skip
     """Scores of the keys from `start` on, −inf where hidden; these keys, which of them are read, and the tanh."""
     columns = start + tl.arange(0, BLOCK_K)
     real = columns < k_len
     if HIDES:
         real &= tl.load(SEEN + columns, mask=real, other=0) != 0
-    key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, False)
+    key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
     products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     safe_columns = tl.minimum(columns, k_len - 1)
     scores, flattened = final_scores(
@@ -79,9 +80,9 @@ def forward(
     KIND: tl.constexpr, MOST: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr,
     HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-    ORDERED: tl.constexpr,
+    ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """One program for each block of queries, head and batch entry.
+    """One program for each block of queries, head and batch entry. `BULK`: K and V are descriptors.
 
     For the backward kernels two numbers of each row are kept, (b,h,q): LARGEST is −inf for a row that sees nothing and
     NaN for one that is NaN, else its largest score (under sigmoid 0); CHOICE is τ, or the index of the chosen key.
@@ -117,7 +118,7 @@ def forward(
             scores, _key, _real, _tanh = tile_scores(
                 query, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch,
                 head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
-                BLOCK_K,
+                BLOCK_K, BULK,
             )  # fmt: skip
             # A maximum need not keep a NaN.
             has_nan = tl.maximum(has_nan, tl.max((scores != scores).to(tl.int32), 1))
@@ -144,7 +145,7 @@ def forward(
                 scores, _key, _real, _tanh = tile_scores(
                     query, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
                     batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION,
-                    D, BLOCK_D, BLOCK_K,
+                    D, BLOCK_D, BLOCK_K, BULK,
                 )  # fmt: skip
                 above = above_threshold(scores, steady[:, None], threshold[:, None], POWER)
                 if POWER == 2:
@@ -169,6 +170,7 @@ def forward(
         scores, _key, real, _tanh = tile_scores(
             query, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
             shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D, BLOCK_K,
+            BULK,
         )  # fmt: skip
         if KIND == "sigmoid":
             weights = sigmoid(scores)
@@ -180,7 +182,7 @@ def forward(
             weights = above_threshold(scores, steady[:, None], threshold[:, None], POWER)
             if POWER == 2:
                 weights *= weights
-        value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, False)
+        value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         output = tl.dot(weights.to(value.dtype), value, output, input_precision=PRECISION)
     output = tl.where((has_nan == 1)[:, None], float("nan"), output)
     OUT += batch.to(tl.int64) * OUT_STRIDES[0] + head.to(tl.int64) * OUT_STRIDES[1]

@@ -17,7 +17,14 @@ from regard.implementations.packing import recorded_backward, spec_of
 from regard.implementations.triton import block_sizes, normalized, normalized_backward
 from regard.implementations.triton.blocks import BlockLists, prepare
 from regard.implementations.triton.dot import new_like
-from regard.implementations.triton.kernel_work import KernelWork, cut, launch, strides
+from regard.implementations.triton.kernel_work import (
+    KernelWork,
+    copied_in_bulk,
+    cut,
+    described,
+    launch,
+    strides,
+)
 from regard.implementations.triton.launching import Launch, on_device
 from regard.implementations.triton.op import kernel_work
 from regard.normalizers import Entmax15, Hardmax, Sigmoid, Softmax, Sparsemax
@@ -118,7 +125,8 @@ def _run_forward(work: KernelWork, name: str) -> tuple[Tensor, Tensor, Tensor]:
         shape = block_sizes.forward_shape(query.dtype, work.width)
         arguments = {
             **_common(work, name, work.prepared.lists(shape.block_q, shape.block_k), shape), **tensors,
-            "OUT_STRIDES": strides(output), "MOST": normalized.MOST_STEPS,
+            **_walked(work.seen is None, shape.block_k, K=work.key, V=value), "OUT_STRIDES": strides(output),
+            "MOST": normalized.MOST_STEPS,
         }  # fmt: skip
         programs = -(-queries // shape.block_q) * batch * heads
         return Launch(normalized.forward, (programs, 1, 1), arguments, list(tensors), None, repeats)
@@ -164,6 +172,7 @@ def _queries_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeat
     shape = block_sizes.queries_shape(work.query.dtype, work.width)
     arguments = {
         **_common(work, name, work.prepared.lists(shape.block_q, shape.block_k), shape), **tensors,
+        **_walked(work.seen is None, shape.block_k, K=work.key, V=work.value),
         "GRAD_STRIDES": strides(tensors["GRAD"]), "GRAD_Q_STRIDES": strides(tensors["GRAD_Q"]),
     }  # fmt: skip
     programs = -(-queries // shape.block_q) * batch * heads
@@ -175,11 +184,19 @@ def _keys_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: 
     shape = block_sizes.keys_shape(work.query.dtype, work.width)
     lists = work.prepared.lists(shape.block_q, shape.block_k, by_key=True)
     arguments = {
-        **_common(work, name, lists, shape), **tensors, "GRAD_STRIDES": strides(tensors["GRAD"]),
+        **_common(work, name, lists, shape), **tensors,
+        **_walked(not work.prepared.hides_rows, shape.block_q, Q=work.query, GRAD=tensors["GRAD"]),
+        "GROUPED": work.query.shape[1] > groups, "GRAD_STRIDES": strides(tensors["GRAD"]),
         "GRAD_K_STRIDES": strides(tensors["GRAD_K"]), "GRAD_V_STRIDES": strides(tensors["GRAD_V"]),
     }  # fmt: skip
     programs = -(-keys // shape.block_k) * batch * groups
     return Launch(normalized_backward.of_keys, (programs, 1, 1), arguments, list(tensors), None, repeats)
+
+
+def _walked(all_are_read: bool, block: int, **rows: Tensor) -> dict[str, Any]:
+    """The rows that a kernel goes over, as descriptors for the copy engine where it may and can read them."""
+    bulk = all_are_read and copied_in_bulk(*rows.values())
+    return {name: described(part, block) if bulk else part for name, part in rows.items()} | {"BULK": bulk}
 
 
 def _common(work: KernelWork, name: str, lists: BlockLists, shape: block_sizes.BlockSizes) -> dict[str, Any]:
@@ -188,8 +205,4 @@ def _common(work: KernelWork, name: str, lists: BlockLists, shape: block_sizes.B
         **work.tables(lists), **work.ordered(lists, None), **work.numbers(), **work.form(), **cut(shape), "KIND": name,
         "Q_STRIDES": strides(work.query), "K_STRIDES": strides(work.key), "V_STRIDES": strides(work.value),
     }  # fmt: skip
-    return {
-        key: one
-        for key, one in found.items()
-        if key not in ("SEED", "pieces", "slots", "threshold", "keep", "DROPS")
-    }
+    return {key: one for key, one in found.items() if key not in _NOT_TAKEN}

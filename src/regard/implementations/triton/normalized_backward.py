@@ -60,9 +60,12 @@ def of_queries(
     k_len, scale, cap,
     KIND: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
     APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one block of queries. DELTA gets Σ g dW / Σ g of each row, which the kernel of the keys needs."""
+    """Gradients of one block of queries. DELTA gets Σ g dW / Σ g of each row, which the kernel of the keys needs.
+
+    `BULK`: K and V are descriptors.
+    """
     blocks = tl.cdiv(q_len, BLOCK_Q)
     block, line = program_block(ORDER, blocks, 1, ORDERED)
     if not ORDERED:
@@ -94,11 +97,9 @@ def of_queries(
             scores, _key, real, _tanh = tile_scores(
                 query, nothing, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch,
                 head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
-                BLOCK_K,
+                BLOCK_K, BULK,
             )  # fmt: skip
-            value = rows_of(
-                V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, False
-            )
+            value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
             from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
             slopes = _slopes(scores, largest[:, None], choice[:, None], KIND)
             hidden = scores == float("-inf")
@@ -112,8 +113,9 @@ def of_queries(
         scores, key, real, flattened = tile_scores(
             query, nothing, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
             shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D, BLOCK_K,
+            BULK,
         )  # fmt: skip
-        value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, False)
+        value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
         grad_scores = _slopes(scores, largest[:, None], choice[:, None], KIND) * (
             from_values - delta[:, None]
@@ -136,11 +138,12 @@ def of_keys(
     heads, group, q_len, k_len, scale, cap,
     KIND: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
     APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
+    GROUPED: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of keys and values: a walk over the queries of every head that shares them.
 
-    Tiles lie keys × queries, as in the kernel for softmax.
+    Tiles lie keys × queries, as in the kernel for softmax. `BULK`: Q and GRAD are descriptors.
     """
     groups, blocks = heads // group, tl.cdiv(k_len, BLOCK_K)
     block, line = program_block(ORDER, blocks, 1, ORDERED)
@@ -158,7 +161,7 @@ def of_keys(
     safe_columns = tl.minimum(columns, k_len - 1)[:, None]
     grad_key = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
     grad_value = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
-    for part in range(0, group):
+    for part in range(0, group if GROUPED else 1):
         head = shared * group + part
         entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
         lines = LIST + entry.to(tl.int64) * LIST_STRIDES[2]
@@ -173,9 +176,9 @@ def of_keys(
             choice = tl.load(CHOICE + at, mask=rows < q_len, other=0.0)
             shown = (rows < q_len) & (largest != float("-inf"))
             largest = tl.where(largest == float("-inf"), 0.0, largest)
-            query = rows_of(Q, Q_STRIDES, batch, head, top * BLOCK_Q, shown, D, BLOCK_Q, BLOCK_D, False)
+            query = rows_of(Q, Q_STRIDES, batch, head, top * BLOCK_Q, shown, D, BLOCK_Q, BLOCK_D, BULK)
             grad = rows_of(
-                GRAD, GRAD_STRIDES, batch, head, top * BLOCK_Q, shown, WIDTH, BLOCK_Q, BLOCK_V, False
+                GRAD, GRAD_STRIDES, batch, head, top * BLOCK_Q, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK
             )
             safe_rows = tl.minimum(rows, q_len - 1)[None, :]
             products = tl.dot(key, tl.trans(query), input_precision=PRECISION)

@@ -51,15 +51,18 @@ def _for_kernels(rows: Tensor) -> Tensor:
 
 
 def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return _run_forward(_work_of(query, *rest)[0], query.dtype)
+    return _run_forward(_work_of(query, *rest)[0], query.dtype)[:2]
 
 
-def _run_forward(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _run_forward(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The output, the log-sum-exp, and scores to keep for the backward pass, where that pays."""
+    kept = None
     with on_device(work.query):
-        output, logsumexp = (
-            additive.run_forward(work) if isinstance(work.score, AdditiveScore) else run_forward(work)
-        )
-    return output if output.dtype == dtype else output.to(dtype), logsumexp
+        if isinstance(work.score, AdditiveScore):
+            output, logsumexp, kept = additive.run_forward(work)
+        else:
+            output, logsumexp = run_forward(work)
+    return output if output.dtype == dtype else output.to(dtype), logsumexp, kept
 
 
 def _backward(
@@ -82,9 +85,9 @@ def _backward(
 
 def gradients_of(
     work: KernelWork, bias: Bias | None, grad: Tensor, grad_logsumexp: Tensor | None, output: Tensor,
-    logsumexp: Tensor, needed: list[bool],
+    logsumexp: Tensor, needed: list[bool], kept: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
-    """The gradients that are needed, and possibly others; None where there is none."""
+    """The gradients that are needed, and possibly others; None where there is none. `kept`: of `_run_forward`."""
     mask = work.prepared.given
     first = len(work.score.tensors) + (
         0 if mask is None else len(mask.tensors)
@@ -95,7 +98,7 @@ def gradients_of(
         if needed[3]:
             found[3] = backward.sink()
         if isinstance(work.score, AdditiveScore):
-            of_additive(backward, bias, first, needed, found)
+            of_additive(backward, bias, first, needed, found, kept)
         else:
             of_dot(backward, bias, first, needed, found)
     return found
@@ -111,16 +114,16 @@ class DirectFunction(torch.autograd.Function):
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
         rest = (request.score, prepared, request.scale, request.dropout)
-        output, logsumexp = _run_forward(kernel_work(query, key, value, sink, seed, *rest), query.dtype)
+        output, logsumexp, kept = _run_forward(kernel_work(query, key, value, sink, seed, *rest), query.dtype)
         # Saved by autograd, which detects in-place changes. The request itself is not kept: it holds the tensors.
-        ctx.save_for_backward(output, logsumexp, query, key, value, sink, seed, *tensors)
+        ctx.save_for_backward(output, logsumexp, kept, query, key, value, sink, seed, *tensors)
         ctx.set_materialize_grads(False)
         ctx.rest, ctx.values = rest, (request.score, request.mask, request.bias, request.normalizer)
         return (output, logsumexp) if request.want_logsumexp else output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None = None) -> tuple[Any, ...]:
-        output, logsumexp, query, key, value, sink, seed, *tensors = ctx.saved_tensors
+        output, logsumexp, kept, query, key, value, sink, seed, *tensors = ctx.saved_tensors
         if grad is None and grad_logsumexp is None:
             return (None,) * (6 + len(tensors))
         grad = torch.zeros_like(output) if grad is None else grad
@@ -134,7 +137,9 @@ class DirectFunction(torch.autograd.Function):
                 found = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
             else:
                 work = kernel_work(query, key, value, sink, seed, *ctx.rest)
-                found = gradients_of(work, ctx.values[2], grad, grad_logsumexp, output, logsumexp, needed)
+                found = gradients_of(
+                    work, ctx.values[2], grad, grad_logsumexp, output, logsumexp, needed, kept
+                )
                 found = [
                     part.to(tensor.dtype) if part is not None and need else None
                     for tensor, part, need in zip(inputs, found, needed, strict=True)
@@ -157,7 +162,7 @@ def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor | None
     if not request.needs_grad:
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
         rest = (request.sink, seed, request.score, prepared, request.scale, request.dropout)
-        return _run_forward(kernel_work(query, key, value, *rest), query.dtype)
+        return _run_forward(kernel_work(query, key, value, *rest), query.dtype)[:2]
     both = DirectFunction.apply(request, query, key, value, request.sink, seed, *request.value_tensors())
     return both if request.want_logsumexp else (both, None)
 

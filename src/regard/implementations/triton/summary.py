@@ -13,8 +13,10 @@ from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack_values
 from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
 from regard.implementations.triton.blocks import prepare
+from regard.implementations.triton.kernel_work import copied_in_bulk, described
 from regard.implementations.triton.launching import launch
 from regard.implementations.triton.summary_kernels import along_columns, along_rows
+from regard.implementations.triton.summary_notes import note_keys
 from regard.implementations.triton.summary_order import order, search
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, SoftcapScore
@@ -24,7 +26,10 @@ SummaryTensors = tuple[
 ]  # entropy, received, top weights, top keys, log-sum-exp
 
 _MOST_TOP = 32
-_SEGMENT = 128 if INTERPRETED else 4096  # queries after which the flagged ones are collected
+_STRETCH = 64 if INTERPRETED else 8192  # queries of a launch along the columns, which flags have room for
+_CHUNK = 32 if INTERPRETED else 2048  # queries of which a program collects the flagged ones at a time
+NOTING = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}  # so that three programs fit side by side
+SHARES = 2  # programs among which the queries of a launch are divided when keys are noted
 
 
 def runs(request: Request, top: int) -> bool:
@@ -122,22 +127,36 @@ def _run(
         prepared.lists(cut.block_q, cut.block_k),
         {"BLOCK_Q": cut.block_q, "BLOCK_K": cut.block_k},
     )
+    bulk = copied_in_bulk(key)
     launch(
         along_rows, (triton.cdiv(queries, cut.block_q), batch * heads),
-        query, key, logsumexp, entropy, peak, share, bar, count, sink, by_row.index, by_row.counts, *tables,
-        by_row.strides, *lengths, top, scale, cap, LANES=min(lanes, cut.block_k), **form, **blocks, **cut.options(),
+        query, described(key, cut.block_k) if bulk else key, logsumexp, entropy, peak, share, bar, count, sink,
+        by_row.index, by_row.counts, *tables, by_row.strides, *lengths, top, scale, cap,
+        LANES=min(lanes, cut.block_k), BULK=bulk, **form, **blocks, **cut.options(),
     )  # fmt: skip
     thin = columns_shape(d, query.dtype)
     by_column = prepared.lists(thin.block_q, thin.block_k, by_key=True)
-    programs = triton.cdiv(keys, thin.block_k)
-    flags = count.new_empty(batch * heads * programs * _SEGMENT, dtype=torch.int8)
-    lines = torch.empty_like(flags, dtype=torch.int32)
-    launch(
-        along_columns, (programs, batch * heads),
-        query, key, peak, share, bar, count, candidates, received, flags, lines, by_column.edges, by_column.index,
-        by_column.counts, *tables, by_column.strides, *lengths, triton.cdiv(queries, thin.block_q), scale, cap,
-        STRETCH=_SEGMENT // thin.block_q, BLOCK_Q=thin.block_q, BLOCK_K=thin.block_k, **form, **room, **thin.options(),
-    )  # fmt: skip
+    programs, q_blocks = triton.cdiv(keys, thin.block_k), triton.cdiv(queries, thin.block_q)
+    stretch = min(_STRETCH // thin.block_q, triton.next_power_of_2(q_blocks))
+    chunk = min(_CHUNK // thin.block_q, stretch)
+    flags = count.new_empty(batch * heads * programs * stretch * thin.block_q, dtype=torch.int8)
+    lines = flags.new_empty(batch * heads * programs * SHARES * chunk * thin.block_q, dtype=torch.int16)
+    bulk = copied_in_bulk(query)
+    walked = described(query, thin.block_q) if bulk else query
+    sizes = {"BLOCK_Q": thin.block_q, "BLOCK_K": thin.block_k, "STRETCH": stretch}
+    listed = (by_column.edges, by_column.index, by_column.counts)
+    lists = (*listed, *tables, by_column.strides, *lengths, q_blocks)
+    for first_step in range(0, q_blocks, stretch):
+        launch(
+            along_columns, (programs, batch * heads), key, walked, peak, share, bar, received, flags, *lists,
+            first_step, scale, cap, BULK=bulk, **form, **sizes, **thin.options(),
+        )  # fmt: skip
+        if top:
+            launch(
+                note_keys, (programs, batch * heads, SHARES), query, key, peak, bar, count, candidates, flags, lines,
+                *lists, first_step, scale, cap, CHUNK=chunk, PART=min(64, thin.block_q), **form, **room, **sizes,
+                **NOTING,
+            )  # fmt: skip
     received /= (logsumexp != -torch.inf).sum(2, keepdim=True).clamp(min=1)
     if top:
         room["TOP"] = max(8, triton.next_power_of_2(top))

@@ -1,4 +1,4 @@
-"""The strongest keys of each row, from the candidate lists that `summary_kernels.py` writes.
+"""The strongest keys of each row, from the candidate lists that `summary_notes.py` writes.
 
 Where a list is not enough (more ties than it can hold, a row of NaN), the row is searched again, key by key: about as
 much work as another pass, for the blocks that contain such rows.
@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from regard.implementations.triton.block_schedule import block_of_step, key_blocks
+from regard.implementations.triton.device_functions import rows_of
 from regard.implementations.triton.summary_kernels import LENGTHS, packed, scored, worth
 
 
@@ -75,7 +76,7 @@ def search(
     """The strongest keys of the rows that `order` left out, by reading every key. Most programs find no such row."""
     part = tl.program_id(0)
     batch, head = tl.program_id(1) // heads, tl.program_id(1) % heads
-    rows, wide = part * PART + tl.arange(0, PART), tl.arange(0, BLOCK_D)
+    rows = part * PART + tl.arange(0, PART)
     inside = rows < q_len
     at = (batch * heads + head).to(tl.int64) * q_len + rows
     share = tl.load(SHARE + at, mask=inside, other=0.0)
@@ -86,15 +87,10 @@ def search(
     if tl.max(lacking.to(tl.int32), 0) > 0:
         peak = tl.load(PEAK + at, mask=inside, other=float("inf"))
         safe_rows = tl.minimum(rows, q_len - 1)
-        Q += batch.to(tl.int64) * Q_STRIDES[0] + head.to(tl.int64) * Q_STRIDES[1]
-        K += batch.to(tl.int64) * K_STRIDES[0] + (head // group).to(tl.int64) * K_STRIDES[1]
         line = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + part * PART // BLOCK_Q
         LIST += line.to(tl.int64) * LIST_STRIDES[2]
         COUNTS += line * 2
-        query = tl.load(
-            Q + rows[:, None].to(tl.int64) * Q_STRIDES[2] + wide[None, :],
-            mask=inside[:, None] & (wide[None, :] < D), other=0.0,
-        )  # fmt: skip
+        query = rows_of(Q, Q_STRIDES, batch, head, part * PART, inside, D, PART, BLOCK_D, False)
         partial, full, first, before, full_first = key_blocks(
             FORM, TABLES, TABLE_STRIDES, COUNTS, batch, safe_rows, k_len, BLOCK_K
         )
@@ -108,8 +104,8 @@ def search(
                     block_of_step(FORM, LIST, step - full, first, before, full_first, False, full) * BLOCK_K
                 )
             scores = scored(
-                query, K, start, K_STRIDES, TABLES, TABLE_STRIDES, NUMBERS, batch, head, safe_rows, k_len, scale, cap,
-                FORM, BIAS, CAP, PRECISION, D, BLOCK_D, BLOCK_K, False,
+                query, K, start, K_STRIDES, TABLES, TABLE_STRIDES, NUMBERS, batch, head, head // group, safe_rows,
+                k_len, scale, cap, FORM, BIAS, CAP, PRECISION, D, BLOCK_D, BLOCK_K, False, False,
             )  # fmt: skip
             columns = start + tl.arange(0, BLOCK_K)[None, :] + tl.zeros([PART, BLOCK_K], tl.int32)
             # In a row of NaN every weight is NaN: the lowest columns win.

@@ -1,0 +1,272 @@
+"""Compile the Triton kernels for an H100 or H200 without a GPU: python -m benchmarks.compile_kernels --out usage.jsonl
+
+The interpreter accepts what the compiler refuses: loop variables that change their type, tiles that are too small,
+more shared memory than there is. Here the calls of `CASES` run on CPU tensors with launches replaced by compilations
+for compute capability 9.0; their results are meaningless. Each kernel is one line of JSON: registers, bytes of spilled
+registers and shared memory, or the compiler's message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+TARGET = GPUTarget("cuda", 90, 32)
+MOST_SHARED = 227 * 1024  # bytes of shared memory that a program may have
+BINARIES = Path(triton.__file__).parent / "backends/nvidia/bin"
+
+
+class NoDriver:
+    """Stands for a GPU's driver: says what to compile for, and launches nothing."""
+
+    def get_current_target(self) -> GPUTarget:
+        return TARGET
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, kind: str) -> str:
+        from triton.backends.nvidia.driver import ty_to_cpp
+
+        return str(ty_to_cpp(kind))
+
+
+class Compilations:
+    """What was compiled, each signature once."""
+
+    def __init__(self, path: str | None) -> None:
+        self.path = None if path is None else Path(path)
+        self.seen: set[Any] = set()
+        self.failed = 0
+        self.case = ""
+
+    def install(self) -> None:
+        """Let every launch compile instead."""
+        driver.set_active(NoDriver())
+        run = JITFunction.run
+
+        def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
+            begun = time.time()
+            try:
+                compiled = run(kernel, *args, grid=(1, 1, 1), warmup=True, **named)
+            except Exception as problem:
+                key = (kernel.__name__, str(problem)[:200])
+                if key not in self.seen:
+                    self.seen.add(key)
+                    self.failed += 1
+                    self.write(kernel=kernel.__name__, failed=f"{type(problem).__name__}: {problem}"[-1500:])
+                return None
+            if compiled.hash not in self.seen:
+                self.seen.add(compiled.hash)
+                found = usage(compiled)
+                too_much = compiled.metadata.shared > MOST_SHARED
+                self.failed += too_much
+                self.write(
+                    kernel=kernel.__name__, **found, ok=not too_much, seconds=round(time.time() - begun, 1)
+                )
+            return compiled
+
+        JITFunction.run = compile_only
+
+    def write(self, **found: Any) -> None:
+        line = json.dumps({"case": self.case, **found})
+        print(line[:600], flush=True)
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(line + "\n")
+
+
+def usage(compiled: Any) -> dict[str, Any]:
+    """Registers of a thread, bytes of local memory (spills), and shared memory of a program."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        command = [str(BINARIES / "cuobjdump"), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    words = dict(word.split(":", 1) for word in said.split() if ":" in word)
+    return {
+        "registers": int(words.get("REG", 0)), "spilled": int(words.get("STACK", 0)),
+        "shared": compiled.metadata.shared, "warps": compiled.metadata.num_warps,
+    }  # fmt: skip
+
+
+def stand_in() -> None:
+    """Let the implementation take CPU tensors for those of a GPU."""
+    import regard.implementations.triton as implementation
+    from regard.implementations.triton import blocks, launching, raw_launches
+
+    raw_launches._REFUSAL.append("nothing is launched")
+    torch.cuda.current_device = lambda: -1  # what a CPU tensor's get_device says
+    launching.processors = blocks.processors = lambda device: 132
+    refuse = implementation.refuse
+    implementation.refuse = lambda request: (
+        None if (why := refuse(request)) == "its kernels run on a GPU" else why
+    )
+    whole = blocks.launch
+
+    def order_here(kernel: Any, grid: Any, *values: Any, **named: Any) -> None:
+        """Pieces of long rows depend on what `_order` counts."""
+        whole(kernel, grid, *values, **named)
+        if kernel is blocks._order:
+            grades, index, counts, most, partial_grade, full_grade, _ = values
+            lines = grades.reshape(-1, most)
+            counts[:, 0] = (lines == partial_grade).sum(1)
+            counts[:, 1] = counts[:, 0] + (lines == full_grade).sum(1)
+            index.zero_()
+
+    blocks.launch = order_here
+
+
+def rows(*shape: int, dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
+    """Queries, keys and values, and a gradient of the output; never written, so they take no memory."""
+    made = [torch.empty(*shape, dtype=dtype) for _ in range(4)]
+    return [*[one.requires_grad_() for one in made[:3]], made[3]]
+
+
+def attend(
+    shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16, groups: int = 0, **asked: Any
+) -> None:
+    """Forward and backward of one request."""
+    import regard
+
+    q, k, v, grad = rows(*shape, dtype=dtype)
+    if groups:
+        k, v = rows(shape[0], groups, *shape[2:], dtype=dtype)[:2]
+    given = [one for value in asked.values() for one in getattr(value, "tensors", (value,))]
+    learned = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
+    output = regard.attend(q, k, v, impl="triton", **asked)
+    torch.autograd.grad(output, [q, k, v, *learned], grad, allow_unused=True)
+
+
+def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Name and call of everything that is compiled."""
+    from regard import biases, masks, scores
+
+    n, heads = 4096, 16
+    ids = (torch.arange(n) // 500).expand(1, -1)
+    window = masks.window(511, 0)
+    asked: dict[str, dict[str, Any]] = {
+        "full": {}, "causal": {"mask": masks.causal()}, "window": {"mask": window},
+        "global": {"mask": window | masks.global_tokens(range(16))},
+        "documents": {"mask": masks.causal() & masks.documents(ids)},
+        "padding": {"mask": masks.lengths(torch.tensor([n - 300]))},
+        "both lengths": {"mask": masks.lengths(torch.tensor([n - 300]), torch.tensor([n - 300]))},
+        "alibi": {"mask": masks.causal(), "bias": biases.alibi(heads)},
+        "prefix": {"mask": masks.causal() | masks.prefix(n // 4)},
+        "softcap": {"mask": masks.causal(), "score": scores.softcap(30.0)},
+    }  # fmt: skip
+    for name, given in asked.items():
+        for d in (128, 64):
+            yield f"{name} d{d}", partial(attend, (1, heads, n, d), **given)
+    for name in ("window", "global"):
+        yield f"{name} float32", partial(attend, (1, heads, n, 64), torch.float32, **asked[name])
+        yield f"{name} float16 d40", partial(attend, (1, heads, n, 40), torch.float16, **asked[name])
+        yield f"{name} d256", partial(attend, (1, heads, n, 256), **asked[name])
+    yield "shared heads", partial(attend, (1, heads, n, 128), groups=4, **asked["window"])
+    yield "shared heads, documents", partial(attend, (1, heads, n, 128), groups=4, **asked["documents"])
+    yield "dropout", partial(attend, (1, heads, n, 64), dropout=0.1, **asked["causal"])
+    yield "sink", partial(attend, (1, heads, n, 64), sink=torch.empty(heads, requires_grad=True))
+    table = torch.empty(heads, 63, requires_grad=True)
+    yield "relative bias", partial(attend, (1, heads, n, 64), bias=biases.relative(table), **asked["causal"])
+    for name in ("sigmoid", "entmax15", "sparsemax", "hard"):
+        for d, dtype in ((64, torch.bfloat16), (128, torch.bfloat16), (256, torch.bfloat16), (64, torch.float32),
+                         (128, torch.float32), (40, torch.float16)):  # fmt: skip
+            call = partial(attend, (1, heads, n, d), dtype, normalize=name, **asked["causal"])
+            yield f"{name} d{d} {str(dtype)[6:]}", call
+        yield f"{name} documents", partial(attend, (1, heads, n, 64), normalize=name, **asked["documents"])
+    yield from additive_cases(asked)
+    yield from observing_cases(asked)
+
+
+def additive_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Additive scores: one long sequence, many short ones."""
+    from regard import scores
+
+    for name, shape in (
+        ("long", (1, 1, 4096, 128)),
+        ("many", (64, 1, 256, 256)),
+        ("narrow", (2, 4, 257, 32)),
+    ):
+        weight = torch.empty(shape[3], requires_grad=True)
+        yield f"additive {name}", partial(attend, shape, torch.float32, score=scores.additive(weight))
+    weight = torch.empty(64, requires_grad=True)
+    for name in ("window", "documents", "alibi"):
+        given = {**asked[name], "score": scores.additive(weight)}
+        yield f"additive {name}", partial(attend, (1, 16, 4096, 64), torch.float32, **given)
+
+
+def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Summaries, chosen weights and decoding."""
+    from regard.core.call import SCORING, read_call
+    from regard.core.request import build
+    from regard.implementations.packing import pack
+    from regard.implementations.triton import summary
+    from regard.implementations.triton.decode import decode
+
+    def summarize(d: int, dtype: torch.dtype, **given: Any) -> None:
+        q, k = (torch.empty(1, 16, 4096, d, dtype=dtype) for _ in range(2))
+        request = build(read_call("summarize", SCORING, q, k, k, given)).reduced()
+        assert summary.runs(request, 8)
+        tensors, spec = pack(request)
+        summary._run(request.query, request.key, request.sink, tensors, spec, request.scale, 8)
+
+    for d, dtype in ((128, torch.bfloat16), (64, torch.bfloat16), (256, torch.bfloat16), (64, torch.float32)):
+        yield f"summary d{d} {str(dtype)[6:]}", partial(summarize, d, dtype)
+    for name in ("window", "documents", "alibi"):
+        yield f"summary {name}", partial(summarize, 128, torch.bfloat16, **asked[name])
+
+    def decoding(batch: int, keys: int, **given: Any) -> None:
+        q = torch.empty(batch, 32, 1, 128, dtype=torch.bfloat16)
+        k, v = (torch.empty(batch, 8, keys, 128, dtype=torch.bfloat16) for _ in range(2))
+        decode(q, k, v, 0.1, **given)
+
+    yield "decoding", partial(decoding, 1, 4096)
+    yield "decoding, all at once", partial(decoding, 64, 77)
+    yield "decoding, lengths", partial(decoding, 8, 32768, high=torch.tensor([9] * 8, dtype=torch.int32))
+
+
+def main() -> None:
+    """Compile."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", help="file to which results are appended")
+    parser.add_argument("--only", default="", help="compile only cases whose name contains this")
+    given = parser.parse_args()
+    found = Compilations(given.out)
+    found.install()
+    stand_in()
+    for name, call in cases():
+        if given.only not in name:
+            continue
+        found.case = name
+        try:
+            call()
+        except Exception:
+            found.failed += 1
+            found.write(failed=traceback.format_exc()[-2500:])
+    print(f"{len(found.seen)} kernels, {found.failed} failed")
+
+
+if __name__ == "__main__":
+    main()
