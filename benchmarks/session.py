@@ -4,8 +4,10 @@
 
 A list (`sessions/*.toml`) holds jobs: a name, shell commands, the seconds they are expected to take, and the data sets
 they read. They start in the order of the file, `together` at once (a job with `alone = true` runs by itself, so that
-what it times is true); one that cannot end in time is not started. Of each job the log, the end, the last validation
-and what `--json` printed are kept in `session.json`, which is rewritten whenever a job ends.
+what it times is true); one that cannot end in time is not started. A job with `cores` gets so many threads of torch:
+many processes with a thread for each core each would wait for each other. `mps = true` lets the kernels of all jobs run
+side by side on one GPU (CUDA's multi-process service), where the machine has that. Of each job the log, the end, the
+last validation and what `--json` printed are kept in `session.json`, which is rewritten whenever a job ends.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -37,6 +42,7 @@ class Job:
     data: tuple[str, ...] = ()
     alone: bool = False
     keep: tuple[str, ...] = ()
+    cores: int = 0  # threads of torch; 0: as many as it takes
 
 
 @dataclass
@@ -63,8 +69,8 @@ class Running:
     begun: float
 
 
-def read_jobs(path: Path) -> tuple[list[Job], int]:
-    """The jobs of a list, and how many of them may run at once."""
+def read_jobs(path: Path) -> tuple[list[Job], int, bool]:
+    """The jobs of a list, how many of them may run at once, and whether their kernels may."""
     found = tomllib.loads(path.read_text())
     jobs = []
     for entry in found["job"]:
@@ -73,7 +79,7 @@ def read_jobs(path: Path) -> tuple[list[Job], int]:
     names = [job.name for job in jobs]
     if len(set(names)) < len(names):
         raise SystemExit(f"{path}: two jobs have the same name")
-    return jobs, int(found.get("together", 1))
+    return jobs, int(found.get("together", 1)), bool(found.get("mps", False))
 
 
 class Session:
@@ -114,8 +120,9 @@ class Session:
         files = (self.out / f"{job.name}.out").open("w"), (self.out / f"{job.name}.err").open("w")
         # A session of its own, so that everything a job started can be ended with it.
         process = subprocess.Popen(
-            ["bash", "-c", self.commands[job.name]], stdout=files[0], stderr=files[1], start_new_session=True
-        )
+            ["bash", "-c", self.commands[job.name]], stdout=files[0], stderr=files[1], start_new_session=True,
+            env=os.environ | ({"OMP_NUM_THREADS": str(job.cores)} if job.cores else {}),
+        )  # fmt: skip
         self.running.append(Running(job, outcome, process, files, time.monotonic()))
         print(f"{job.name}: started beside {outcome.beside}", flush=True)
 
@@ -189,6 +196,42 @@ def _pack(folder: Path, into: Path) -> None:
             )
 
 
+CONTROL = "nvidia-cuda-mps-control"
+PROBE = "import torch; assert torch.ones(7, device='cuda').sum().item() == 7"
+
+
+@contextlib.contextmanager
+def shared_gpu(wanted: bool) -> Iterator[None]:
+    """CUDA's multi-process service inside the block, if it is wanted and works here."""
+    if not wanted or shutil.which(CONTROL) is None:
+        print("mps: no", flush=True)
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        places = {f"CUDA_MPS_{name}_DIRECTORY": folder for name in ("PIPE", "LOG")}
+        os.environ.update(places)
+        started = subprocess.run([CONTROL, "-d"], timeout=30, check=False).returncode == 0
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started = started and not subprocess.run([sys.executable, "-c", PROBE], timeout=40).returncode
+        finally:
+            if not started:
+                _quit_service(places)
+        print(f"mps: {'yes' if started else 'failed'}", flush=True)
+        try:
+            yield
+        finally:
+            if started:
+                _quit_service(places)
+
+
+def _quit_service(places: dict[str, str]) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run([CONTROL], input=b"quit\n", timeout=10, check=False)
+    for name in places:
+        os.environ.pop(name, None)
+
+
 def main() -> None:
     """Read the command line and run a list."""
     parser = argparse.ArgumentParser(
@@ -206,7 +249,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "outputs/session")))
     given = parser.parse_args()
-    jobs, together = read_jobs(given.list)
+    until = time.monotonic() + given.seconds
+    jobs, together, mps = read_jobs(given.list)
     if given.only:
         wanted = given.only.split(",")
         unknown = set(wanted) - {job.name for job in jobs}
@@ -216,8 +260,10 @@ def main() -> None:
     if given.needs:
         print("\n".join(sorted({name for job in jobs for name in job.data})))
         return
-    session = Session(jobs, given.together or together, given.data, given.out, given.seconds)
-    session.run()
+    with shared_gpu(mps):
+        left = until - time.monotonic()
+        session = Session(jobs, given.together or together, given.data, given.out, left)
+        session.run()
     sys.exit(any(outcome.ended != "done" for outcome in session.outcomes.values()))
 
 
