@@ -135,12 +135,10 @@ class Loaders:
             self.free.append(slot)
         if isinstance(found, Exception):
             raise found
-        memory = self.slots[slot]
-        return (
-            found
-            if parts is None
-            else found.filled({name: _view(memory, *part) for name, part in parts.items()})
-        )
+        batch: Batch = found
+        if parts is None:
+            return batch
+        return batch.filled({name: _view(self.slots[slot], *part) for name, part in parts.items()})
 
 
 def _view(memory: mmap.mmap, dtype: torch.dtype, shape: torch.Size, begin: int) -> Tensor:
