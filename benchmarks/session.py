@@ -158,7 +158,7 @@ class Session:
 @contextlib.contextmanager
 def shared_gpu(wanted: bool) -> Iterator[None]:
     """Let processes use the GPU at the same time, by CUDA's multi-process service; without it they take turns."""
-    if not wanted or shutil.which(MPS) is None:
+    if not wanted or shutil.which(MPS) is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -100,6 +100,11 @@ def test_tasks_models_and_options_of_a_list_exist(path):
             if verb == "evaluate":
                 assert f"--out {subject}" in job.run, job.name
                 continue
+            if verb == "attack":  # a run that an earlier command of the job made, or a variable that names it
+                assert subject.removeprefix("$") + "=" in job.run or subject.rpartition("-")[0] in job.run, (
+                    job.name
+                )
+                continue
             name, options = parse(subject)
             assert set(options) <= set(options_of(TASKS[name], 0)), (job.name, name)
             for one in split(given.get("--models", given.get("--model", ""))):
@@ -114,3 +119,9 @@ def test_the_command_line_tells_which_data_a_list_needs():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     needed = {name for job in session.read_jobs(LISTS[0])[0] for name in job.data}
     assert set(done.stdout.split()) == needed
+
+
+def test_without_the_service_jobs_share_a_gpu_in_turns(monkeypatch):
+    monkeypatch.setattr(session.shutil, "which", lambda name: None)
+    with session.shared_gpu(True):
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in session.os.environ

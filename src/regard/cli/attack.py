@@ -209,6 +209,6 @@ def _said(found: AttackReport) -> str:
     """The settings in one line, and which layers the columns are."""
     settings = {name: value for name, value in found.plan.described().items() if value is not None}
     told = ", ".join(f"{name} {value}" for name, value in settings.items())
-    layers = "; ".join(dict.fromkeys(", ".join(run.layers) for run in found.runs))
+    layers = "; ".join(dict.fromkeys(", ".join(run.layers) for run in found.runs if run.layers))
     moved = f". Moved: Jensen–Shannon divergence of the attention of {layers}" if layers else ""
     return printable(f"{told}{moved}.")

@@ -19,7 +19,7 @@ from regard.training.config.recipe import complete
 # Settings with a part of their own, or without influence on results.
 _ELSEWHERE = (
     "task", "data", "model", "attention", "seed", "steps", "budget", "batch_size", "optim.lr",
-    "out", "name", "device", "log_every", "save_every", "keep", "report_to",
+    "out", "name", "device", "log_every", "save_every", "keep", "report_to", "loaders",
 )  # fmt: skip
 _DIGITS = 8  # of a hash, enough to tell data sets apart
 

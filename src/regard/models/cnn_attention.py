@@ -14,6 +14,7 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.models.channel_norm import channel_norm
 from regard.models.model import Model, model
+from regard.models.picture_memory_format import for_convolutions
 from regard.nn import positions as encodings
 from regard.nn.blocks import EncoderLayer
 from regard.nn.gates import ChannelAttention, SpatialAttention
@@ -66,7 +67,7 @@ class FoldedPictures(nn.Module):
 
     def forward(self, data: Tensor) -> Tensor:
         """(b,n,width) → (b,frames · channels,height,width)."""
-        return fold(self.rows(data), self.spec).reshape(len(data), -1, *self.sides())
+        return for_convolutions(fold(self.rows(data), self.spec).reshape(len(data), -1, *self.sides()))
 
     def sides(self) -> tuple[int, int]:
         """Height and width in pixels."""
@@ -78,8 +79,8 @@ class CnnAttention(Model):
     """A residual CNN of three stages with three kinds of attention; without all three it is a plain residual CNN.
 
     Channel attention weighs the feature maps, spatial attention the places, in each block; self-attention lets the
-    places of the last stage attend to each other. Normalisation is over groups of channels, so that an example does not
-    depend on the others of its batch. The frames of a video are read as channels.
+    places of the last stage attend to each other. By default normalisation is over groups of channels, so that an
+    example does not depend on the others of its batch. The frames of a video are read as channels.
 
     Paper: He et al. 2016; Hu et al. 2018 (channel), Woo et al. 2018 (spatial), Bello et al. 2019 (self-attention);
     Wu & He 2018 (group normalisation).
@@ -91,6 +92,7 @@ class CnnAttention(Model):
         spatial: whether blocks have spatial attention
         self_attention: whether the last stage has self-attention
         reduction: how many times fewer numbers channel attention squeezes the channels to
+        norm: what normalises the channels of a convolution: group (of one picture) or batch (over a training batch)
     """
 
     takes_attention: ClassVar[str] = "the self-attention among the places of the last stage"
@@ -109,6 +111,7 @@ class CnnAttention(Model):
         self_attention: bool = True,
         reduction: int = 8,
         dropout: float = 0.1,
+        norm: str = "group",
     ) -> None:
         super().__init__(problem)
         dim, blocks = whole_number("dim", dim, 4), whole_number("blocks", blocks, 1)
@@ -123,14 +126,14 @@ class CnnAttention(Model):
         widths = [max(1, dim // 4), max(1, dim // 2), dim]
         before = problem.inputs.channels * problem.inputs.frames
         self.stem = nn.Conv2d(before, widths[0], 3, 1, 1, bias=False)
-        self.stem_norm = channel_norm("group", widths[0])
+        self.stem_norm = channel_norm(norm, widths[0])
         made: list[nn.Module] = []
         before = widths[0]
         reduction = whole_number("reduction", reduction, 1)
         for stage, wide in enumerate(widths):
             for block in range(blocks):
                 stride = 2 if stage and not block else 1
-                made.append(ResidualBlock(before, wide, stride, channel, spatial, reduction, dropout))
+                made.append(ResidualBlock(before, wide, stride, channel, spatial, reduction, dropout, norm))
                 before = wide
         self.blocks = nn.ModuleList(made)
         self.places = encodings.build("learned", dim, height * width) if self_attention else None

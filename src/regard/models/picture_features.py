@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from regard.core.arguments import whole_number
 from regard.models.channel_norm import channel_norm
 from regard.models.cnn_attention import ResidualBlock
+from regard.models.picture_memory_format import for_convolutions
 from regard.models.stack import Stack
 from regard.tasks.pictures.patches import fold
 from regard.tasks.streams import Patches
@@ -115,7 +116,7 @@ class PictureFeatures(nn.Module):
 
     def forward(self, data: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The rows, and the maps before each stage, (b,width,height,width), the largest first."""
-        picture = fold(data.to(next(self.parameters()).dtype), self.spec)
+        picture = for_convolutions(fold(data.to(next(self.parameters()).dtype), self.spec))
         maps = [self.first(2 * picture - 1)]
         for stage in self.stages:
             maps.append(stage(maps[-1]))

@@ -75,6 +75,7 @@ class AgentTask(Task):
 
     tried = ("--example", "3")
     metric = MEAN_RETURN
+    acts = True
     recipe = Recipe(
         model="agent", steps=400, batch_size=16, lr=2e-3, warmup=10, weight_decay=0.0, clip=0.5,
         compared=("agent", "agent(memory=lstm)", "agent(memory=slots)", "agent(memory=none)"),

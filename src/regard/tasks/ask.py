@@ -227,7 +227,7 @@ class PictureQuestions(Task):
                 wanted = (row.image for row in rows)
                 self._read_pictures[split] = PictureFiles(self._files[1]).read(wanted, self.size, self.bad)
             rows = [row for row in rows if row.image in self._read_pictures[split]]
-        return Generated(len(rows), partial(self._example, split, rows))
+        return Generated(len(rows), partial(self._example, split, rows), even=True)
 
     def _example(self, split: str, rows: Sequence[ImageQuestion], index: int) -> AskedPicture:
         row = rows[index]

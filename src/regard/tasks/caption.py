@@ -210,7 +210,7 @@ class Caption(Task):
 
     def _read(self, split: str) -> Sequence[Captioned]:
         if self.data is None:
-            return Generated(SIZES[split], partial(self._generated, split))
+            return Generated(SIZES[split], partial(self._generated, split), even=True)
         if split not in self.described:
             raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.described)}.")
         wanted = (one.image for one in self.described[split])

@@ -109,7 +109,7 @@ class LocatedPictures(Task):
             make = FigureScenes(
                 drawn, tuple(labels), self.side, self.most, sizes, self.overlap, self.clutter, key
             )
-            found[split] = Generated(SCENES.get(split, self.scenes), make)
+            found[split] = Generated(SCENES.get(split, self.scenes), make, even=True)
         return found
 
     @property

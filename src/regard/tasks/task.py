@@ -100,6 +100,8 @@ class Task:
     # then say in the note `MADE_FROM` which examples they hold, as they are laid out differently.
     answers_compare: ClassVar[bool] = False
 
+    acts: ClassVar[bool] = False  # whether training batches are made by acting with the model as it is then
+
     given: Mapping[str, Any] = MappingProxyType({})  # the options `build` was called with
 
     def streams(self) -> Mapping[str, StreamSpec]:

@@ -21,6 +21,7 @@ from regard.tasks.batch import GUIDE, Batch
 from regard.tasks.problem import Problem
 from regard.tasks.task import Task
 from regard.training.config import Config
+from regard.training.loaders import Loaders
 from regard.training.signals import Interrupted, heartbeat
 
 
@@ -90,17 +91,32 @@ def token_count(batch: Batch, problem: Problem) -> int:
 
 
 class TrainingData:
-    """The training split of a task in the order of a run, as batches on the CPU."""
+    """The training split of a task in the order of a run, as batches on the CPU.
 
-    def __init__(self, task: Task, model: Model, config: Config) -> None:
+    `stride`: how far apart the indices are that this process asks for. A batch that a loader made is valid until the
+    next one is asked for.
+    """
+
+    def __init__(self, task: Task, model: Model, config: Config, stride: int = 1) -> None:
         assert config.batch_size is not None
         self.task, self.model, self.seed = task, model, config.seed
         self.examples = task.examples("train")
         self.order = Order(self.examples, config.batch_size, config.seed, task.length, config.bucket)
+        self.loaders: Loaders | None = None
+        if config.loaders and not task.acts:
+            self.loaders = Loaders(self._collated, config.loaders, stride)
 
     def batch(self, index: int) -> Batch:
-        """Collate batch `index`. Unless the task lets the model act, seed and index determine it."""
+        """Batch `index`. Unless the task lets the model act, seed and index determine it."""
         heartbeat()
+        return self._collated(index) if self.loaders is None else self.loaders[index]
+
+    def close(self) -> None:
+        """End the processes that collate batches, if there are any."""
+        if self.loaders is not None:
+            self.loaders.close()
+
+    def _collated(self, index: int) -> Batch:
         chosen = self.order[index]
         batch = self.task.batch(self.examples, chosen, generator(self.seed, "batch", index), self.model)
         return dataclasses.replace(batch, index=tuple(chosen))

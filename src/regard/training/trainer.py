@@ -86,7 +86,7 @@ class Trainer:
         self.saved_seconds = self.position.seconds
         self.launched: deque[LaunchedStep] = deque()
         self.last_result: StepResult | None = None
-        self.data = TrainingData(self.task, self.model, config)
+        self.data = TrainingData(self.task, self.model, config, self.processes.readers)
         self.has_validation = len(self.task.examples("validation")) > 0
         self.learner = Learner(config, hardware, self.processes, parts, checkpoint, tell)
         if checkpoint is not None:  # last, so that nothing draws random numbers after it
@@ -122,6 +122,7 @@ class Trainer:
             with any_shape():
                 yield
         finally:
+            self.data.close()
             self.display.close()
             if self.reports is not None:
                 self.reports.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
@@ -21,6 +22,8 @@ OVERLAP, DISTANCE, CLASS = 2.0, 5.0, 1.0  # the weights of Carion et al., in the
 # The weight of a prediction that matches no box: there are many of them. Carion et al. have 0.1 for 100 queries; with
 # 16 queries that left 139 second boxes on 446 figures, this leaves 50.
 NOTHING = 0.4
+
+Pairs = tuple[Tensor, Tensor, Tensor]  # the indices of picture, query and box
 
 
 @dataclass(frozen=True)
@@ -73,18 +76,30 @@ class BoxesHead(Head):
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The set losses of all layers, summed over the pictures, and the number of pictures."""
-        total = torch.stack([self._set_loss(one.float(), batch, smoothing) for one in outputs]).sum()
+        assert batch.targets is not None
+        layers = [one.float() for one in outputs]
+        labels, right = batch.targets[..., LABEL].long(), batch.targets[..., BOX].to(layers[0])
+        costs = [_costs(*self._apart(one), labels, right) for one in layers]
+        pairs = matched_layers(costs, self._real(batch))
+        losses = [
+            self._set_loss(*self._apart(one), labels, right, each, smoothing)
+            for one, each in zip(layers, pairs, strict=True)
+        ]
+        total = torch.stack(losses).sum()
         return total, total.new_full((), batch.size)
 
-    def _set_loss(self, outputs: Tensor, batch: Batch, smoothing: float) -> Tensor:
-        assert batch.targets is not None
-        scores, boxes = outputs[..., : self.classes + 1], outputs[..., self.classes + 1 :]
-        labels, right = batch.targets[..., LABEL].long(), batch.targets[..., BOX].to(outputs)
-        picture, query, box = matched(_costs(scores, boxes, labels, right), self._real(batch))
+    def _apart(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The scores and the boxes of one layer."""
+        return outputs[..., : self.classes + 1], outputs[..., self.classes + 1 :]
+
+    def _set_loss(
+        self, scores: Tensor, boxes: Tensor, labels: Tensor, right: Tensor, pairs: Pairs, smoothing: float
+    ) -> Tensor:
+        picture, query, box = pairs
         # A target of a class for each query: "no object" where nothing is matched.
-        asked = torch.full(outputs.shape[:2], self.classes, device=outputs.device)
+        asked = torch.full(scores.shape[:2], self.classes, device=scores.device)
         asked[picture, query] = labels[picture, box]
-        weights = torch.ones(self.classes + 1, device=outputs.device)
+        weights = torch.ones(self.classes + 1, device=scores.device)
         weights[self.classes] = NOTHING
         told = F.cross_entropy(
             scores.flatten(0, 1), asked.flatten(), weights, reduction="sum", label_smoothing=smoothing
@@ -126,21 +141,38 @@ def _costs(scores: Tensor, boxes: Tensor, labels: Tensor, right: Tensor) -> Tens
     return DISTANCE * distance - OVERLAP * overlap - CLASS * likely
 
 
-def matched(costs: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def matched(costs: Tensor, real: Tensor) -> Pairs:
     """The pairs of least total cost, for each picture: the indices of picture, query and box.
 
     costs: (b,queries,n); real: (b,n), which boxes take part. Where there are more boxes than queries, the boxes that
     cost most stay without one.
     """
+    return matched_layers([costs], real)[0]
+
+
+def matched_layers(costs: Sequence[Tensor], real: Tensor) -> list[Pairs]:
+    """The pairs of several layers, which may have different numbers of queries.
+
+    The matching is computed on the host. One copy there and one back serve all layers: each copy waits until a GPU has
+    done what it was given.
+    """
     from scipy.optimize import linear_sum_assignment
 
-    numbers: NDArray[np.float32] = costs.cpu().numpy()
-    found: list[NDArray[np.int64]] = [np.zeros((3, 0), np.int64)]
-    for picture, kept in enumerate(real.cpu().numpy()):
-        boxes = kept.nonzero()[0]
-        # A diverged model's costs are not finite; its loss, which is not finite either, is what is reported.
-        table = np.nan_to_num(numbers[picture][:, boxes], nan=1e9, posinf=1e9, neginf=-1e9)
-        ours, theirs = linear_sum_assignment(table)
-        found.append(np.stack([np.full_like(ours, picture), ours, boxes[theirs]]))
-    places = torch.from_numpy(np.concatenate(found, 1)).to(costs.device)
-    return places[0], places[1], places[2]
+    counts = [one.shape[1] for one in costs]
+    # A diverged model's costs are not finite; its loss, which is not finite either, is what is reported.
+    together = torch.nan_to_num(torch.cat(list(costs), 1).float(), nan=1e9, posinf=1e9, neginf=-1e9)
+    marked = torch.cat([together, real[:, None].to(together)], 1).cpu().numpy()
+    numbers: NDArray[np.float64] = marked[:, :-1].astype(np.float64)  # what scipy would make of each table
+    boxes = [row.nonzero()[0] for row in marked[:, -1]]
+    found: list[NDArray[np.int64]] = []
+    begin = 0
+    for count in counts:
+        pairs = [np.zeros((3, 0), np.int64)]
+        for picture, own in enumerate(boxes):
+            ours, theirs = linear_sum_assignment(numbers[picture, begin : begin + count, own].T)
+            pairs.append(np.stack([np.full_like(ours, picture), ours, own[theirs]]))
+        found.append(np.concatenate(pairs, 1))
+        begin += count
+    places = torch.from_numpy(np.concatenate(found, 1)).to(costs[0].device)
+    parts = places.split([one.shape[1] for one in found], 1)
+    return [(one[0], one[1], one[2]) for one in parts]

@@ -71,11 +71,15 @@ class Draws:
 
 
 class Generated(Sequence[Item], Generic[Item]):
-    """A sequence whose items are computed when asked for, so that it may be as long as one likes."""
+    """A sequence whose items are computed when asked for, so that it may be as long as one likes.
 
-    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
+    even: all items are of one length, so that none has to be computed to know how long it is
+    """
+
+    def __init__(self, length: int, make: Callable[[int], Item], even: bool = False) -> None:
         self._length = length
         self._make = make
+        self.even = even
 
     def __len__(self) -> int:
         return self._length

@@ -25,13 +25,15 @@ def varied(pictures: Tensor, generator: torch.Generator, mirror: bool = True) ->
     scale = SMALLEST + (1 - SMALLEST) * draws[0]
     sign = torch.where(draws[1] < 0.5, -1.0, 1.0) if mirror else torch.ones(size)
     move = (1 - scale) * (2 * draws[2:4] - 1)  # the part stays inside the picture
-    where = torch.zeros(size, 2, 3)
-    where[:, 0, 0], where[:, 1, 1] = scale * sign, scale
-    where[:, :, 2] = move.T
-    grid = F.affine_grid(where, list(pictures.shape), align_corners=False)
+    rows, columns = (
+        (2 * torch.arange(count) + 1) / count - 1 for count in pictures.shape[2:]
+    )  # the centres of the pixels, from −1 to 1
+    grid = torch.empty(size, *pictures.shape[2:], 2)
+    grid[..., 0] = ((scale * sign)[:, None] * columns + move[0][:, None])[:, None]
+    grid[..., 1] = (scale[:, None] * rows + move[1][:, None])[:, :, None]
     found = F.grid_sample(pictures, grid, padding_mode="border", align_corners=False)
-    contrast = 1 + LIGHT * (2 * draws[4] - 1)
-    brightness = LIGHT * (2 * draws[5] - 1)
-    mean = found.mean((1, 2, 3), keepdim=True)
-    changed = (found - mean) * contrast[:, None, None, None] + mean + brightness[:, None, None, None]
-    return changed.clamp(0, 1)
+    contrast = (1 + LIGHT * (2 * draws[4] - 1))[:, None, None, None]
+    brightness = (LIGHT * (2 * draws[5] - 1))[:, None, None, None]
+    # In place, since this takes as long as the rest: mean + contrast (picture − mean) + brightness.
+    moved = (1 - contrast) * found.mean((1, 2, 3), keepdim=True) + brightness
+    return found.mul_(contrast).add_(moved).clamp_(0, 1)

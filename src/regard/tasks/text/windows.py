@@ -47,10 +47,8 @@ def training(ids: Tensor, context: int, loose: bool) -> Sequence[Window]:
 class Loose(Generated[Window]):
     """Windows that begin up to half a window earlier or later, drawn anew in each epoch."""
 
-    even = True  # all are of one length
-
     def __init__(self, count: int, ids: Tensor, context: int) -> None:
-        super().__init__(count, partial(_loose, ids, context))
+        super().__init__(count, partial(_loose, ids, context), even=True)
         size, half = min(context + 1, len(ids)), context // 2
         begin = (torch.arange(count) * context).clamp(max=max(0, len(ids) - 1 - context))
         self.first = (begin - half).clamp(min=0)  # where each may begin, …

@@ -136,6 +136,7 @@ class Config:
     compile: bool = setting(False, flag, "run the model through torch.compile")
     graph: bool = setting(True, flag, "on a GPU with static shapes, run a step as one CUDA graph")
     deterministic: bool = setting(False, flag, "use deterministic kernels only")
+    loaders: int = setting(0, whole(0), "processes that prepare the next batches meanwhile; 0: none")
     report_to: str | None = setting(
         None,
         optional(some_of("tensorboard", "wandb", "mlflow", "trackio")),

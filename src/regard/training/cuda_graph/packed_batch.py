@@ -10,7 +10,9 @@ from torch import Tensor
 from regard.tasks.batch import Batch
 
 ALIGNMENT = 64  # bytes, of the start of each tensor
-MAX_PINNED = 2**25  # bytes of pinned memory for the batches of one shape; above this, one host buffer must do
+MAX_PINNED = (
+    2**27
+)  # bytes of pinned memory for the batches of one shape; large batches get fewer host buffers
 
 
 class PackedBatch:
@@ -28,7 +30,7 @@ class PackedBatch:
             total = begin + tensor.numel() * tensor.element_size()
             spans[name] = (begin, total)
         device = batch.device
-        buffers = buffers if buffers * total <= MAX_PINNED else 1
+        buffers = max(1, min(buffers, MAX_PINNED // max(1, total)))
 
         def views(memory: Tensor) -> dict[str, Tensor]:
             return {

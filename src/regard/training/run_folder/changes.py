@@ -20,7 +20,7 @@ from regard.training.run_folder import checksum, durable
 
 FILE = "changes.json"
 LOCATION = ("out", "name")  # of the run folder, which may be moved
-NO_EFFECT = ("log_every", "save_every", "keep", "report_to")  # on what a run learns
+NO_EFFECT = ("log_every", "save_every", "keep", "report_to", "loaders")  # on what a run learns
 
 
 @dataclass(frozen=True)
