@@ -7,9 +7,12 @@ from torch import nn
 
 pytest.importorskip("triton")
 
+from regard import masks
 from regard.core import dropout
 from regard.core.grid import Grid
-from regard.nn.fused_rows import op
+from regard.models.stack import Stack
+from regard.nn import fused_rows
+from regard.nn.fused_rows import layers, op
 from regard.nn.fused_rows.op import Options
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -169,3 +172,91 @@ def test_bits_repeat():
         return torch.autograd.grad(sum(one.double().sin().sum() for one in (last, *ys)), weights)
 
     assert all(torch.equal(one, other) for one, other in zip(graded(), graded(), strict=True))
+
+
+@pytest.fixture
+def kernels(monkeypatch):
+    """Stacks use the kernels, also on the CPU."""
+    monkeypatch.setattr(fused_rows, "enabled", True)
+    monkeypatch.setattr(fused_rows, "on_cpu", True)
+
+
+def graded(stack, x, pull):
+    """The result of a stack and the gradients of its input and weights."""
+    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+        found = stack(x)
+    return found, *torch.autograd.grad(found, [x, *stack.parameters()], pull)
+
+
+@pytest.mark.parametrize("attention", ["multihead", "causal", "static-memory(slots=5)"])
+def test_a_stack_of_layers_equals_its_modules(monkeypatch, kernels, attention):
+    torch.manual_seed(3)
+    causal = attention == "causal"
+    stack = Stack(D, 2, attention, num_heads=H, hidden=HIDDEN, causal=causal, activation="relu").to(DEVICE, WIDE)
+    x = torch.randn(B, N, D, dtype=WIDE, device=DEVICE, requires_grad=True)
+    pull = torch.randn_like(x)
+    assert layers.refusal(stack.layers, x, None) == "" or DEVICE == "cuda"
+    found = graded(stack, x, pull)
+    monkeypatch.setattr(fused_rows, "enabled", False)
+    for mine, theirs in zip(found, graded(stack, x, pull), strict=True):
+        off = (mine - theirs).norm() / theirs.norm().clamp(min=1.0)  # that of the keys' bias is zero
+        assert off < (TOLERANCE if DEVICE == "cpu" else 5e-2)
+
+
+def test_a_stack_compiles_to_one_graph(kernels):
+    torch.manual_seed(3)
+    stack = Stack(D, 2, "causal", num_heads=H, causal=True, dropout=0.1).to(DEVICE, WIDE)
+    x = torch.randn(B, N, D, dtype=WIDE, device=DEVICE)
+    compiled = torch.compile(stack, fullgraph=True, backend="aot_eager")
+    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+        torch.manual_seed(9)
+        found = compiled(x)
+        torch.manual_seed(9)
+        assert torch.equal(found, stack(x))
+        found.sum().backward()
+    assert all(parameter.grad is not None for parameter in stack.parameters())
+
+
+REFUSED = {
+    "post": (dict(norm="post"), "norm=pre"),
+    "none": (dict(residual=False), "residual"),
+    "rms": (dict(norm_type="rms"), "LayerNorm"),
+    "gated": (dict(gated=True), "gated"),
+    "tanh": (dict(activation="tanh"), "activation is tanh"),
+    "hidden": (dict(hidden=37), "37 wide"),
+    "no bias": (dict(feed_forward_bias=False), "bias"),
+    "rotary": (dict(attention="multihead(positions=rotary)"), "linear maps"),
+    "grouped": (dict(attention="multihead(kv_heads=1)"), "linear maps"),
+    "linear": (dict(attention="linear"), "linear maps"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_kernels_do_not_know_is_refused_with_a_reason(kernels, case):
+    options, why = REFUSED[case]
+    options = {"attention": "multihead", "num_heads": H, **options}
+    stack = Stack(D, 1, **options).to(DEVICE)
+    x = torch.randn(B, N, D, device=DEVICE)
+    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+        assert why in layers.refusal(stack.layers, x, None)
+        assert stack(x).shape == x.shape
+
+
+def test_circumstances_are_refused_with_a_reason(monkeypatch, kernels):
+    stack = Stack(D, 1, "multihead", num_heads=H).to(DEVICE)
+    x = torch.randn(B, N, D, device=DEVICE)
+    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+        assert layers.refusal(stack.layers, x, None) == ""
+        assert "mask" in layers.refusal(stack.layers, x, masks.causal())
+        assert "width is 24" in layers.refusal(Stack(24, 1, "multihead").layers, x[:, :, :24], None)
+        handle = stack.layers[0].feed_forward.rise.register_forward_hook(lambda *given: None)
+        assert "hooks" in layers.refusal(stack.layers, x, None)
+        handle.remove()
+        assert layers.refusal(stack.layers, x, None) == ""
+    monkeypatch.setattr(fused_rows, "on_cpu", False)
+    if DEVICE == "cpu":
+        assert "CUDA" in layers.refusal(stack.layers, x, None)
+    else:
+        assert "autocast" in layers.refusal(stack.layers, x, None)
+    monkeypatch.setattr(fused_rows, "enabled", False)
+    assert "switched off" in layers.refusal(stack.layers, x, None)

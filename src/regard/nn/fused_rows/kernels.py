@@ -61,7 +61,8 @@ def _dropped(x, SEED, salt, SITE: tl.constexpr, row, column, THRESHOLD: tl.const
     if THRESHOLD is None:
         return x
     else:
-        state = row_state(tl.load(SEED), tl.full([], SITE, tl.int32), salt, row[:, None])
+        nothing = tl.full([], 0, tl.int32)  # Triton makes constants of some numbers
+        state = row_state(tl.load(SEED), nothing + SITE, nothing + salt, row[:, None])
         return tl.where(dropout_keeps(state, column[None, :], THRESHOLD), x * KEPT, 0.0).to(x.dtype)
 
 
