@@ -300,7 +300,7 @@ def host_us(trainer: Any) -> float:
     """Microseconds of the loop for a step that launches nothing: preparing the batch, counting, logging."""
     from regard.training.step import StepResult
 
-    learner, step = trainer.learner, trainer.learner._step
+    learner, kept = trainer.learner, trainer.learner._step
 
     class Nothing:
         replayed = True
@@ -309,15 +309,19 @@ def host_us(trainer: Any) -> float:
             list(batches)
             return StepResult(1.0, 1.0)
 
-    learner._step = Nothing()
-    learner.hardware.to_device, kept = (lambda batch: batch), learner.hardware.to_device
+    def step(batches: Any) -> StepResult:
+        """What `Learner.step` does with a captured step, without moving the batch."""
+        return learner._step(batches)
+
+    learner._step, learner.step = Nothing(), step
     try:
         for count in (50, 1000):
             start = time.perf_counter()
             for _ in range(count):
                 trainer.advance()
     finally:
-        learner._step, learner.hardware.to_device = step, kept
+        learner._step = kept
+        del learner.step
     return (time.perf_counter() - start) / count * 1e6
 
 
