@@ -72,9 +72,12 @@ class RandomState:
         cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []  # of this process's device
         return cls(torch.get_rng_state(), cuda, random.getstate(), np.random.get_state(legacy=True))
 
-    def later(self) -> RandomState:
-        """Read the state of the device again, and keep those of the host."""
-        return replace(self, cuda=[torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])
+    def later(self, ahead: int = 0) -> RandomState:
+        """Read the state of the device again, and keep those of the host; `ahead`: draws of steps not launched yet."""
+        cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+        if ahead and cuda:
+            cuda[0].view(torch.int64)[1] += ahead  # seed and offset of the generator
+        return RandomState(self.torch, cuda, self.python, self.numpy)
 
     def restore(self) -> None:
         """Set all generators to these states."""

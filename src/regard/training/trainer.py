@@ -26,7 +26,8 @@ from regard.training.build import Parts
 from regard.training.config import Config, non_defaults
 from regard.training.config.budget import budget_of
 from regard.training.config.retention import Keep
-from regard.training.cuda_graph.graphed_step import MAX_PENDING, PendingStep
+from regard.training.cuda_graph.graphed_step import MAX_PENDING
+from regard.training.cuda_graph.pending_step import PendingStep
 from regard.training.data import StepBatches, TrainingData, generator
 from regard.training.distributed.processes import Processes
 from regard.training.evaluation import completions, evaluate
