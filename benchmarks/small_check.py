@@ -38,16 +38,21 @@ CONTESTANTS = (
 )
 MODES = {"unfused": (False, True), "fused": (True, True), "fused eager": (True, False)}  # fused, compiled
 KINDS = ((False, False, 3), (True, True, 3), (True, True, 0), (True, False, 2))
-TUNINGS = (
-    dict(),
-    dict(warps=8),
-    dict(tile=128),
-    dict(tile=128, warps=8),
-    dict(stages=3),
-    dict(tile=32, stages=4),
-    dict(rows=32, warps=8),
+TUNINGS: tuple[dict[str, int], ...] = (
+    {},
+    {"warps": 8},
+    {"tile": 128},
+    {"tile": 128, "warps": 8},
+    {"stages": 3},
+    {"tile": 32, "stages": 4},
+    {"rows": 32, "warps": 8},
 )
-GRAD_TUNINGS = (dict(), dict(grad_rows=64, grad_stages=4), dict(grad_rows=256, grad_stages=2), dict(grad_warps=8))
+GRAD_TUNINGS: tuple[dict[str, int], ...] = (
+    {},
+    {"grad_rows": 64, "grad_stages": 4},
+    {"grad_rows": 256, "grad_stages": 2},
+    {"grad_warps": 8},
+)
 
 
 def guarded(name: str, function: Callable[[], Any], results: dict[str, Any]) -> None:
@@ -89,7 +94,7 @@ def graph_us(graph: Any, times: int = 50) -> float:
         end.record()
         end.synchronize()
         found.append(begin.elapsed_time(end) / times * 1e3)
-    return statistics.median(found)
+    return float(statistics.median(found))
 
 
 def piece(kind: tuple[bool, bool, int], sizes: tuple[int, int, int, int], device: str) -> Any:
@@ -100,7 +105,10 @@ def piece(kind: tuple[bool, bool, int], sizes: tuple[int, int, int, int], device
     (out, feed, maps), (batch, length, dim, heads) = kind, sizes
     stages = Stages(out, feed, maps, dim, 4 * dim if feed else 0)
     torch.manual_seed(1)
-    exact = [torch.randn(shape, dtype=torch.float64, device=device) * shape[-1] ** -0.5 for shape in stages.shapes()]
+    exact = [
+        torch.randn(shape, dtype=torch.float64, device=device) * shape[-1] ** -0.5
+        for shape in stages.shapes()
+    ]
     x = torch.randn(batch, length, dim, dtype=torch.float64, device=device)
     mixed = torch.randn(batch, heads, length, dim // heads, dtype=torch.float64, device=device)
     seed = torch.tensor([987654321987], device=device)
@@ -125,31 +133,96 @@ def piece(kind: tuple[bool, bool, int], sizes: tuple[int, int, int, int], device
                     rows, inner if out else None, seed, weights, stages, "gelu", rates, eps, 1, [heads] * maps
                 )
         ends = [rows, *([inner] if out else []), *weights]
-        grads = torch.autograd.grad(found, ends, [pull.to(one.dtype) for pull, one in zip(pulls, found, strict=True)])
+        grads = torch.autograd.grad(
+            found, ends, [pull.to(one.dtype) for pull, one in zip(pulls, found, strict=True)]
+        )
         return [*found, *grads]
 
     return run
 
 
-def pieces(device: str) -> list[dict[str, Any]]:
-    """The largest relative error of outputs and gradients of each piece."""
-    rows = []
-    cases = [(32, 64, 128, 4), (3, 7, 64, 2), (5, 13, 256, 8)] if device == "cuda" else [(2, 3, 32, 2)]
-    for sizes in cases:
-        for kind in KINDS:
-            run = piece(kind, sizes, device)
-            truth = run("truth")
+def piece_cases(device: str) -> list[tuple[Any, Any]]:
+    """Stages and sizes to check."""
+    if device == "cpu":
+        return [(kind, (2, 3, 32, 2)) for kind in KINDS]
+    return [
+        *((kind, (32, 64, 128, 4)) for kind in KINDS),
+        (KINDS[1], (3, 7, 64, 2)),
+        (KINDS[1], (5, 13, 256, 8)),
+    ]
 
-            def off(way: str, run: Any = run, truth: Any = truth) -> float:
-                found = zip(run(way), truth, strict=True)
-                return max(float((mine.detach().double() - one.detach()).norm() / one.detach().norm()) for mine, one in found)
 
-            again = all(torch.equal(a, b) for a, b in zip(run("kernels"), run("kernels"), strict=True))
-            row = {"kind": kind, "sizes": sizes, "kernels": off("kernels"), "torch bf16": off("torch"), "repeats": again}
-            row["right"] = bool(row["kernels"] < 1.5 * row["torch bf16"] + 1e-3 and again)
-            rows.append(row)
-            print(row, flush=True)
-    return rows
+def checked_piece(number: int, device: str) -> dict[str, Any]:
+    """The largest relative error of outputs and gradients of one piece, beside that of torch in bf16."""
+    kind, sizes = piece_cases(device)[number]
+    run = piece(kind, sizes, device)
+    truth = run("truth")
+
+    def off(way: str) -> float:
+        found = zip(run(way), truth, strict=True)
+        return max(
+            float((mine.detach().double() - one.detach()).norm() / one.detach().norm()) for mine, one in found
+        )
+
+    again = all(torch.equal(a, b) for a, b in zip(run("kernels"), run("kernels"), strict=True))
+    mine, usual = off("kernels"), off("torch")
+    right = mine < 1.5 * usual + 1e-3 and again
+    return {
+        "kind": kind,
+        "sizes": sizes,
+        "kernels": mine,
+        "torch bf16": usual,
+        "repeats": again,
+        "right": right,
+    }
+
+
+def bound_piece(
+    kind: tuple[bool, bool, int], sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str
+) -> Any:
+    """Two functions that launch the kernels of a piece forward and backward; `dtype` is that of the weights."""
+    from regard.nn.fused_rows import op
+    from regard.nn.fused_rows.layout import Stages
+
+    (out, feed, maps), (batch, length, dim, heads) = kind, sizes
+    narrow = torch.bfloat16 if device == "cuda" else torch.float32
+    options = op.Options(out, feed, maps, "gelu", [0.1] * 3, [1e-5] * 2, 1, heads, narrow).listed()
+    x = torch.randn(batch, length, dim, device=device)
+    mixed = torch.randn(batch, heads, length, dim // heads, device=device).to(narrow) if out else None
+    stages = Stages(out, feed, maps, dim, 4 * dim if feed else 0)
+    weights = [torch.randn(shape, device=device).to(dtype) * 0.1 for shape in stages.shapes()]
+    seed = torch.tensor([3], device=device)
+    last, middle, ys = op._forward(x, mixed, seed, weights, *options)
+    pulls = [torch.randn(one.shape, device=device).to(one.dtype) for one in ys]
+    d_last = torch.randn_like(x) if out or feed else None
+
+    def forward() -> None:
+        op._forward(x, mixed, seed, weights, *options)
+
+    def backward() -> None:
+        op._backward(d_last, pulls, x, mixed, seed, middle, last, weights, *options)
+
+    return forward, backward
+
+
+def tuning_cases(device: str) -> list[tuple[Any, Any, torch.dtype, dict[str, int]]]:
+    """Pieces, sizes, weights and sizes of blocks to time."""
+    if device == "cpu":
+        return [(KINDS[0], (1, 2, 32, 2), torch.float32, {})]
+    long, short = (32, 64, 128, 4), (32, 8, 128, 4)
+    found = [(KINDS[1], long, torch.bfloat16, tuning) for tuning in (*TUNINGS, *GRAD_TUNINGS[1:])]
+    found += [(KINDS[1], long, torch.float32, {}), (KINDS[0], long, torch.bfloat16, {})]
+    return [*found, (KINDS[1], short, torch.bfloat16, {}), (KINDS[1], short, torch.bfloat16, {"warps": 8})]
+
+
+def compile_tuning(number: int, device: str) -> None:
+    """In a process of its own: compile the kernels of one case into Triton's cache."""
+    from regard.nn.fused_rows import op
+
+    kind, sizes, dtype, tuning = tuning_cases(device)[number]
+    vars(op.TUNING).update(tuning)
+    for function in bound_piece(kind, sizes, dtype, device):
+        function()
 
 
 def timed_pieces(device: str) -> list[dict[str, Any]]:
@@ -157,43 +230,24 @@ def timed_pieces(device: str) -> list[dict[str, Any]]:
     from regard.nn.fused_rows import op
 
     rows: list[dict[str, Any]] = []
-    usual = op.Tuning()
-    cases = [(32, 64, 128, 4), (32, 8, 128, 4)] if device == "cuda" else [(1, 2, 32, 2)]
-    for sizes in cases:
-        for kind in KINDS[:2] if device == "cuda" else KINDS[:1]:
-            (out, feed, maps), (batch, length, dim, heads) = kind, sizes
-            options = op.Options(out, feed, maps, "gelu", [0.1] * 3, [1e-5] * 2, 1, heads,
-                                 torch.bfloat16 if device == "cuda" else torch.float32)  # fmt: skip
-            for dtype in (torch.bfloat16, torch.float32) if device == "cuda" else (torch.float32,):
-                x = torch.randn(batch, length, dim, device=device)
-                mixed = torch.randn(batch, heads, length, dim // heads, device=device).to(options.dtype) if out else None
-                stages = op.Stages(out, feed, maps, dim, 4 * dim if feed else 0)
-                weights = [torch.randn(shape, device=device).to(dtype) * 0.1 for shape in stages.shapes()]
-                seed = torch.tensor([3], device=device)
-                last, middle, ys = op._forward(x, mixed, seed, weights, *options.listed())
-                pulls = [torch.randn(one.shape, device=device).to(one.dtype) for one in ys]
-                d_last = torch.randn_like(x) if out or feed else None
-                for tuning in (*TUNINGS, *GRAD_TUNINGS[1:]):
-                    if dtype == torch.float32 and tuning:
-                        continue
-                    vars(op.TUNING).update(vars(usual) | tuning)
-                    row: dict[str, Any] = {"kind": kind, "sizes": sizes, "weights": str(dtype), **tuning}
-                    try:
-                        forward = replayed_us(lambda: op._forward(x, mixed, seed, weights, *options.listed()), device)
-                        backward = replayed_us(
-                            lambda: op._backward(d_last, pulls, x, mixed, seed, middle, last, weights, *options.listed()),
-                            device,
-                        )  # fmt: skip
-                        row |= {"forward": round(forward, 2), "backward": round(backward, 2)}
-                    except Exception as trouble:
-                        row["error"] = f"{type(trouble).__name__}: {trouble}"[:300]
-                    rows.append(row)
-                    print(row, flush=True)
-                vars(op.TUNING).update(vars(usual))
+    usual = dict(vars(op.TUNING))
+    for kind, sizes, dtype, tuning in tuning_cases(device):
+        vars(op.TUNING).update(usual | tuning)
+        row: dict[str, Any] = {"kind": kind, "sizes": sizes, "weights": str(dtype), **tuning}
+        try:
+            forward, backward = bound_piece(kind, sizes, dtype, device)
+            row |= {"forward": replayed_us(forward, device), "backward": replayed_us(backward, device)}
+        except Exception as trouble:
+            row["error"] = f"{type(trouble).__name__}: {trouble}"[:300]
+        rows.append(row)
+        print(row, flush=True)
+    vars(op.TUNING).update(usual)
     return rows
 
 
-def trainer_of(task: str, model: str, device: str, compiled: bool, folder: str, signals: Any, **more: Any) -> Any:
+def trainer_of(
+    task: str, model: str, device: str, compiled: bool, folder: str, signals: Any, **more: Any
+) -> Any:
     """A training without end, validations and checkpoints."""
     from regard.training.build import Parts, build_model, build_task
     from regard.training.config.recipe import complete
@@ -203,41 +257,62 @@ def trainer_of(task: str, model: str, device: str, compiled: bool, folder: str, 
     from regard.training.trainer import Trainer
 
     never = dict.fromkeys(("steps", "eval_every", "save_every"), 10**9)
-    settings = {"task": task, "model": model, "batch_size": 32, "device": device, "compile": compiled, **never, **more}
+    settings = {
+        "task": task,
+        "model": model,
+        "batch_size": 32,
+        "device": device,
+        "compile": compiled,
+        **never,
+        **more,
+    }
     if device == "cuda":
         settings["precision"] = "bf16-mixed"
     config = complete(settings)
     hardware = prepare(config)
     seed_everything(config.seed)
     made = build_task(config)
-    return Trainer(config, RunFolder(Path(folder)), Parts(made, build_model(config, made)), hardware, signals, quiet=True)
+    return Trainer(
+        config, RunFolder(Path(folder)), Parts(made, build_model(config, made)), hardware, signals, quiet=True
+    )
 
 
-def losses(device: str) -> dict[str, Any]:
+def losses(number: int, device: str) -> dict[str, Any]:
     """Losses of the same short training with the kernels and without."""
     from regard.nn import fused_rows
     from regard.training.signals import Signals
 
-    found: dict[str, Any] = {}
-    for task, model in (DECODER, CONTESTANTS[1]):
-        curves = []
-        for fused in (False, True):
-            fused_rows.enabled = fused
-            with tempfile.TemporaryDirectory() as folder, Signals() as signals:
-                plain = model.replace(")", ",dropout=0.0)")
-                trainer = trainer_of(task, plain, device, False, folder, signals, graph=False)
-                curve = []
-                with trainer.open():
-                    for _ in range(40 if device == "cuda" else 2):
-                        trainer.advance()
-                        trainer.synchronize()
-                        curve.append(trainer.last_result.loss)
-            curves.append(curve)
-        fused_rows.enabled = False
-        most = max(abs(a - b) / b for a, b in zip(*curves, strict=True))
-        found[model] = {"largest relative difference": most, "unfused": curves[0][::8], "fused": curves[1][::8]}
-        print(model, found[model], flush=True)
-    return found
+    task, model = CONTESTANTS[number]
+    curves = []
+    for fused in (False, True):
+        fused_rows.enabled = fused
+        with tempfile.TemporaryDirectory() as folder, Signals() as signals:
+            plain = model.replace(")", ",dropout=0.0)")
+            trainer = trainer_of(task, plain, device, False, folder, signals, graph=False)
+            curve = []
+            with trainer.open():
+                for _ in range(40 if device == "cuda" else 2):
+                    trainer.advance()
+                    trainer.synchronize()
+                    curve.append(trainer.last_result.loss)
+        curves.append(curve)
+    most = max(abs(a - b) / b for a, b in zip(*curves, strict=True))
+    every = slice(None, None, 8)
+    return {
+        "model": model,
+        "largest difference": most,
+        "unfused": curves[0][every],
+        "fused": curves[1][every],
+    }
+
+
+def aside(function: Callable[..., Any], number: int, device: str, answers: Any) -> None:
+    """In a process of its own: call a part and send what it returns, or its traceback."""
+    torch.set_num_threads(1)
+    try:
+        answers.put(function(number, device))
+    except Exception:
+        answers.put({"part": function.__name__, "number": number, "error": traceback.format_exc()})
 
 
 def contestant(
@@ -270,7 +345,8 @@ def contestant(
 
 def measured(trainer: Any, seconds: float, device: str) -> dict[str, Any]:
     """Steps per second of the loop; device time and kernels of one captured step; host time of a step."""
-    readings, began = [], time.perf_counter()
+    readings: list[float] = []
+    began = time.perf_counter()
     while time.perf_counter() - began < seconds or not readings:
         start, taken = time.perf_counter(), 0
         while time.perf_counter() - start < min(0.25, seconds) or not taken:
@@ -283,6 +359,9 @@ def measured(trainer: Any, seconds: float, device: str) -> dict[str, Any]:
     if device == "cuda" and getattr(graphed, "captured", None):
         captured = next(iter(graphed.captured.values()))
         found["device_us"] = graph_us(captured.graph)
+        for group in graphed.groups.values():
+            if group is not None:
+                found["grouped_us"] = graph_us(group.graph, 10) / group.count
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             captured.graph.replay()
             torch.cuda.synchronize()
@@ -311,7 +390,8 @@ def host_us(trainer: Any) -> float:
 
     def step(batches: Any) -> StepResult:
         """What `Learner.step` does with a captured step, without moving the batch."""
-        return learner._step(batches)
+        found: StepResult = learner._step(batches)
+        return found
 
     learner._step, learner.step = Nothing(), step
     try:
@@ -327,14 +407,19 @@ def host_us(trainer: Any) -> float:
 
 def main() -> int:
     """Run all parts; 1 if something failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=2.0, help="duration of one timing")
     parser.add_argument("--patience", type=float, default=150.0, help="seconds for all to warm up")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
-    parser.add_argument("--only", default="", help="parts to run: pieces, tuning, losses, steps (separated by commas)")
+    parser.add_argument(
+        "--only", default="", help="parts to run: pieces, tuning, losses, steps (separated by commas)"
+    )
     options = parser.parse_args()
-    device, results = options.device, {}
+    device: str = options.device
+    results: dict[str, Any] = {}
     parts = set(options.only.split(",")) if options.only else {"pieces", "tuning", "losses", "steps"}
     spawn = multiprocessing.get_context("spawn")
     warm, started = spawn.Semaphore(0), []
@@ -346,11 +431,25 @@ def main() -> int:
                 child = spawn.Process(target=contestant, args=arguments, daemon=True)
                 child.start()
                 started.append((task, model, mode, child, turn, answers))
+    asides: list[tuple[str, Any, Any]] = []
+    counts = {"pieces": len(piece_cases(device)), "losses": 2, "tuning": len(tuning_cases(device))}
+    functions = {"pieces": checked_piece, "losses": losses, "tuning": compile_tuning}
+    for name, function in functions.items():
+        for number in range(counts[name] if name in parts else 0):
+            answers = spawn.Queue()
+            process = spawn.Process(target=aside, args=(function, number, device, answers), daemon=True)
+            process.start()
+            asides.append((name, process, answers))
     end = time.monotonic() + options.patience
-    if "pieces" in parts:
-        guarded("pieces", lambda: pieces(device), results)
-    if "losses" in parts:
-        guarded("losses", lambda: losses(device), results)
+    for name, process, answers in asides:
+        try:
+            found = answers.get(timeout=max(1.0, end - time.monotonic()))
+        except queue.Empty:
+            found = {"error": f"{name}: not done in time"}
+        process.kill()
+        if name != "tuning" or (found and "error" in found):
+            results.setdefault(name, []).append(found)
+            print(name, found if "error" not in found else found["error"], flush=True)
     for _ in started:
         if not warm.acquire(timeout=max(0.0, end - time.monotonic())):
             break
@@ -363,13 +462,18 @@ def main() -> int:
             found = {"task": task, "model": model, "mode": mode, "error": "not warm or not done in time"}
         child.kill()
         results["steps"].append(found)
-        numbers = {name: found.get(name) for name in ("steps_per_second", "device_us", "kernels", "kernel_us", "host_us")}
+        numbers = {
+            name: found.get(name)
+            for name in ("steps_per_second", "device_us", "grouped_us", "kernels", "kernel_us", "host_us")
+        }
         shown = " ".join(f"{name} {value:,.0f}" for name, value in numbers.items() if value is not None)
         print(f"{task:22} {model:42} {mode:12} {shown} {found.get('error', '')}", flush=True)
     if "tuning" in parts:
-        guarded("tuning", lambda: timed_pieces(device), results)
+        guarded("timed", lambda: timed_pieces(device), results)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "small_check.json").write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
+    (options.out / "small_check.json").write_text(
+        json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8"
+    )
     for row in results["steps"]:
         if "fused" in row["mode"] and "longest" in row:
             print(row["task"], row["model"], row["mode"], *row["longest"], sep="\n  ")

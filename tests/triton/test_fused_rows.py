@@ -70,7 +70,9 @@ def inputs():
     return x, mixed
 
 
-def compare(kind, activation="gelu", rates=(0.0, 0.0, 0.0), seed=None, drops=(lambda rows: rows,) * 3, salt=0):
+def compare(
+    kind, activation="gelu", rates=(0.0, 0.0, 0.0), seed=None, drops=(lambda rows: rows,) * 3, salt=0
+):
     """Outputs and the gradients of inputs and all weights, against the modules in float64."""
     made = modules(*kind)
     out, feed, maps = kind
@@ -87,7 +89,9 @@ def compare(kind, activation="gelu", rates=(0.0, 0.0, 0.0), seed=None, drops=(la
     last, ys = op.run(ours[0], own_mixed if out else None, seed, ours[1:], options)
     found = [*([last] if out or feed else []), *ys]
     ends = [ours[0], *([own_mixed] if out else []), *ours[1:]]
-    grads = torch.autograd.grad(found, ends, [pull.to(one.dtype) for pull, one in zip(pulls, found, strict=True)])
+    grads = torch.autograd.grad(
+        found, ends, [pull.to(one.dtype) for pull, one in zip(pulls, found, strict=True)]
+    )
     for mine, theirs in zip([*found, *grads], [*wanted, *truth], strict=True):
         assert mine.shape == theirs.shape
         off = (mine.double() - theirs).norm() / theirs.norm().clamp(min=1e-9)
@@ -127,7 +131,6 @@ def test_dropout_is_the_hash_of_seed_layer_row_and_column_forward_and_backward()
 
 def test_dropout_drops_its_share_and_differs_between_seeds_sites_and_layers():
     made = modules(True, False, 0)
-    x, mixed = inputs()
     nn.init.zeros_(made["out"].weight), nn.init.ones_(made["out"].bias)
     weights = [one.detach().to(WIDE) for one in listed(made)]
     found = []
@@ -192,7 +195,9 @@ def graded(stack, x, pull):
 def test_a_stack_of_layers_equals_its_modules(monkeypatch, kernels, attention):
     torch.manual_seed(3)
     causal = attention == "causal"
-    stack = Stack(D, 2, attention, num_heads=H, hidden=HIDDEN, causal=causal, activation="relu").to(DEVICE, WIDE)
+    stack = Stack(D, 2, attention, num_heads=H, hidden=HIDDEN, causal=causal, activation="relu").to(
+        DEVICE, WIDE
+    )
     x = torch.randn(B, N, D, dtype=WIDE, device=DEVICE, requires_grad=True)
     pull = torch.randn_like(x)
     assert layers.refusal(stack.layers, x, None) == "" or DEVICE == "cuda"
@@ -218,16 +223,16 @@ def test_a_stack_compiles_to_one_graph(kernels):
 
 
 REFUSED = {
-    "post": (dict(norm="post"), "norm=pre"),
-    "none": (dict(residual=False), "residual"),
-    "rms": (dict(norm_type="rms"), "LayerNorm"),
-    "gated": (dict(gated=True), "gated"),
-    "tanh": (dict(activation="tanh"), "activation is tanh"),
-    "hidden": (dict(hidden=37), "37 wide"),
-    "no bias": (dict(feed_forward_bias=False), "bias"),
-    "rotary": (dict(attention="multihead(positions=rotary)"), "linear maps"),
-    "grouped": (dict(attention="multihead(kv_heads=1)"), "linear maps"),
-    "linear": (dict(attention="linear"), "linear maps"),
+    "post": ({"norm": "post"}, "norm=pre"),
+    "none": ({"residual": False}, "residual"),
+    "rms": ({"norm_type": "rms"}, "LayerNorm"),
+    "gated": ({"gated": True}, "gated"),
+    "tanh": ({"activation": "tanh"}, "activation is tanh"),
+    "hidden": ({"hidden": 37}, "37 wide"),
+    "no bias": ({"feed_forward_bias": False}, "bias"),
+    "rotary": ({"attention": "multihead(positions=rotary)"}, "linear maps"),
+    "grouped": ({"attention": "multihead(kv_heads=1)"}, "linear maps"),
+    "linear": ({"attention": "linear"}, "linear maps"),
 }
 
 

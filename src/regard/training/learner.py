@@ -62,7 +62,9 @@ class Learner:
             self.context = SharedContext(config.context_parallel, processes.count, hardware.device, model)
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
-        if isinstance(self._step, GraphedStep) and not self.buffers.names:  # snapshots read buffers before each step
+        if (
+            isinstance(self._step, GraphedStep) and not self.buffers.names
+        ):  # snapshots read buffers before each step
             self._step.steps_per_graph = STEPS_PER_GRAPH
         self._random: RandomState | None = None
 

@@ -10,7 +10,6 @@ non-finite, neither it nor the steps after it changed the weights, and the loop 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import signal
 import time
@@ -160,7 +159,7 @@ class Trainer:
         started = time.perf_counter()
         self.synchronize(pending=MAX_PENDING - 1)
         snapshot = self.learner.snapshot()
-        position, before = self.position, copy.copy(self.position)
+        position, before = self.position, self.position.copy()
         rate = optim.rate(self.config.optim, position.step, self.budget.expected_steps(position))
         self.learner.set_rates(rate, position.step + 1)
         batches = self._next_batches()

@@ -6,9 +6,9 @@ Three stages, each of which may be missing; rows x of the residual stream, mixed
     feed   x ← x + drop(W₂ drop(f(W₁ norm(x) + b₁)) + b₂)
     maps   y_i = W_i norm(x) + b_i
 
-So "maps" alone begins a stack, "out, feed, maps" lies between two attentions, and "out, feed" ends a stack. Each program
-takes a block of rows through all stages; only weights are read in tiles. Backward recomputes what is between the stages
-from the rows before and after the feed-forward part, and dropout from its hash.
+So "maps" alone begins a stack, "out, feed, maps" lies between two attentions, and "out, feed" ends a stack. A program
+takes a block of rows through all stages; only weights are read in tiles. Backward recomputes what is between the
+stages from the rows before and after the feed-forward part, and dropout from its hash.
 """
 
 from __future__ import annotations
@@ -82,14 +82,15 @@ def _block(P, row, column, LINE: tl.constexpr):
 def rows_forward(
     X, M, SEED, MIDDLE, LAST, YS, OUT, FEED, NORM, MAPS, salt, rows, length, m_b, m_h, m_n, eps_feed, eps_maps,
     D: tl.constexpr, F: tl.constexpr, HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr,
-    HAS_FEED: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr, DROP_HIDDEN: tl.constexpr,
-    KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
+    HAS_FEED: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
+    DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
+    DT: tl.constexpr, WIDE: tl.constexpr,
     R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Take a block of rows through the stages.
 
-    MIDDLE gets the rows after the stage "out" if "feed" follows, LAST those after all. OUT is (weight, bias), FEED (gain,
-    shift, rise, bias, fall, bias), NORM (gain, shift), MAPS the weights, then the biases of the maps.
+    MIDDLE gets the rows after the stage "out" if "feed" follows, LAST those after all. OUT is (weight, bias), FEED
+    (gain, shift, rise, bias, fall, bias), NORM (gain, shift), MAPS the weights, then the biases of the maps.
     """
     row, d, t = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, TILE)
     real = (row < rows)[:, None]
@@ -128,7 +129,8 @@ def rows_backward(
     DX, DYS, X, M, SEED, MIDDLE, LAST, D_ROWS, D_MIXED, KEPT, SUMS, OUT, FEED, NORM, MAPS, salt, rows, length, m_b, m_h, m_n,
     y_b, y_h, y_n, eps_feed, eps_maps, PITCH: tl.constexpr, VECTORS: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
     HEAD: tl.constexpr, MAP_HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr, HAS_FEED: tl.constexpr,
-    HAS_DX: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr, DROP_HIDDEN: tl.constexpr,
+    HAS_DX: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
+    DROP_HIDDEN: tl.constexpr,
     KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
     R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -179,7 +181,9 @@ def rows_backward(
             rise = tl.load(_block(FEED[2], c + t, d, D)).to(DT)
             fall = tl.load(_block(FEED[4], d, c + t, F)).to(DT)
             h = tl.dot(n, tl.trans(rise)) + tl.load(FEED[3] + c + t).to(WIDE)[None, :]
-            dh = _dropped(tl.dot(dy, fall), SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN) * _slope(h, ACT)
+            dh = _dropped(tl.dot(dy, fall), SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN) * _slope(
+                h, ACT
+            )
             h = _dropped(_activated(h, ACT), SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN)
             tl.store(sums + 2 * D + c + t, tl.sum(dh, 0))
             dh = dh.to(DT)
@@ -230,5 +234,7 @@ def weight_gradients(
         total = tl.zeros([WIDTH], WIDE)
         for start in range(0, blocks, BLOCK):
             row = (start + k)[:, None]
-            total += tl.sum(tl.load(SUMS + row * VECTORS + left + j[None, :], mask=row < blocks, other=0.0), 0)
+            total += tl.sum(
+                tl.load(SUMS + row * VECTORS + left + j[None, :], mask=row < blocks, other=0.0), 0
+            )
         tl.store(GRADS + into + j, total)

@@ -72,8 +72,8 @@ def _refused_layer(layer: Any, width: int) -> str:
     if maps is None:
         return "the attention is not made of linear maps of rows without options"
     linear = [feed.rise, feed.fall, maps.out, *maps.maps]
-    for one in linear:
-        if type(one) is not nn.Linear or one.bias is None:
+    for each in linear:
+        if type(each) is not nn.Linear or each.bias is None:
             return "a linear map is not a plain nn.Linear with a bias"
     if any(tuple(one.weight.shape) != (width, width) for one in (maps.out, *maps.maps)):
         return f"a map of the attention is not {width} × {width}"
@@ -87,7 +87,10 @@ def _refused_layer(layer: Any, width: int) -> str:
 
 def _hooked(module: nn.Module) -> bool:
     return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
     )
 
 
@@ -107,7 +110,9 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
     return rows
 
 
-def begin(rows: Tensor, norm: nn.LayerNorm, maps: Sequence[nn.Linear], heads: int) -> tuple[Tensor, list[Tensor]]:
+def begin(
+    rows: Tensor, norm: nn.LayerNorm, maps: Sequence[nn.Linear], heads: int
+) -> tuple[Tensor, list[Tensor]]:
     """Normalised rows through linear maps, as heads (b,h,n,·)."""
     from regard.nn.fused_rows import op
 

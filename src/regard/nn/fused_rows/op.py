@@ -84,7 +84,9 @@ def _threshold(rate: float, seed: Tensor | None) -> dict[str, Any]:
     return {"drop": round(rate * 2**32) - 2**31, "keep": 1 / (1 - rate)}
 
 
-def _shared(stages: Stages, options: Options, x: Tensor, mixed: Tensor | None, seed: Tensor | None) -> dict[str, Any]:
+def _shared(
+    stages: Stages, options: Options, x: Tensor, mixed: Tensor | None, seed: Tensor | None
+) -> dict[str, Any]:
     """The constants that both kernels take."""
     import triton.language as tl
 
@@ -175,7 +177,8 @@ def _backward(
         x if d_last is None else d_last, tuple(d_maps) or (x,), x, x if mixed is None else mixed,
         x if seed is None else seed, before, after, d_x, d_mixed, kept, sums, *_filled(stages.split(weights), x),
         options.salt, rows, length, *_strides(mixed), *_strides(d_maps[0] if d_maps else None), *options.eps,
-        PITCH=stages.pitch, VECTORS=stages.vectors, MAP_HEAD=dim // options.heads, HAS_DX=d_last is not None, **constants,
+        PITCH=stages.pitch, VECTORS=stages.vectors, MAP_HEAD=dim // options.heads, HAS_DX=d_last is not None,
+        **constants,
     )  # fmt: skip
     table, tall, width = jobs(stages, x.device)
     launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}

@@ -148,7 +148,9 @@ class FusedUpdate:
         self.skipping = torch.zeros((), device=device)
         # Matrices that the kernels of small models read in bfloat16.
         held = [fused_rows.enabled and p.dim() == 2 for p in self.parameters]
-        self.copies = [keep_copy(p) if wanted else None for p, wanted in zip(self.parameters, held, strict=True)]
+        self.copies = [
+            keep_copy(p) if wanted else None for p, wanted in zip(self.parameters, held, strict=True)
+        ]
         self.pieces: tuple[Any, ...] = ()  # tensors of the optimiser state
         self.addresses: list[Tensor] = []  # of weights and state, by chunk
         self.eager_table = self.table()  # for steps that are not captured

@@ -189,7 +189,12 @@ class GraphedStep:
         """Several steps of a shape in one graph, captured once a single one has been replayed a few times."""
         if shape in self.groups or self.seen[shape] <= 2 * WARMUP:
             return self.groups.get(shape)
-        if self.rate is None or self.step.update is None or self.step.average is not None or batch.device.type != "cpu":
+        if (
+            self.rate is None
+            or self.step.update is None
+            or self.step.average is not None
+            or batch.device.type != "cpu"
+        ):
             return None
         for pending in self.pending:  # the graphs share their memory
             if pending is not None:

@@ -66,7 +66,9 @@ class StepGroup:
             raise RuntimeError("its batches take too much pinned memory")
         pinned = batch.device.type == "cuda"
         self.memory = torch.empty(count * self.pitch, dtype=torch.uint8, device=batch.device)
-        self.host = [torch.empty(count * self.pitch, dtype=torch.uint8, pin_memory=pinned) for _ in range(rings)]
+        self.host = [
+            torch.empty(count * self.pitch, dtype=torch.uint8, pin_memory=pinned) for _ in range(rings)
+        ]
         self.host_parts = [self._parts(packed, host) for host in self.host]
         self.results = torch.empty(count, 3, dtype=torch.float64, device=batch.device)
         self.slots = [torch.empty(count, 3, dtype=torch.float64, pin_memory=pinned) for _ in range(rings)]
