@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regard import models
+from regard.nn import fused_rows
 from regard.tasks.batch import Batch
 from regard.training import optim
 from regard.training.averaging import AveragedWeights, check_trained, named_trained, split_trained
@@ -62,9 +63,8 @@ class Learner:
             self.context = SharedContext(config.context_parallel, processes.count, hardware.device, model)
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
-        if (
-            isinstance(self._step, GraphedStep) and not self.buffers.names
-        ):  # snapshots read buffers before each step
+        # Snapshots read buffers before each step, so that with buffers each step is launched on its own.
+        if isinstance(self._step, GraphedStep) and not self.buffers.names and fused_rows.enabled:
             self._step.steps_per_graph = STEPS_PER_GRAPH
         self._random: RandomState | None = None
 

@@ -6,5 +6,6 @@
 
 from __future__ import annotations
 
-enabled = False  # the one switch: whether stacks of layers use the kernels where they can
+# The one switch: whether stacks of layers use the kernels where they can, and captured steps are launched in groups.
+enabled = False
 on_cpu = False  # set by tests that run the kernels in Triton's interpreter
