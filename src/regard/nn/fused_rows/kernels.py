@@ -127,9 +127,9 @@ def rows_forward(
 @triton.jit
 def rows_backward(
     DX, DYS, X, M, SEED, MIDDLE, LAST, D_ROWS, D_MIXED, KEPT, SUMS, OUT, FEED, NORM, MAPS, salt, rows, length, m_b,
-    m_h, m_n, y_b, y_h, y_n, eps_feed, eps_maps, PITCH: tl.constexpr, VECTORS: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
-    HEAD: tl.constexpr, MAP_HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr, HAS_FEED: tl.constexpr,
-    HAS_DX: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
+    m_h, m_n, y_b, y_h, y_n, eps_feed, eps_maps, PITCH: tl.constexpr, VECTORS: tl.constexpr, D: tl.constexpr,
+    F: tl.constexpr, HEAD: tl.constexpr, MAP_HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr,
+    HAS_FEED: tl.constexpr, HAS_DX: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
     DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
     DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
