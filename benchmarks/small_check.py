@@ -124,7 +124,7 @@ def piece(kind: tuple[bool, bool, int], sizes: tuple[int, int, int, int], device
         rows, narrow = x.to(wide).requires_grad_(), torch.bfloat16 if device == "cuda" else torch.float32
         inner = mixed.to(wide if way == "truth" else narrow).requires_grad_()
         if way == "kernels":
-            options = op.Options(out, feed, maps, "gelu", rates, eps, 1, heads, narrow)
+            options = op.RowOptions(out, feed, maps, "gelu", rates, eps, 1, heads, narrow)
             last, ys = op.run(rows, inner if out else None, seed, weights, options)
             found = [*([last] if out or feed else []), *ys]
         else:
@@ -186,7 +186,7 @@ def bound_piece(
 
     (out, feed, maps), (batch, length, dim, heads) = kind, sizes
     narrow = torch.bfloat16 if device == "cuda" else torch.float32
-    options = op.Options(out, feed, maps, "gelu", [0.1] * 3, [1e-5] * 2, 1, heads, narrow).listed()
+    options = op.RowOptions(out, feed, maps, "gelu", [0.1] * 3, [1e-5] * 2, 1, heads, narrow).listed()
     x = torch.randn(batch, length, dim, device=device)
     mixed = torch.randn(batch, heads, length, dim // heads, device=device).to(narrow) if out else None
     stages = Stages(out, feed, maps, dim, 4 * dim if feed else 0)

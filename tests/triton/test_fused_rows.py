@@ -13,7 +13,7 @@ from regard.core.grid import Grid
 from regard.models.stack import Stack
 from regard.nn import fused_rows
 from regard.nn.fused_rows import layers, op
-from regard.nn.fused_rows.op import Options
+from regard.nn.fused_rows.op import RowOptions
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # float64 shows a wrong formula where float32 would hide it in its rounding; a GPU has no such products.
@@ -85,7 +85,7 @@ def compare(
 
     ours = [one.detach().to(WIDE).requires_grad_() for one in (x, *trained)]
     own_mixed = mixed.detach().to(DTYPE).requires_grad_()
-    options = Options(out, feed, maps, activation, rates, (1e-5, 1e-5), salt, H, DTYPE)
+    options = RowOptions(out, feed, maps, activation, rates, (1e-5, 1e-5), salt, H, DTYPE)
     last, ys = op.run(ours[0], own_mixed if out else None, seed, ours[1:], options)
     found = [*([last] if out or feed else []), *ys]
     ends = [ours[0], *([own_mixed] if out else []), *ours[1:]]
@@ -135,7 +135,7 @@ def test_dropout_drops_its_share_and_differs_between_seeds_sites_and_layers():
     weights = [one.detach().to(WIDE) for one in listed(made)]
     found = []
     for number, salt in ((1, 0), (2, 0), (1, 1), (1, 0)):
-        options = Options(True, False, 0, "gelu", (0.25, 0.0, 0.0), (1e-5, 1e-5), salt, H, DTYPE)
+        options = RowOptions(True, False, 0, "gelu", (0.25, 0.0, 0.0), (1e-5, 1e-5), salt, H, DTYPE)
         zeros, seed = torch.zeros(31, 7, D, dtype=WIDE, device=DEVICE), torch.tensor([number], device=DEVICE)
         heads = torch.zeros(31, H, 7, D // H, dtype=DTYPE, device=DEVICE)
         last, _ = op.run(zeros, heads, seed, weights, options)
@@ -152,7 +152,7 @@ def test_a_second_derivative_is_that_of_the_modules():
         pytest.skip("products in bfloat16 have no second derivative to compare")
     made = modules(True, True, 1)
     x, mixed = (one.requires_grad_() for one in inputs())
-    options = Options(True, True, 1, "gelu", (0.0,) * 3, (1e-5, 1e-5), 0, H, DTYPE)
+    options = RowOptions(True, True, 1, "gelu", (0.0,) * 3, (1e-5, 1e-5), 0, H, DTYPE)
 
     def second(results):
         (first,) = torch.autograd.grad(sum(one.sin().sum() for one in results), x, create_graph=True)
@@ -166,7 +166,7 @@ def test_a_second_derivative_is_that_of_the_modules():
 def test_bits_repeat():
     made = modules(True, True, 3)
     x, mixed = inputs()
-    options = Options(True, True, 3, "gelu", (0.1,) * 3, (1e-5, 1e-5), 0, H, DTYPE)
+    options = RowOptions(True, True, 3, "gelu", (0.1,) * 3, (1e-5, 1e-5), 0, H, DTYPE)
     seed = torch.tensor([77], device=DEVICE)
 
     def graded():

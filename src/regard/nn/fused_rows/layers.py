@@ -116,7 +116,9 @@ def begin(
     """Normalised rows through linear maps, as heads (b,h,n,·)."""
     from regard.nn.fused_rows import op
 
-    options = op.Options(False, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows))
+    options = op.RowOptions(
+        False, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows)
+    )
     return op.run(rows, None, None, _after(norm, maps), options)
 
 
@@ -126,7 +128,9 @@ def join(
     """maps(norm(rows + out(mixed))) as heads."""
     from regard.nn.fused_rows import op
 
-    options = op.Options(True, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows))
+    options = op.RowOptions(
+        True, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows)
+    )
     weights = [out.weight, out.bias, *_after(norm, maps)]
     return op.run(rows, mixed, None, weights, options)[1]
 
@@ -148,7 +152,9 @@ def _between(
         following: Any = after.around_attention.norm
         weights += _after(following, maps.maps)
         eps, count, heads = [norm.eps, following.eps], len(maps.maps), maps.heads
-    options = op.Options(True, True, count, feed.activation, _rates(layer), eps, number, heads, _dtype(rows))  # type: ignore[arg-type]
+    options = op.RowOptions(
+        True, True, count, feed.activation, _rates(layer), eps, number, heads, _dtype(rows)
+    )  # type: ignore[arg-type]
     return op.run(rows, mixed, seed, weights, options)  # type: ignore[arg-type]
 
 

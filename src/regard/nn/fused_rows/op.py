@@ -46,7 +46,7 @@ TUNING = Tuning()
 
 
 @dataclass(frozen=True)
-class Options:
+class RowOptions:
     """The arguments of the operator after its tensors."""
 
     out: bool
@@ -71,7 +71,7 @@ class Options:
 
 
 def run(
-    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: Options
+    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions
 ) -> tuple[Tensor, list[Tensor]]:
     """The rows after the stages "out" and "feed" (x itself without them), and the results of the maps (b,h,n,·)."""
     last, _, ys = torch.ops.regard.rows.default(x, mixed, seed, weights, *options.listed())
@@ -85,7 +85,7 @@ def _threshold(rate: float, seed: Tensor | None) -> dict[str, Any]:
 
 
 def _shared(
-    stages: Stages, options: Options, x: Tensor, mixed: Tensor | None, seed: Tensor | None
+    stages: Stages, options: RowOptions, x: Tensor, mixed: Tensor | None, seed: Tensor | None
 ) -> dict[str, Any]:
     """The constants that both kernels take."""
     import triton.language as tl
@@ -123,7 +123,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     from regard.nn.fused_rows.kernels import rows_forward
 
-    options = Options(*given)
+    options = RowOptions(*given)
     stages = options.stages(x, weights)
     x, mixed = x.contiguous(), _last_contiguous(mixed)
     last, middle, ys = _forward_shapes(x, mixed, seed, weights, *given)
@@ -139,7 +139,7 @@ def _forward(
 def _forward_shapes(
     x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    options = Options(*given)
+    options = RowOptions(*given)
     batch, length, dim = x.shape
 
     def like() -> Tensor:
@@ -158,7 +158,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     from regard.nn.fused_rows.kernels import rows_backward, weight_gradients
 
-    options = Options(*given)
+    options = RowOptions(*given)
     stages = options.stages(x, weights)
     x, mixed = x.contiguous(), _last_contiguous(mixed)
     d_last = None if d_last is None else d_last.contiguous()
@@ -193,7 +193,7 @@ def _backward_shapes(
     d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
     last: Tensor, weights: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    options = Options(*given)
+    options = RowOptions(*given)
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     d_mixed = _empty(x)
     if mixed is not None:  # stored as rows
@@ -224,7 +224,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> Non
 
 def _differentiate(ctx: Any, d_last: Tensor | None, d_middle: Tensor | None, d_maps: Any) -> tuple[Any, ...]:
     x, mixed, seed, middle, last, *weights = ctx.saved_tensors
-    options = Options(*ctx.given)
+    options = RowOptions(*ctx.given)
     given = list(d_maps) if d_maps is not None else [None] * options.maps
     if not (options.out or options.feed):
         d_last = None
@@ -245,7 +245,7 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_middle: Tensor | None, d_m
 
 
 def _recorded(
-    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: Options,
+    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions,
     d_last: Tensor | None, d_maps: list[Tensor],
 ) -> list[Tensor | None]:  # fmt: skip
     """The same gradients with an autograd graph, from the stages in plain torch."""

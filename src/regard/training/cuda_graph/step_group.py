@@ -27,7 +27,7 @@ class CapturedStep(NamedTuple):
     gradients: Tensor | None = None  # addresses of its gradients, for the fused update
 
 
-class Launch:
+class QueuedSteps:
     """The queued steps of one launch. It is also what their results wait for."""
 
     def __init__(self, group: StepGroup, ring: int) -> None:
@@ -72,7 +72,7 @@ class StepGroup:
         self.host_parts = [self._parts(packed, host) for host in self.host]
         self.results = torch.empty(count, 3, dtype=torch.float64, device=batch.device)
         self.slots = [torch.empty(count, 3, dtype=torch.float64, pin_memory=pinned) for _ in range(rings)]
-        self.runs: list[Launch | None] = [None] * rings
+        self.runs: list[QueuedSteps | None] = [None] * rings
         self.number = 0  # of the launch that is being filled
         self.latest: PendingStep | None = None
         self.graph = self._captured(optimizer, batch, pool)
@@ -115,7 +115,7 @@ class StepGroup:
             if run is not None:
                 for step in run.steps:  # before memory and slots are used again
                     step.read()
-            run = self.runs[ring] = Launch(self, ring)
+            run = self.runs[ring] = QueuedSteps(self, ring)
         place = len(run.steps)
         parts = self.host_parts[ring][place]
         for name, tensor in batch.tensors().items():
@@ -134,7 +134,7 @@ class StepGroup:
             assert run is not None
             self._launch(run, whole=False)
 
-    def _launch(self, run: Launch, whole: bool) -> None:
+    def _launch(self, run: QueuedSteps, whole: bool) -> None:
         if self.step.update is not None:
             self.step.update.refresh()
         host, slots, single = self.host[run.ring], self.slots[run.ring], self.single
