@@ -142,7 +142,8 @@ def _between(
     """From the attention of one layer to that of the next, or to the end of the stack."""
     from regard.nn.fused_rows import op
 
-    own, feed, norm = _row_maps(layer), layer.feed_forward, layer.around_feed_forward.norm
+    own, feed = _row_maps(layer), layer.feed_forward
+    norm: Any = layer.around_feed_forward.norm
     weights = [
         own.out.weight, own.out.bias, norm.weight, norm.bias, feed.rise.weight, feed.rise.bias, feed.fall.weight,
         feed.fall.bias,
@@ -154,8 +155,8 @@ def _between(
         eps, count, heads = [norm.eps, following.eps], len(maps.maps), maps.heads
     options = op.RowOptions(
         True, True, count, feed.activation, _rates(layer), eps, number, heads, _dtype(rows)
-    )  # type: ignore[arg-type]
-    return op.run(rows, mixed, seed, weights, options)  # type: ignore[arg-type]
+    )
+    return op.run(rows, mixed, seed, weights, options)
 
 
 def _row_maps(layer: EncoderLayer) -> RowMaps:
