@@ -14,6 +14,7 @@ from regard.decoding import Hypothesis, beam_search, sample
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.nn.blocks import DecoderLayer, EncoderLayer, make_norm
+from regard.nn.fused_rows import layers as fused_rows
 from regard.nn.state import State
 from regard.registry import split
 
@@ -77,8 +78,11 @@ class Stack(nn.Module):
 
     def forward(self, rows: Tensor, *, mask: Mask | None = None, **source: Any) -> Tensor:
         """(b,n,dim) → (b,n,dim). Layers that attend to a source get `source` and `source_mask`."""
-        for layer in self.layers:
-            rows = layer(rows, mask=mask, **source)
+        if not fused_rows.refusal(self.layers, rows, mask, source):  # type: ignore[arg-type]
+            rows = fused_rows.run(self.layers, rows)  # type: ignore[arg-type]
+        else:
+            for layer in self.layers:
+                rows = layer(rows, mask=mask, **source)
         found: Tensor = self.norm(rows)
         return found
 

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from regard.core.arguments import finite_number
 from regard.nn.attention import Attention, AttentionInputs
+from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.heads import HeadProjections
 from regard.nn.mechanism import mechanism
-from regard.nn.multihead_positions import FARTHEST, MultiheadPositions, positions_of
+from regard.nn.multihead_positions import FARTHEST, IgnoredPositions, MultiheadPositions, positions_of
 from regard.normalizers import named as named_normalizer
 
 
@@ -110,6 +111,29 @@ class Multihead(HeadProjections, Attention):
         if self.sink is not None:
             found["sink"] = self.sink
         return found
+
+    def row_maps(self) -> RowMaps | None:
+        if not self.is_plain:
+            return None
+        return RowMaps(
+            (self.query_map, self.key_map, self.value_map), self.mixed_heads, self.output_map, self.num_heads
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is three linear maps, `attend` and one more linear map, with as many key heads as query heads."""
+        return (
+            self.shares_sequences
+            and type(self.positions) is IgnoredPositions
+            and self.query_norm is None
+            and self.kv_heads == self.num_heads
+            and self.value_dim == self._width
+        )
+
+    def mixed_heads(self, heads: list[Tensor]) -> Tensor:
+        """Let projected queries attend to projected keys and values, all (b,h,·,d), without a mask of the caller."""
+        query, key, value = heads
+        return self.mix(AttentionInputs(query, key, value, self.own_mask(), query, 0, None))
 
     @property
     def head_dim(self) -> int:

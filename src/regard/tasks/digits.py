@@ -79,6 +79,12 @@ def typed(path: str) -> Tensor:
     return torch.from_numpy(light_on_dark(pixels))
 
 
+class Images(list[Image]):
+    """The images of a split."""
+
+    even = True  # all are of one length
+
+
 @task("digits")
 class Digits(Task):
     """Says which digit an image shows: 1,797 real 8 × 8 images, 70 % for training, 15 % each for validation and test.
@@ -112,7 +118,9 @@ class Digits(Task):
     def examples(self, split: str) -> Sequence[Image]:
         """The images of a split, in the order of the data set."""
         pixels, digits = images()
-        return [Image(torch.from_numpy(pixels[n].reshape(self.shape)), digits[n]) for n in numbers_of(split)]
+        return Images(
+            Image(torch.from_numpy(pixels[n].reshape(self.shape)), digits[n]) for n in numbers_of(split)
+        )
 
     def length(self, example: Image) -> int:
         """Positions: the same for all."""

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from regard import models
+from regard.nn import fused_rows
 from regard.tasks.batch import Batch
 from regard.training import optim
 from regard.training.averaging import AveragedWeights, check_trained, named_trained, split_trained
 from regard.training.build import Parts, load_weights, unique_tensors
 from regard.training.config import Config
-from regard.training.cuda_graph.graphed_step import MAX_PENDING, GraphedStep, PendingStep, refusal
+from regard.training.cuda_graph.graphed_step import MAX_PENDING, STEPS_PER_GRAPH, GraphedStep, refusal
+from regard.training.cuda_graph.pending_step import PendingStep
 from regard.training.distributed import sharding
 from regard.training.distributed.context import SharedContext
 from regard.training.distributed.processes import Processes
@@ -61,6 +63,9 @@ class Learner:
             self.context = SharedContext(config.context_parallel, processes.count, hardware.device, model)
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
+        # Snapshots read buffers before each step, so that with buffers each step is launched on its own.
+        if isinstance(self._step, GraphedStep) and not self.buffers.names and fused_rows.enabled:
+            self._step.steps_per_graph = STEPS_PER_GRAPH
         self._random: RandomState | None = None
 
     def _prepare(
@@ -103,7 +108,10 @@ class Learner:
 
     def set_rates(self, learning_rate: float, step: int) -> None:
         """Set the rates of the optimiser and of the average for step `step`, counted from 1."""
-        optim.set_rate(self.optimizer, learning_rate)
+        if isinstance(self._step, GraphedStep):  # it has the rate of a captured step beside the batch
+            self._step.rate = learning_rate
+        else:
+            optim.set_rate(self.optimizer, learning_rate)
         if self.average is not None:
             self.average.set_rate(step)
 
@@ -119,7 +127,7 @@ class Learner:
         """Copy what a forward pass changes besides gradients: random states and buffers."""
         if self._random is not None and getattr(self._step, "replayed", False):
             # A replay draws no random numbers on the host, and reading the host's states takes time.
-            self._random = self._random.later()
+            self._random = self._random.later(getattr(self._step, "drawn_ahead", 0))
         else:
             self._random = RandomState.now()
         return Snapshot(self._random, self.buffers.now())

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,12 @@ class Position:
         """Read the counters of a checkpoint."""
         known = {one.name for one in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in state.items() if name in known})
+
+    def copy(self) -> Position:
+        """The same counters; `copy.copy` would take ten times as long, in every step."""
+        made = object.__new__(Position)
+        made.__dict__.update(self.__dict__)
+        return made
 
     def validated(self, value: float, higher_is_better: bool, loss: float | None = None) -> bool:
         """Note a validation; whether it is the best so far. A non-finite value is never the best.
@@ -72,9 +78,12 @@ class RandomState:
         cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []  # of this process's device
         return cls(torch.get_rng_state(), cuda, random.getstate(), np.random.get_state(legacy=True))
 
-    def later(self) -> RandomState:
-        """Read the state of the device again, and keep those of the host."""
-        return replace(self, cuda=[torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])
+    def later(self, ahead: int = 0) -> RandomState:
+        """Read the state of the device again, and keep those of the host; `ahead`: draws of steps not launched yet."""
+        cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+        if ahead and cuda:
+            cuda[0].view(torch.int64)[1] += ahead  # seed and offset of the generator
+        return RandomState(self.torch, cuda, self.python, self.numpy)
 
     def restore(self) -> None:
         """Set all generators to these states."""

@@ -10,7 +10,6 @@ non-finite, neither it nor the steps after it changed the weights, and the loop 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import signal
 import time
@@ -26,7 +25,8 @@ from regard.training.build import Parts
 from regard.training.config import Config, non_defaults
 from regard.training.config.budget import budget_of
 from regard.training.config.retention import Keep
-from regard.training.cuda_graph.graphed_step import MAX_PENDING, PendingStep
+from regard.training.cuda_graph.graphed_step import MAX_PENDING
+from regard.training.cuda_graph.pending_step import PendingStep
 from regard.training.data import StepBatches, TrainingData, generator
 from regard.training.distributed.processes import Processes
 from regard.training.evaluation import completions, evaluate
@@ -160,7 +160,7 @@ class Trainer:
         started = time.perf_counter()
         self.synchronize(pending=MAX_PENDING - 1)
         snapshot = self.learner.snapshot()
-        position, before = self.position, copy.copy(self.position)
+        position, before = self.position, self.position.copy()
         rate = optim.rate(self.config.optim, position.step, self.budget.expected_steps(position))
         self.learner.set_rates(rate, position.step + 1)
         batches = self._next_batches()

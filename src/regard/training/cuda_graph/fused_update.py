@@ -19,6 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from regard.nn import fused_rows
+from regard.nn.fused_rows.weight_copies import keep_copy
+
 BLOCK = 1024  # elements that a program processes at once; a chunk has at least one block
 CHUNKS = 1024  # approximate number of chunks; each program adds up the sums of all
 
@@ -48,8 +51,8 @@ def square_sums(grads, sizes, steps, turns, sums, BLOCK: tl.constexpr):
 
 @triton.jit
 def adamw(
-    grads, weights, means, squares, steps, sizes, leads, decays, turns, sums, loss, rate, skipping, found, chunks,
-    limit, BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
+    grads, weights, copies, means, squares, steps, sizes, leads, decays, turns, sums, loss, rate, skipping, found,
+    chunks, limit, BETA1: tl.constexpr, BETA2: tl.constexpr, LOG1: tl.constexpr, LOG2: tl.constexpr, EPS: tl.constexpr,
     BLOCK: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """Clip and update one chunk, unless the loss or the norm is non-finite now or was before."""
@@ -81,6 +84,8 @@ def adamw(
         weight = tl.load(weights + chunk).to(tl.pointer_type(tl.float32))
         mean = tl.load(means + chunk).to(tl.pointer_type(tl.float32))
         square = tl.load(squares + chunk).to(tl.pointer_type(tl.float32))
+        narrow = tl.load(copies + chunk)  # 0: the weight has no copy in bfloat16
+        copy = narrow.to(tl.pointer_type(tl.bfloat16))
         size = tl.load(sizes + chunk)
         for start in range(0, size, BLOCK):
             index = start + tl.arange(0, BLOCK)
@@ -95,6 +100,8 @@ def adamw(
             tl.store(mean + index, m, mask=real)
             tl.store(square + index, s, mask=real)
             tl.store(weight + index, w, mask=real)
+            if narrow != 0:
+                tl.store(copy + index, w.to(tl.bfloat16), mask=real)
 
 
 def fits(optimizer: torch.optim.Optimizer) -> bool:
@@ -139,6 +146,11 @@ class FusedUpdate:
         self.decays = torch.from_numpy(decays[self.owner]).to(device)
         self.turns, self.sums = (torch.empty(self.chunks, device=device) for _ in range(2))
         self.skipping = torch.zeros((), device=device)
+        # Matrices that the kernels of small models read in bfloat16.
+        held = [fused_rows.enabled and p.dim() == 2 for p in self.parameters]
+        self.copies = [
+            keep_copy(p) if wanted else None for p, wanted in zip(self.parameters, held, strict=True)
+        ]
         self.pieces: tuple[Any, ...] = ()  # tensors of the optimiser state
         self.addresses: list[Tensor] = []  # of weights and state, by chunk
         self.eager_table = self.table()  # for steps that are not captured
@@ -147,11 +159,22 @@ class FusedUpdate:
         """An empty table for the addresses of the gradients. Each captured step has its own."""
         return torch.empty(self.chunks, dtype=torch.int64, device=self.sums.device)
 
-    def write(self, table: Tensor) -> None:
-        """Fill a table with the current addresses of the gradients, 0 for a missing gradient."""
+    def gradient_addresses(self) -> Any:
+        """The current address of each chunk's gradient, 0 for a missing gradient."""
         found = [0 if p.grad is None else p.grad.data_ptr() for p in self.parameters]
         base = np.array(found, dtype=np.int64)[self.owner]
-        table.copy_(self._to_device(np.where(base == 0, 0, base + self.offsets)), non_blocking=True)
+        return np.where(base == 0, 0, base + self.offsets)
+
+    def write(self, table: Tensor, addresses: Any = None) -> None:
+        """Fill a table with addresses of the gradients, by default the current ones; not while a graph is captured."""
+        found = self.gradient_addresses() if addresses is None else addresses
+        table.copy_(self._to_device(found), non_blocking=True)
+
+    def refresh(self) -> None:
+        """Renew copies of weights that somebody else has changed."""
+        for copy in self.copies:
+            if copy is not None:
+                copy.refresh()
 
     def ready(self) -> None:
         """Create the optimiser state if it is missing, and note its addresses; not while a graph is captured."""
@@ -168,21 +191,30 @@ class FusedUpdate:
         if len(pieces) == len(self.pieces) and all(a is b for a, b in zip(pieces, self.pieces, strict=True)):
             return
         self.pieces, count = pieces, len(self.parameters)
-        sources = [list(self.parameters), *(pieces[count * i : count * (i + 1)] for i in range(3))]
-        moved = [self.offsets, self.offsets, self.offsets, np.zeros_like(self.offsets)]
-        self.addresses = [
-            self._to_device(np.array([t.data_ptr() for t in source], dtype=np.int64)[self.owner] + offsets)
-            for source, offsets in zip(sources, moved, strict=True)
-        ]
+        narrow = [None if copy is None else copy.copy for copy in self.copies]
+        parts = (pieces[count * i : count * (i + 1)] for i in range(3))
+        sources: list[Any] = [self.parameters, narrow, *parts]
+        moved = [self.offsets, self.offsets // 2, self.offsets, self.offsets, np.zeros_like(self.offsets)]
+        self.addresses = []
+        for source, offsets in zip(sources, moved, strict=True):
+            base = np.array([0 if t is None else t.data_ptr() for t in source], dtype=np.int64)[self.owner]
+            self.addresses.append(self._to_device(np.where(base == 0, 0, base + offsets)))
 
-    def __call__(self, loss: Tensor, table: Tensor) -> Tensor:
-        """Update the weights. Returns loss, gradient norm, and 1 if the update was skipped, as float64 (3,)."""
-        weights, means, squares, steps = self.addresses
-        found = torch.empty(3, dtype=torch.float64, device=self.sums.device)
+    def __call__(
+        self, loss: Tensor, table: Tensor, rate: Tensor | None = None, found: Tensor | None = None
+    ) -> Tensor:
+        """Update the weights. Returns loss, gradient norm, and 1 if the update was skipped, as float64 (3,).
+
+        `rate`: the learning rate instead of the optimiser's; `found`: where to write the result.
+        """
+        weights, copies, means, squares, steps = self.addresses
+        rate = self.optimizer.param_groups[0]["lr"] if rate is None else rate
+        if found is None:
+            found = torch.empty(3, dtype=torch.float64, device=self.sums.device)
         square_sums[(self.chunks,)](table, self.sizes, steps, self.turns, self.sums, BLOCK=BLOCK)
         adamw[(self.chunks,)](
-            table, weights, means, squares, steps, self.sizes, self.leads, self.decays, self.turns, self.sums, loss,
-            self.optimizer.param_groups[0]["lr"], self.skipping, found, self.chunks, float(self.limit),
+            table, weights, copies, means, squares, steps, self.sizes, self.leads, self.decays, self.turns, self.sums,
+            loss, rate, self.skipping, found, self.chunks, float(self.limit),
             BETA1=self.beta1, BETA2=self.beta2, LOG1=_log(self.beta1), LOG2=_log(self.beta2), EPS=self.eps, BLOCK=BLOCK,
             PARTS=triton.next_power_of_2(self.chunks),
         )  # fmt: skip

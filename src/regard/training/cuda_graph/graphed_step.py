@@ -15,15 +15,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.implementations import HAS_TRITON
 from regard.tasks.batch import Batch
+from regard.training import optim
 from regard.training.config import Config
 from regard.training.cuda_graph.packed_batch import PackedBatch
+from regard.training.cuda_graph.pending_step import PendingStep
+from regard.training.cuda_graph.step_group import CapturedStep, StepGroup
 from regard.training.hardware import Hardware
 from regard.training.step import NonFinite, Step, StepResult
 
@@ -32,7 +35,8 @@ MAX_BATCHES_PER_REPEAT = (
     24  # give up if more batches than this came for each time the commonest shape was seen
 )
 MAX_SHAPES = 32  # captured shapes
-MAX_PENDING = 16  # launched steps whose results were not read yet
+MAX_PENDING = 32  # steps whose results were not read yet
+STEPS_PER_GRAPH = 8  # steps of one shape that are launched together while nothing else is due
 
 
 def refusal(config: Config, hardware: Hardware) -> str:
@@ -48,41 +52,6 @@ def refusal(config: Config, hardware: Hardware) -> str:
     if hardware.accelerator.scaler is not None:
         return "16-mixed scales its loss"
     return ""
-
-
-class PendingStep:
-    """A step that was launched on the device. `result` waits for its result, and raises what a step raises."""
-
-    def __init__(self, slot: Tensor, done: torch.cuda.Event, check: Callable[..., None]) -> None:
-        self._slot, self._done, self._check = slot, done, check
-        self._values: list[float] | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether the result is available without waiting."""
-        return self._values is not None or bool(self._done.query())
-
-    def read(self) -> list[float]:
-        """Wait for loss, gradient norm and whether the update was skipped, without raising."""
-        if self._values is None:
-            self._done.synchronize()
-            self._values = self._slot.tolist()
-        return self._values
-
-    def result(self) -> StepResult:
-        """Wait for the result; raise `NonFinite` if this step or one before it was skipped."""
-        loss, norm, skipped = self.read()
-        self._check(loss, norm, skipped)
-        return StepResult(loss, norm)
-
-
-class CapturedStep(NamedTuple):
-    """The graph of a step for batches of one shape, with its inputs and its result."""
-
-    graph: torch.cuda.CUDAGraph
-    inputs: PackedBatch
-    result: Tensor  # loss, gradient norm, whether the update was skipped
-    gradients: Tensor | None = None  # addresses of its gradients, for the fused update
 
 
 class GraphedStep:
@@ -111,6 +80,10 @@ class GraphedStep:
         self.pool: Any = None  # the memory pool of all graphs
         self.pending: list[PendingStep | None] = [None] * max(1, max_pending)
         self.count = 0
+        self.draws: int | None = None  # random numbers of a step, as the generator counts them
+        self.rate: float | None = None  # of the next step; None: the optimiser's own
+        self.steps_per_graph = 1  # above 1, so many steps of a shape are launched together
+        self.groups: dict[tuple[Any, ...], StepGroup | None] = {}  # None: capturing several steps failed
         if optimizer.param_groups[0]["params"][0].is_cuda:
             step.update = _fused_update(optimizer, step.limit)
 
@@ -122,6 +95,9 @@ class GraphedStep:
             return self._eager(batch)
         shape = layout(batch)
         self.seen[shape] += 1
+        for known, group in self.groups.items():
+            if group is not None and known != shape:
+                group.flush()  # steps keep their order
         if shape not in self.captured and self.seen[shape] > WARMUP and len(self.captured) < MAX_SHAPES:
             try:
                 self.captured[shape] = self._capture(batch)
@@ -129,6 +105,9 @@ class GraphedStep:
                 self._give_up(str(error).splitlines()[0])
         if shape in self.captured:
             self.replayed = True
+            group = self._group(shape, batch) if self.steps_per_graph > 1 else None
+            if group is not None:
+                return group.add(batch, self.rate, partial(self._check, batch.index))
             return self._replay(batch, self.captured[shape])
         if self.captured:
             return self._eager(batch)
@@ -138,7 +117,11 @@ class GraphedStep:
 
     def _give_up(self, why: str) -> None:
         self.eager_only = True
+        for group in self.groups.values():
+            if group is not None:
+                group.flush()
         self.captured.clear()
+        self.groups.clear()
         self.optimizer.found_inf = None  # type: ignore[attr-defined]
         self.optimizer.zero_grad(set_to_none=True)
         _reset_generator(self.optimizer.param_groups[0]["params"][0].device)
@@ -149,13 +132,28 @@ class GraphedStep:
         latest = self.pending[(self.count - 1) % len(self.pending)]
         if latest is not None:
             latest.result()
+        for group in self.groups.values():
+            if group is not None and group.latest is not None:
+                group.latest.result()
+        self._fill_rate()
         return self.step([self.to_device(batch)])
+
+    def _fill_rate(self) -> None:
+        if self.rate is not None:
+            optim.set_rate(self.optimizer, self.rate)
+
+    @property
+    def drawn_ahead(self) -> int:
+        """What steps that were taken but not launched yet will draw."""
+        queued = sum(group.queued for group in self.groups.values() if group is not None)
+        return queued * (self.draws or 0)
 
     def _warm_up(self, batch: Batch) -> StepResult:
         """An eager step on the side stream. One stream for all shapes: the allocator reserves memory per stream."""
         self.stream = stream = self.stream or torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
+            self._fill_rate()
             result = self.step([self.to_device(batch)])
         torch.cuda.current_stream().wait_stream(stream)
         return result
@@ -180,12 +178,38 @@ class GraphedStep:
             if update is None or gradients is None:
                 result = self._torch_update(loss)
             else:
-                result = update(loss, gradients)
+                result = update(loss, gradients, None if self.rate is None else packed.rate)
             if step.average is not None:
                 step.average.update(skipped=result[2])
         if update is not None and gradients is not None:
             update.write(gradients)
         return CapturedStep(graph, packed, result, gradients)
+
+    def _group(self, shape: tuple[Any, ...], batch: Batch) -> StepGroup | None:
+        """Several steps of a shape in one graph, captured once a single one has been replayed a few times."""
+        if shape in self.groups or self.seen[shape] <= 2 * WARMUP:
+            return self.groups.get(shape)
+        if (
+            self.rate is None
+            or self.step.update is None
+            or self.step.average is not None
+            or batch.device.type != "cpu"
+        ):
+            return None
+        for pending in self.pending:  # the graphs share their memory
+            if pending is not None:
+                pending.read()
+        try:
+            made: StepGroup | None = StepGroup(
+                self.step, self.optimizer, self.captured[shape], self.to_device(batch), self.steps_per_graph, self.pool,
+                max(2, 2 * self.max_pending // self.steps_per_graph),
+            )  # fmt: skip
+        except RuntimeError as error:
+            made = None
+            _reset_generator(self.optimizer.param_groups[0]["params"][0].device)
+            self.tell(f"One step in a CUDA graph, not several: {str(error).splitlines()[0]}.")
+        self.groups[shape] = made
+        return made
 
     def _torch_update(self, loss: Tensor) -> Tensor:
         """Clipping and the optimiser's own step, for optimisers without a fused update."""
@@ -202,8 +226,15 @@ class GraphedStep:
 
     def _replay(self, batch: Batch, captured: CapturedStep) -> StepResult | PendingStep:
         assert self.slots is not None
-        captured.inputs.put(batch, self.count)
+        if self.step.update is None:
+            self._fill_rate()
+        else:
+            self.step.update.refresh()
+        captured.inputs.put(batch, self.count, self.rate or 0.0)
+        before = None if self.draws is not None else _offset()
         captured.graph.replay()
+        if before is not None:
+            self.draws = _offset() - before
         index = self.count % len(self.pending)
         previous = self.pending[index]
         if previous is not None:
@@ -236,6 +267,11 @@ def _fused_update(optimizer: torch.optim.Optimizer, limit: float) -> Any:
 def layout(batch: Batch) -> tuple[Any, ...]:
     """What all batches of a graph have in common: names, shapes and dtypes."""
     return tuple((name, tensor.shape, tensor.dtype) for name, tensor in batch.tensors().items())
+
+
+def _offset() -> int:
+    """How many random numbers the generator of the device has given."""
+    return int(torch.cuda.get_rng_state().view(torch.int64)[1])
 
 
 def _reset_generator(device: torch.device) -> None:

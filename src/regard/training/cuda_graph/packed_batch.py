@@ -10,9 +10,8 @@ from torch import Tensor
 from regard.tasks.batch import Batch
 
 ALIGNMENT = 64  # bytes, of the start of each tensor
-MAX_PINNED = (
-    2**27
-)  # bytes of pinned memory for the batches of one shape; large batches get fewer host buffers
+RATE = "learning rate"  # its name beside the tensors of a batch
+MAX_PINNED = 2**27  # bytes of pinned memory for the batches of one shape; large batches get fewer host buffers
 
 
 class PackedBatch:
@@ -23,7 +22,7 @@ class PackedBatch:
     """
 
     def __init__(self, batch: Batch, buffers: int) -> None:
-        tensors = batch.tensors()
+        tensors = {**batch.tensors(), RATE: torch.zeros((), device=batch.device)}
         spans, total = {}, 0
         for name, tensor in tensors.items():
             begin = -(-total // ALIGNMENT) * ALIGNMENT
@@ -39,25 +38,29 @@ class PackedBatch:
 
         self.memory = torch.empty(total, dtype=torch.uint8, device=device)
         self.parts = views(self.memory)
+        self.rate = self.parts.pop(RATE)  # the learning rate of the step
+        self.size, self.views = total, views
         pinned = device.type == "cuda"
         self.host = [torch.empty(total, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
         self.host_parts = [views(buffer) for buffer in self.host]
         self.copied: list[Any] = [None] * buffers  # events: the device has read the buffer
-        for name, tensor in tensors.items():
+        for name, tensor in batch.tensors().items():
             self.parts[name].copy_(tensor)
 
-    def put(self, batch: Batch, number: int) -> None:
+    def put(self, batch: Batch, number: int, rate: float = 0.0) -> None:
         """Replace the contents with another batch of the same shape, from the host or the device, without waiting."""
         tensors = batch.tensors()
         if batch.device == self.memory.device and self.memory.is_cuda:
             for name, tensor in tensors.items():
                 self.parts[name].copy_(tensor, non_blocking=True)
+            self.rate.fill_(rate)
             return
         buffer = number % len(self.host)
         if self.copied[buffer] is not None:
             self.copied[buffer].synchronize()
         for name, tensor in tensors.items():
             self.host_parts[buffer][name].copy_(tensor)
+        self.host_parts[buffer][RATE].fill_(rate)
         self.memory.copy_(self.host[buffer], non_blocking=True)
         if self.memory.is_cuda:
             self.copied[buffer] = self.copied[buffer] or torch.cuda.Event()

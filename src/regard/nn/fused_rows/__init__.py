@@ -1,0 +1,11 @@
+"""Row-wise parts of small Transformer layers in few kernels: everything between two attentions is one call.
+
+`layers.py` decides whether a stack of layers can run so, and runs it; otherwise the modules are called, and
+`layers.refusal` says why.
+"""
+
+from __future__ import annotations
+
+# The one switch: whether stacks of layers use the kernels where they can, and captured steps are launched in groups.
+enabled = False
+on_cpu = False  # set by tests that run the kernels in Triton's interpreter

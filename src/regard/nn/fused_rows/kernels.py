@@ -1,0 +1,239 @@
+"""The row-wise part of Transformer layers as one kernel forward and one backward, for widths that one program can hold.
+
+Three stages, each of which may be missing; rows x of the residual stream, mixed values m of an attention:
+
+    out    x ← x + drop(W_o m + b_o)
+    feed   x ← x + drop(W₂ drop(f(W₁ norm(x) + b₁)) + b₂)
+    maps   y_i = W_i norm(x) + b_i
+
+So "maps" alone begins a stack, "out, feed, maps" lies between two attentions, and "out, feed" ends a stack. A program
+takes a block of rows through all stages; only weights are read in tiles. Backward recomputes what is between the
+stages from the rows before and after the feed-forward part, and dropout from its hash.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from regard.implementations.triton.device_functions import dropout_keeps, row_state
+
+
+@triton.jit
+def _normalized(x, eps, D: tl.constexpr):
+    """The rows with mean 0 and variance 1, and one over their standard deviation."""
+    x = x - (tl.sum(x, 1) / D)[:, None]
+    rate = 1.0 / tl.sqrt(tl.sum(x * x, 1) / D + eps)
+    return x * rate[:, None], rate
+
+
+@triton.jit
+def _normalized_back(d, hat, rate, D: tl.constexpr):
+    """The gradient of the rows from that of the normalised ones."""
+    return rate[:, None] * (d - (tl.sum(d, 1) / D)[:, None] - hat * (tl.sum(d * hat, 1) / D)[:, None])
+
+
+@triton.jit
+def _activated(h, ACT: tl.constexpr):
+    if ACT == "relu":
+        return tl.maximum(h, 0.0)
+    elif ACT == "silu":
+        return h / (1.0 + tl.exp(-h))
+    else:
+        return h * 0.5 * (1.0 + tl.erf(h * 0.7071067811865476))
+
+
+@triton.jit
+def _slope(h, ACT: tl.constexpr):
+    """The derivative of the activation."""
+    if ACT == "relu":
+        return tl.where(h > 0, 1.0, 0.0).to(h.dtype)
+    elif ACT == "silu":
+        gate = 1.0 / (1.0 + tl.exp(-h))
+        return gate * (1.0 + h * (1.0 - gate))
+    else:
+        return 0.5 * (1.0 + tl.erf(h * 0.7071067811865476)) + h * tl.exp(-0.5 * h * h) * 0.3989422804014327
+
+
+@triton.jit
+def _dropped(x, SEED, salt, SITE: tl.constexpr, row, column, THRESHOLD: tl.constexpr, KEPT: tl.constexpr):
+    """x with dropout of one site of one layer; a threshold of None: without."""
+    if THRESHOLD is None:
+        return x
+    else:
+        nothing = tl.full([], 0, tl.int32)  # Triton makes constants of some numbers
+        state = row_state(tl.load(SEED), nothing + SITE, nothing + salt, row[:, None])
+        return tl.where(dropout_keeps(state, column[None, :], THRESHOLD), x * KEPT, 0.0).to(x.dtype)
+
+
+@triton.jit
+def _heads(row, column, length, batches, heads, places, WIDTH: tl.constexpr):
+    """The offsets of a block of (b,h,n,width) with these strides and 1, seen as rows (b·n, h·width)."""
+    across = (column // WIDTH) * heads + column % WIDTH
+    return ((row // length) * batches + (row % length) * places)[:, None] + across[None, :]
+
+
+@triton.jit
+def _block(P, row, column, LINE: tl.constexpr):
+    return P + row[:, None] * LINE + column[None, :]
+
+
+@triton.jit
+def rows_forward(
+    X, M, SEED, MIDDLE, LAST, YS, OUT, FEED, NORM, MAPS, salt, rows, length, m_b, m_h, m_n, eps_feed, eps_maps,
+    D: tl.constexpr, F: tl.constexpr, HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr,
+    HAS_FEED: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
+    DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
+    DT: tl.constexpr, WIDE: tl.constexpr,
+    R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Take a block of rows through the stages.
+
+    MIDDLE gets the rows after the stage "out" if "feed" follows, LAST those after all. OUT is (weight, bias), FEED
+    (gain, shift, rise, bias, fall, bias), NORM (gain, shift), MAPS the weights, then the biases of the maps.
+    """
+    row, d, t = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, TILE)
+    real = (row < rows)[:, None]
+    x = tl.load(_block(X, row, d, D), mask=real, other=0.0).to(WIDE)
+    if HAS_OUT:
+        mixed = tl.load(M + _heads(row, d, length, m_b, m_h, m_n, HEAD), mask=real, other=0.0).to(DT)
+        found = tl.dot(mixed, tl.trans(tl.load(_block(OUT[0], d, d, D)).to(DT)))
+        found += tl.load(OUT[1] + d).to(WIDE)[None, :]
+        x += _dropped(found, SEED, salt, 0, row, d, DROP_OUT, KEEP_OUT)
+        if HAS_FEED:
+            tl.store(_block(MIDDLE, row, d, D), x, mask=real)
+    if HAS_FEED:
+        hat, _ = _normalized(x, eps_feed, D)
+        n = (hat * tl.load(FEED[0] + d).to(WIDE)[None, :] + tl.load(FEED[1] + d).to(WIDE)[None, :]).to(DT)
+        found = tl.zeros([R, D], WIDE) + tl.load(FEED[5] + d).to(WIDE)[None, :]
+        for c in tl.range(0, F, TILE, num_stages=STAGES):
+            h = tl.dot(n, tl.trans(tl.load(_block(FEED[2], c + t, d, D)).to(DT)))
+            h = _activated(h + tl.load(FEED[3] + c + t).to(WIDE)[None, :], ACT)
+            h = _dropped(h, SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN).to(DT)
+            found += tl.dot(h, tl.trans(tl.load(_block(FEED[4], d, c + t, F)).to(DT)))
+        x += _dropped(found, SEED, salt, 2, row, d, DROP_FEED, KEEP_FEED)
+    if HAS_OUT or HAS_FEED:
+        tl.store(_block(LAST, row, d, D), x, mask=real)
+    if COUNT > 0:
+        hat, _ = _normalized(x, eps_maps, D)
+        n = (hat * tl.load(NORM[0] + d).to(WIDE)[None, :] + tl.load(NORM[1] + d).to(WIDE)[None, :]).to(DT)
+        for i in tl.static_range(COUNT):
+            for c in tl.range(0, D, TILE, num_stages=STAGES):
+                y = tl.dot(n, tl.trans(tl.load(_block(MAPS[i], c + t, d, D)).to(DT)))
+                y += tl.load(MAPS[COUNT + i] + c + t).to(WIDE)[None, :]
+                tl.store(_block(YS[i], row, c + t, D), y.to(DT), mask=real)
+
+
+@triton.jit
+def rows_backward(
+    DX, DYS, X, M, SEED, MIDDLE, LAST, D_ROWS, D_MIXED, KEPT, SUMS, OUT, FEED, NORM, MAPS, salt, rows, length, m_b,
+    m_h, m_n, y_b, y_h, y_n, eps_feed, eps_maps, PITCH: tl.constexpr, VECTORS: tl.constexpr, D: tl.constexpr,
+    F: tl.constexpr, HEAD: tl.constexpr, MAP_HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr,
+    HAS_FEED: tl.constexpr, HAS_DX: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
+    DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
+    DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Take the gradient of a block of rows back through the stages.
+
+    KEPT (rows,PITCH) gets the two factors of each weight's gradient, SUMS (blocks,VECTORS) the sums over the block of
+    the gradients of vectors; `layout.py` says where. MAP_HEAD and y_… are the width and strides of heads in the
+    gradients of the maps.
+    """
+    row, d, t = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, TILE)
+    real = (row < rows)[:, None]
+    kept = KEPT + row[:, None] * PITCH  # columns of matrices, by stage: maps, feed, out
+    sums = SUMS + tl.program_id(0) * VECTORS
+    if HAS_DX:
+        dx = tl.load(_block(DX, row, d, D), mask=real, other=0.0).to(WIDE)
+    else:
+        dx = tl.zeros([R, D], WIDE)
+    if COUNT > 0:
+        x = tl.load(_block(LAST, row, d, D), mask=real, other=0.0).to(WIDE)
+        hat, rate = _normalized(x, eps_maps, D)
+        gain = tl.load(NORM[0] + d).to(WIDE)[None, :]
+        tl.store(kept + d[None, :], (hat * gain + tl.load(NORM[1] + d).to(WIDE)[None, :]).to(DT), mask=real)
+        dn = tl.zeros([R, D], WIDE)
+        for i in tl.static_range(COUNT):
+            for c in tl.range(0, D, TILE, num_stages=STAGES):
+                at = _heads(row, c + t, length, y_b, y_h, y_n, MAP_HEAD)
+                dy = tl.load(DYS[i] + at, mask=real, other=0.0)
+                tl.store(kept + (D + i * D) + (c + t)[None, :], dy.to(DT), mask=real)
+                tl.store(sums + (2 * D + i * D) + c + t, tl.sum(dy.to(WIDE), 0))
+                dn += tl.dot(dy.to(DT), tl.load(_block(MAPS[i], c + t, d, D)).to(DT))
+        tl.store(sums + d, tl.sum(dn * hat, 0))
+        tl.store(sums + D + d, tl.sum(dn, 0))
+        dx += _normalized_back(dn * gain, hat, rate, D)
+        kept += D + COUNT * D
+        sums += 2 * D + COUNT * D
+    if HAS_FEED:
+        x = tl.load(_block(MIDDLE, row, d, D), mask=real, other=0.0).to(WIDE)
+        hat, rate = _normalized(x, eps_feed, D)
+        gain = tl.load(FEED[0] + d).to(WIDE)[None, :]
+        n = (hat * gain + tl.load(FEED[1] + d).to(WIDE)[None, :]).to(DT)
+        dy = _dropped(dx, SEED, salt, 2, row, d, DROP_FEED, KEEP_FEED)
+        tl.store(sums + (2 * D + F) + d, tl.sum(dy, 0))
+        dy = dy.to(DT)
+        tl.store(kept + d[None, :], n, mask=real)
+        tl.store(kept + D + d[None, :], dy, mask=real)
+        dn = tl.zeros([R, D], WIDE)
+        for c in tl.range(0, F, TILE, num_stages=STAGES):
+            rise = tl.load(_block(FEED[2], c + t, d, D)).to(DT)
+            fall = tl.load(_block(FEED[4], d, c + t, F)).to(DT)
+            h = tl.dot(n, tl.trans(rise)) + tl.load(FEED[3] + c + t).to(WIDE)[None, :]
+            dh = _dropped(tl.dot(dy, fall), SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN) * _slope(
+                h, ACT
+            )
+            h = _dropped(_activated(h, ACT), SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN)
+            tl.store(sums + 2 * D + c + t, tl.sum(dh, 0))
+            dh = dh.to(DT)
+            tl.store(kept + 2 * D + (c + t)[None, :], h.to(DT), mask=real)
+            tl.store(kept + (2 * D + F) + (c + t)[None, :], dh, mask=real)
+            dn += tl.dot(dh, rise)
+        tl.store(sums + d, tl.sum(dn * hat, 0))
+        tl.store(sums + D + d, tl.sum(dn, 0))
+        dx += _normalized_back(dn * gain, hat, rate, D)
+        kept += 2 * D + 2 * F
+        sums += 3 * D + F
+    tl.store(_block(D_ROWS, row, d, D), dx, mask=real)
+    if HAS_OUT:
+        dy = _dropped(dx, SEED, salt, 0, row, d, DROP_OUT, KEEP_OUT)
+        tl.store(sums + d, tl.sum(dy, 0))
+        dy = dy.to(DT)
+        across = _heads(row, d, length, m_b, m_h, m_n, HEAD)
+        tl.store(kept + d[None, :], tl.load(M + across, mask=real, other=0.0).to(DT), mask=real)
+        tl.store(kept + D + d[None, :], dy, mask=real)
+        dm = tl.dot(dy, tl.load(_block(OUT[0], d, d, D)).to(DT))
+        tl.store(_block(D_MIXED, row, d, D), dm.to(DT), mask=real)
+
+
+@triton.jit
+def weight_gradients(
+    KEPT, SUMS, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr, VECTORS: tl.constexpr, TALL: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A tile (TALL,WIDTH) of the gradient of a weight, or the sum of a stretch of vectors, each over all rows in order.
+
+    A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight).
+    """
+    JOBS += tl.program_id(0) * 5
+    kind, left, right = tl.load(JOBS), tl.load(JOBS + 1), tl.load(JOBS + 2)
+    into, line = tl.load(JOBS + 3), tl.load(JOBS + 4)
+    k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
+    if kind == 0:
+        left, right = tl.multiple_of(left, 16), tl.multiple_of(right, 16)
+        found = tl.zeros([TALL, WIDTH], WIDE)
+        for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
+            row = (start + k)[:, None]
+            base = KEPT + row * PITCH
+            one = tl.load(base + left + i[None, :], mask=row < rows, other=0.0)
+            other = tl.load(base + right + j[None, :], mask=row < rows, other=0.0)
+            found += tl.dot(tl.trans(one), other)
+        tl.store(GRADS + into + i[:, None] * line + j[None, :], found)
+    else:
+        total = tl.zeros([WIDTH], WIDE)
+        for start in range(0, blocks, BLOCK):
+            row = (start + k)[:, None]
+            total += tl.sum(
+                tl.load(SUMS + row * VECTORS + left + j[None, :], mask=row < blocks, other=0.0), 0
+            )
+        tl.store(GRADS + into + j, total)

@@ -1,0 +1,179 @@
+"""A stack of pre-norm encoder layers with everything between two attentions in one call of the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+import regard.core.attention as core
+from regard.core.autocast import autocasts
+from regard.core.differentiate import needs_plain_torch
+from regard.core.dropout import draw_seed
+from regard.core.tracing import exporting
+from regard.implementations import HAS_TRITON
+from regard.nn import fused_rows, sharing
+from regard.nn.fused_rows.row_maps import RowMaps
+
+if TYPE_CHECKING:
+    from regard.nn.blocks import EncoderLayer
+
+NARROWEST, WIDEST = 16, 256  # a block of rows, and tiles of weights, must fit on one multiprocessor
+ACTIVATIONS = ("relu", "gelu", "silu")
+_ATTEND = core.attend  # while a model is observed, another function is in its place
+
+
+def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = None) -> str:
+    """Why the modules of these layers must be called; empty if the kernels can run them."""
+    if not fused_rows.enabled:
+        return "fused rows are switched off (regard.nn.fused_rows.enabled)"
+    if not HAS_TRITON:
+        return "Triton is not installed"
+    if not (rows.is_cuda or fused_rows.on_cpu):
+        return "the rows are not on a CUDA device"
+    if rows.is_cuda and not (autocasts(rows.device) and torch.get_autocast_dtype("cuda") == torch.bfloat16):
+        return "autocast to bfloat16 is off"
+    if rows.is_cuda and rows.dtype != torch.float32:
+        return f"the rows are {rows.dtype}, not float32"
+    if mask is not None or source:
+        return "there is a mask (of padding, or of the caller) or a source"
+    if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:
+        return "the model is exported, observed, transformed or shared between ranks"
+    width = rows.shape[2]
+    if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
+        return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
+    for number, layer in enumerate(layers):
+        if why := _refused_layer(layer, width):
+            return f"layer {number}: {why}"
+    return ""
+
+
+def _refused_layer(layer: Any, width: int) -> str:
+    from regard.nn.blocks import EncoderLayer
+
+    if type(layer) is not EncoderLayer:
+        return f"a {type(layer).__name__} is not a plain encoder layer"
+    around, feed = (layer.around_attention, layer.around_feed_forward), layer.feed_forward
+    for one in around:
+        if not one.before or not one.residual:
+            return "only norm=pre with residual connections is known"
+        if type(one.norm) is not nn.LayerNorm or one.norm.weight is None or one.norm.bias is None:
+            return "only a LayerNorm with gain and shift is known"
+    if feed.gate is not None:
+        return "the feed-forward part is gated"
+    if feed.activation not in ACTIVATIONS:
+        return f"the activation is {feed.activation}; known are {', '.join(ACTIVATIONS)}"
+    hidden = feed.rise.weight.shape[0]
+    if hidden % min(64, width):
+        return f"the feed-forward part is {hidden} wide, not a multiple of {min(64, width)}"
+    maps = layer.attention.row_maps()
+    if maps is None:
+        return "the attention is not made of linear maps of rows without options"
+    linear = [feed.rise, feed.fall, maps.out, *maps.maps]
+    for each in linear:
+        if type(each) is not nn.Linear or each.bias is None:
+            return "a linear map is not a plain nn.Linear with a bias"
+    if any(tuple(one.weight.shape) != (width, width) for one in (maps.out, *maps.maps)):
+        return f"a map of the attention is not {width} × {width}"
+    whole = [layer, *around, feed, *linear, layer.attention, *(one.norm for one in around)]
+    if any(_hooked(one) for one in whole):
+        return "a module has hooks"
+    if any(one.weight.dtype != torch.float32 and not fused_rows.on_cpu for one in linear):
+        return "weights are not float32"
+    return ""
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
+    """The rows after all layers; `refusal` must have been empty."""
+    listed = list(layers)
+    drops = any(_rates(layer) != [0.0, 0.0, 0.0] for layer in listed)
+    seed = draw_seed(rows.device) if drops else None
+    heads = [_row_maps(layer) for layer in listed]
+    rows, found = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
+    for number, (layer, own) in enumerate(zip(listed, heads, strict=True)):
+        last = number + 1 == len(listed)
+        rows, found = _between(
+            rows, own.mix(found), seed, layer, number,
+            None if last else listed[number + 1], None if last else heads[number + 1],
+        )  # fmt: skip
+    return rows
+
+
+def begin(
+    rows: Tensor, norm: nn.LayerNorm, maps: Sequence[nn.Linear], heads: int
+) -> tuple[Tensor, list[Tensor]]:
+    """Normalised rows through linear maps, as heads (b,h,n,·)."""
+    from regard.nn.fused_rows import op
+
+    options = op.RowOptions(
+        False, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows)
+    )
+    return op.run(rows, None, None, _after(norm, maps), options)
+
+
+def join(
+    rows: Tensor, mixed: Tensor, out: nn.Linear, norm: nn.LayerNorm, maps: Sequence[nn.Linear], heads: int
+) -> list[Tensor]:
+    """maps(norm(rows + out(mixed))) as heads."""
+    from regard.nn.fused_rows import op
+
+    options = op.RowOptions(
+        True, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows)
+    )
+    weights = [out.weight, out.bias, *_after(norm, maps)]
+    return op.run(rows, mixed, None, weights, options)[1]
+
+
+def _between(
+    rows: Tensor, mixed: Tensor, seed: Tensor | None, layer: EncoderLayer, number: int, after: EncoderLayer | None,
+    maps: RowMaps | None,
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """From the attention of one layer to that of the next, or to the end of the stack."""
+    from regard.nn.fused_rows import op
+
+    own, feed = _row_maps(layer), layer.feed_forward
+    norm: Any = layer.around_feed_forward.norm
+    weights = [
+        own.out.weight, own.out.bias, norm.weight, norm.bias, feed.rise.weight, feed.rise.bias, feed.fall.weight,
+        feed.fall.bias,
+    ]  # fmt: skip
+    eps, count, heads = [norm.eps, 0.0], 0, 1
+    if after is not None and maps is not None:
+        following: Any = after.around_attention.norm
+        weights += _after(following, maps.maps)
+        eps, count, heads = [norm.eps, following.eps], len(maps.maps), maps.heads
+    options = op.RowOptions(
+        True, True, count, feed.activation, _rates(layer), eps, number, heads, _dtype(rows)
+    )
+    return op.run(rows, mixed, seed, weights, options)
+
+
+def _row_maps(layer: EncoderLayer) -> RowMaps:
+    found = layer.attention.row_maps()
+    assert found is not None
+    return found
+
+
+def _after(norm: nn.LayerNorm, maps: Sequence[nn.Linear]) -> list[Tensor]:
+    return [norm.weight, norm.bias, *(one.weight for one in maps), *(one.bias for one in maps)]
+
+
+def _rates(layer: EncoderLayer) -> list[float]:
+    """Dropout after the attention, inside and after the feed-forward part."""
+    parts = (layer.around_attention.dropout, layer.feed_forward.dropout, layer.around_feed_forward.dropout)
+    return [float(one.p) if layer.training else 0.0 for one in parts]
+
+
+def _dtype(rows: Tensor) -> torch.dtype:
+    return torch.bfloat16 if rows.is_cuda else rows.dtype

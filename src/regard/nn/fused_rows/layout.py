@@ -1,0 +1,108 @@
+"""What a call of the kernels does, and where its backward pass keeps the factors and sums of the weights' gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+TALL, WIDTH = 32, 64  # a tile of a weight's gradient
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a call and their sizes. `maps`: how many linear maps follow the last normalisation."""
+
+    out: bool
+    feed: bool
+    maps: int
+    dim: int
+    hidden: int = 0
+
+    @property
+    def pitch(self) -> int:
+        """Width of a row of factors."""
+        maps = (1 + self.maps) * self.dim if self.maps else 0
+        feed = 2 * (self.dim + self.hidden) if self.feed else 0
+        return maps + feed + (2 * self.dim if self.out else 0)
+
+    @property
+    def vectors(self) -> int:
+        """Number of trained numbers that are not in a matrix."""
+        maps = (2 + self.maps) * self.dim if self.maps else 0
+        feed = 3 * self.dim + self.hidden if self.feed else 0
+        return maps + feed + (self.dim if self.out else 0)
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of all weights in the order in which the kernels take them."""
+        dim, hidden = self.dim, self.hidden
+        found: list[tuple[int, ...]] = []
+        if self.out:
+            found += [(dim, dim), (dim,)]
+        if self.feed:
+            found += [(dim,), (dim,), (hidden, dim), (hidden,), (dim, hidden), (dim,)]
+        if self.maps:
+            found += [(dim,), (dim,), *[(dim, dim)] * self.maps, *[(dim,)] * self.maps]
+        return found
+
+    def split(self, weights: list[Tensor]) -> tuple[tuple[Tensor, ...], ...]:
+        """The weights of the stages out and feed, of the last normalisation, and of the maps; empty where missing."""
+        ends = [2 * self.out, 6 * self.feed, 2 * bool(self.maps), 2 * self.maps]
+        found, start = [], 0
+        for size in ends:
+            found.append(tuple(weights[start : start + size]))
+            start += size
+        return tuple(found)
+
+
+def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
+    """The number of entries of each tensor."""
+    return [shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes]
+
+
+@lru_cache(64)
+def jobs(stages: Stages, device: torch.device) -> tuple[Tensor, int, int]:
+    """What `weight_gradients` computes, (jobs,5), and the height and width of a tile."""
+    dim, hidden = stages.dim, stages.hidden
+    tall, width = min(TALL, dim), min(WIDTH, dim)
+    offsets, total = [], 0
+    for size in sizes(stages.shapes()):
+        offsets.append(total)
+        total += size
+    found: list[tuple[int, int, int, int, int]] = []
+
+    def matrix(number: int, left: int, right: int) -> None:
+        rows, columns = stages.shapes()[number]
+        for i in range(0, rows, tall):
+            for j in range(0, columns, width):
+                found.append((0, left + i, right + j, offsets[number] + i * columns + j, columns))
+
+    def vector(number: int, start: int) -> None:
+        for j in range(0, stages.shapes()[number][0], width):
+            found.append((1, start + j, 0, offsets[number] + j, 0))
+
+    column = place = 0
+    first = 2 * stages.out + 6 * stages.feed  # the last normalisation
+    if stages.maps:
+        vector(first, 0)
+        vector(first + 1, dim)
+        for i in range(stages.maps):
+            matrix(first + 2 + i, (1 + i) * dim, 0)
+            vector(first + 2 + stages.maps + i, (2 + i) * dim)
+        column, place = (1 + stages.maps) * dim, (2 + stages.maps) * dim
+    if stages.feed:
+        start = 2 * stages.out
+        vector(start, place)
+        vector(start + 1, place + dim)
+        matrix(start + 2, column + 2 * dim + hidden, column)
+        vector(start + 3, place + 2 * dim)
+        matrix(start + 4, column + dim, column + 2 * dim)
+        vector(start + 5, place + 2 * dim + hidden)
+        column, place = column + 2 * (dim + hidden), place + 3 * dim + hidden
+    if stages.out:
+        matrix(0, column + dim, column)
+        vector(1, place)
+    found.sort(key=lambda job: job[0])  # long jobs first
+    return torch.tensor(found, dtype=torch.int32, device=device), tall, width

@@ -1,0 +1,267 @@
+"""The row-wise stages as one custom operator, a single node for autograd and `torch.compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.core.differentiate import fresh_views, gradients
+from regard.implementations.triton import block_sizes
+from regard.nn.fused_rows import plain
+from regard.nn.fused_rows.layout import Stages, jobs, sizes
+from regard.nn.fused_rows.weight_copies import copies
+
+_LIBRARY = torch.library.Library("regard", "FRAGMENT")
+_OPTIONS = (
+    "bool out, bool feed, int maps, str activation, float[] rates, float[] eps, int salt, int heads, "
+    "ScalarType dtype"
+)
+_LIBRARY.define(
+    f"rows(Tensor x, Tensor? mixed, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor, Tensor[])"
+)
+_LIBRARY.define(
+    "rows_backward(Tensor? d_last, Tensor[] d_maps, Tensor x, Tensor? mixed, Tensor? seed, Tensor middle, Tensor last, "
+    f"Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
+)
+
+
+@dataclass
+class Tuning:
+    """Sizes of the kernels: rows of a block, width of a tile of weights, warps, loads in flight."""
+
+    rows: int = 16
+    tile: int = 64
+    warps: int = 4
+    stages: int = 2
+    grad_rows: int = 128
+    grad_warps: int = 4
+    grad_stages: int = 3
+
+
+TUNING = Tuning()
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """The arguments of the operator after its tensors."""
+
+    out: bool
+    feed: bool
+    maps: int
+    activation: str
+    rates: Sequence[float]  # dropout after "out", inside and after "feed"
+    eps: Sequence[float]  # of the normalisations before "feed" and "maps"
+    salt: int  # tells the layers apart that share a seed
+    heads: int  # of each map's result
+    dtype: torch.dtype  # of products
+
+    def listed(self) -> tuple[Any, ...]:
+        """In the order of the operator."""
+        return (self.out, self.feed, self.maps, self.activation, list(self.rates), list(self.eps), self.salt,
+                self.heads, self.dtype)  # fmt: skip
+
+    def stages(self, x: Tensor, weights: Sequence[Tensor]) -> Stages:
+        """The stages with their sizes."""
+        hidden = weights[2 * self.out + 3].shape[0] if self.feed else 0
+        return Stages(self.out, self.feed, self.maps, x.shape[2], hidden)
+
+
+def run(
+    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions
+) -> tuple[Tensor, list[Tensor]]:
+    """The rows after the stages "out" and "feed" (x itself without them), and the results of the maps (b,h,n,·)."""
+    last, _, ys = torch.ops.regard.rows.default(x, mixed, seed, weights, *options.listed())
+    return (last if options.out or options.feed else x), ys
+
+
+def _threshold(rate: float, seed: Tensor | None) -> dict[str, Any]:
+    if not rate or seed is None:
+        return {"drop": None, "keep": 1.0}
+    return {"drop": round(rate * 2**32) - 2**31, "keep": 1 / (1 - rate)}
+
+
+def _shared(
+    stages: Stages, options: RowOptions, x: Tensor, mixed: Tensor | None, seed: Tensor | None
+) -> dict[str, Any]:
+    """The constants that both kernels take."""
+    import triton.language as tl
+
+    names = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
+    found: dict[str, Any] = {
+        "D": stages.dim, "F": stages.hidden, "COUNT": stages.maps, "HAS_OUT": stages.out, "HAS_FEED": stages.feed,
+        "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation, "DT": names[options.dtype],
+        "WIDE": tl.float64 if options.dtype == torch.float64 else tl.float32, "R": TUNING.rows,
+        "TILE": min(TUNING.tile, stages.dim), "STAGES": TUNING.stages,
+    }  # fmt: skip
+    for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
+        made = _threshold(rate, seed)
+        found |= {f"DROP_{name}": made["drop"], f"KEEP_{name}": made["keep"]}
+    if not block_sizes.INTERPRETED:
+        found["num_warps"] = TUNING.warps
+    return found
+
+
+def _strides(tensor: Tensor | None) -> tuple[int, int, int]:
+    return (0, 0, 0) if tensor is None else (tensor.stride(0), tensor.stride(1), tensor.stride(2))
+
+
+def _filled(groups: tuple[tuple[Tensor, ...], ...], x: Tensor) -> list[tuple[Tensor, ...]]:
+    """The weights by stage, with something in place of those that are missing."""
+    return [tuple(copies(one) for one in group) or (x,) for group in groups]
+
+
+def _empty(x: Tensor) -> Tensor:
+    return x.new_empty(0)
+
+
+def _forward(
+    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], *given: Any
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    from regard.nn.fused_rows.kernels import rows_forward
+
+    options = RowOptions(*given)
+    stages = options.stages(x, weights)
+    x, mixed = x.contiguous(), _last_contiguous(mixed)
+    last, middle, ys = _forward_shapes(x, mixed, seed, weights, *given)
+    rows = x.shape[0] * x.shape[1]
+    constants = _shared(stages, options, x, mixed, seed)
+    rows_forward[(-(-rows // TUNING.rows),)](
+        x, x if mixed is None else mixed, x if seed is None else seed, middle, last, tuple(ys) or (x,),
+        *_filled(stages.split(weights), x), options.salt, rows, x.shape[1], *_strides(mixed), *options.eps, **constants,
+    )  # fmt: skip
+    return last, middle, ys
+
+
+def _forward_shapes(
+    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], *given: Any
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    options = RowOptions(*given)
+    batch, length, dim = x.shape
+
+    def like() -> Tensor:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+    last = like() if options.out or options.feed else _empty(x)
+    middle = like() if options.out and options.feed else _empty(x)
+    shape = (batch, length, options.heads, dim // options.heads)
+    ys = [x.new_empty(shape, dtype=options.dtype).transpose(1, 2) for _ in range(options.maps)]
+    return last, middle, ys
+
+
+def _backward(
+    d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
+    last: Tensor, weights: list[Tensor], *given: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    from regard.nn.fused_rows.kernels import rows_backward, weight_gradients
+
+    options = RowOptions(*given)
+    stages = options.stages(x, weights)
+    x, mixed = x.contiguous(), _last_contiguous(mixed)
+    d_last = None if d_last is None else d_last.contiguous()
+    d_maps = _alike(d_maps)
+    d_x, d_mixed, grads = _backward_shapes(d_last, d_maps, x, mixed, seed, middle, last, weights, *given)
+    batch, length, dim = x.shape
+    rows = batch * length
+    blocks = -(-rows // TUNING.rows)
+    wide = grads.dtype
+    kept = x.new_empty((rows, stages.pitch), dtype=options.dtype)
+    sums = x.new_empty((blocks, stages.vectors), dtype=wide)
+    before = middle if options.out and options.feed else x
+    after = last if options.out or options.feed else x
+    constants = _shared(stages, options, x, mixed, seed)
+    rows_backward[(blocks,)](
+        x if d_last is None else d_last, tuple(d_maps) or (x,), x, x if mixed is None else mixed,
+        x if seed is None else seed, before, after, d_x, d_mixed, kept, sums, *_filled(stages.split(weights), x),
+        options.salt, rows, length, *_strides(mixed), *_strides(d_maps[0] if d_maps else None), *options.eps,
+        PITCH=stages.pitch, VECTORS=stages.vectors, MAP_HEAD=dim // options.heads, HAS_DX=d_last is not None,
+        **constants,
+    )  # fmt: skip
+    table, tall, width = jobs(stages, x.device)
+    launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
+    weight_gradients[(len(table),)](
+        kept, sums, grads, table, rows, blocks, PITCH=stages.pitch, VECTORS=stages.vectors, TALL=tall, WIDTH=width,
+        BLOCK=TUNING.grad_rows, DT=constants["DT"], WIDE=constants["WIDE"], STAGES=TUNING.grad_stages, **launch,
+    )  # fmt: skip
+    return d_x, d_mixed, grads
+
+
+def _backward_shapes(
+    d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
+    last: Tensor, weights: list[Tensor], *given: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    options = RowOptions(*given)
+    d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+    d_mixed = _empty(x)
+    if mixed is not None:  # stored as rows
+        batch, heads, length, width = mixed.shape
+        d_mixed = mixed.new_empty((batch, length, heads, width)).transpose(1, 2)
+    total = sum(sizes(options.stages(x, weights).shapes()))
+    return d_x, d_mixed, x.new_empty(total, dtype=weights[0].dtype)
+
+
+def _last_contiguous(tensor: Tensor | None) -> Tensor | None:
+    return tensor if tensor is None or tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _alike(tensors: list[Tensor]) -> list[Tensor]:
+    """The same tensors with equal strides, the last of which is 1."""
+    if not tensors or (tensors[0].stride(3) == 1 and len({one.stride() for one in tensors}) == 1):
+        return tensors
+    return [one.contiguous() for one in tensors]
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    x, mixed, seed, weights, *ctx.given = inputs
+    last, middle, ys = output
+    ctx.shapes = [(one.shape, one.dtype) for one in ys]
+    ctx.save_for_backward(x, mixed, seed, middle, last, *weights)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, d_last: Tensor | None, d_middle: Tensor | None, d_maps: Any) -> tuple[Any, ...]:
+    x, mixed, seed, middle, last, *weights = ctx.saved_tensors
+    options = RowOptions(*ctx.given)
+    given = list(d_maps) if d_maps is not None else [None] * options.maps
+    if not (options.out or options.feed):
+        d_last = None
+    d_maps = [
+        x.new_zeros(shape, dtype=dtype) if one is None else one
+        for one, (shape, dtype) in zip(given, ctx.shapes, strict=True)
+    ]
+    none = [None] * len(ctx.given)
+    if torch.is_grad_enabled():
+        found = _recorded(x, mixed, seed, weights, options, d_last, d_maps)
+        return found[0], found[1], None, found[2:], *none
+    d_x, d_mixed, grads = torch.ops.regard.rows_backward.default(
+        d_last, d_maps, x, mixed, seed, middle, last, weights, *ctx.given
+    )
+    shapes = options.stages(x, weights).shapes()
+    parts = [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return d_x, None if mixed is None else d_mixed, None, parts, *none
+
+
+def _recorded(
+    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions,
+    d_last: Tensor | None, d_maps: list[Tensor],
+) -> list[Tensor | None]:  # fmt: skip
+    """The same gradients with an autograd graph, from the stages in plain torch."""
+    views = fresh_views([x, mixed, *weights])
+    own, heads, *trained = views
+    assert own is not None
+    made = plain.rows(
+        own, heads, seed, [one for one in trained if one is not None], options.stages(x, weights), options.activation,
+        options.rates, options.eps, options.salt, [options.heads] * options.maps,
+    )  # fmt: skip
+    grads = [*([d_last] if options.out or options.feed else []), *d_maps]
+    return gradients(zip(made, grads, strict=True), views, again=True)
+
+
+_LIBRARY.impl("rows", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("rows_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("regard::rows", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("regard::rows_backward", _backward_shapes, lib=_LIBRARY)
+torch.library.register_autograd("regard::rows", _differentiate, setup_context=_remember, lib=_LIBRARY)

@@ -1,0 +1,67 @@
+"""The stages in plain torch: what the kernels compute, for second derivatives and as their readable twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.core import dropout
+from regard.core.grid import Grid
+from regard.nn.fused_rows.layout import Stages
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+
+
+def rows(
+    x: Tensor,
+    mixed: Tensor | None,
+    seed: Tensor | None,
+    weights: Sequence[Tensor],
+    stages: Stages,
+    activation: str,
+    rates: Sequence[float],
+    eps: Sequence[float],
+    salt: int,
+    heads: Sequence[int],
+) -> list[Tensor]:
+    """The rows after the stages "out" and "feed", if there is one, and the results of the maps, (b,h,n,·)."""
+    out, feed, norm, maps = stages.split(list(weights))
+    shape = x.shape
+
+    def dropped(found: Tensor, site: int) -> Tensor:
+        if not rates[site] or seed is None:
+            return found
+        flat = found.flatten(0, 1)
+        return dropout.drop(
+            flat[None, None], _grid(flat, site, salt), seed, rates[site]
+        ).view(found.shape)  # fmt: skip
+
+    if stages.out:
+        assert mixed is not None
+        x = x + dropped(F.linear(mixed.transpose(1, 2).flatten(2), *out), 0)
+    if stages.feed:
+        between = F.layer_norm(x, shape[2:], feed[0], feed[1], eps[0])
+        risen = dropped(ACTIVATIONS[activation](F.linear(between, feed[2], feed[3])), 1)
+        x = x + dropped(F.linear(risen, feed[4], feed[5]), 2)
+    found = [x] if stages.out or stages.feed else []
+    if stages.maps:
+        x = F.layer_norm(x, shape[2:], norm[0], norm[1], eps[1])
+        for weight, bias, count in zip(maps[: stages.maps], maps[stages.maps :], heads, strict=True):
+            found.append(F.linear(x, weight, bias).unflatten(2, (count, -1)).transpose(1, 2))
+    return found
+
+
+def _grid(flat: Tensor, site: int, salt: int) -> Grid:
+    """Site and layer in place of batch entry and head."""
+    device, none = flat.device, slice(0, 0)
+    return Grid(
+        (1, 1, *flat.shape),
+        batch=torch.tensor([site], device=device),
+        head=torch.tensor([salt], device=device),
+        row=torch.arange(flat.shape[0], device=device)[:, None],
+        column=torch.arange(flat.shape[1], device=device),
+        parts=(none, none, none, none),
+    )

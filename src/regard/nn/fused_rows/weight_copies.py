@@ -1,0 +1,46 @@
+"""Copies of weights in bfloat16 that whoever updates the weights also writes, so that no step has to cast them."""
+
+from __future__ import annotations
+
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+
+class WeightCopy:
+    """A weight and its copy; the copy is valid as long as only its owner changes the weight."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+        self.copy = weight.detach().to(torch.bfloat16)
+        self.version = weight._version
+
+    @property
+    def valid(self) -> bool:
+        """Whether nobody else has changed the weight; the owner's kernels do not raise the version."""
+        return self.weight._version == self.version
+
+    def refresh(self) -> None:
+        """Make the copy anew if it is not valid."""
+        if not self.valid:
+            self.copy.copy_(self.weight.detach())
+            self.version = self.weight._version
+
+
+_COPIES: WeakValueDictionary[int, WeightCopy] = WeakValueDictionary()  # by the address of the weight
+
+
+def keep_copy(weight: Tensor) -> WeightCopy:
+    """A copy for the caller to hold and to write whenever it writes the weight."""
+    found = WeightCopy(weight)
+    _COPIES[weight.data_ptr()] = found
+    return found
+
+
+def copies(weight: Tensor) -> Tensor:
+    """The copy of a weight if there is a valid one, else the weight itself."""
+    found = _COPIES.get(weight.data_ptr())
+    if found is None or found.weight.shape != weight.shape or not found.valid:
+        return weight
+    return found.copy

@@ -1,0 +1,85 @@
+"""Steps that are launched together: order, rates, results, and what happens when a result is asked for early."""
+
+import torch
+
+from regard.tasks import Batch
+from regard.training.cuda_graph.packed_batch import RATE, PackedBatch
+from regard.training.cuda_graph.step_group import CapturedStep, StepGroup
+
+COUNT, RINGS = 3, 2
+
+
+def batch(number):
+    return Batch.of(torch.full((2, 5), number), targets=torch.full((2,), 7 * number))
+
+
+class Event:
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+
+class NoStep:
+    update = None
+
+
+class SingleGraph:
+    """In place of the graph of one step: notes what it finds in its memory."""
+
+    def __init__(self, inputs, result, ran):
+        self.inputs, self.result, self.ran = inputs, result, ran
+
+    def replay(self):
+        self.ran.append(("single", int(self.inputs.parts["inputs"][0, 0]), float(self.inputs.rate)))
+        self.result.copy_(torch.tensor([float(self.inputs.parts["targets"][1]), 1.0, 0.0]))
+
+
+class Group(StepGroup):
+    """Without a GPU: its graph notes the batches of all steps."""
+
+    def _captured(self, optimizer, given, pool):
+        self.ran, self.graph_parts = self.single.graph.ran, self._parts(self.single.inputs, self.memory)
+        group = self
+
+        class Graph:
+            def replay(self):
+                for parts, result in zip(group.graph_parts, group.results, strict=True):
+                    group.ran.append(("group", int(parts["inputs"][0, 0]), float(parts[RATE])))
+                    result.copy_(torch.tensor([float(parts["targets"][1]), 1.0, 0.0]))
+
+        return Graph()
+
+    def _event(self):
+        return Event()
+
+
+def group():
+    packed, result = PackedBatch(batch(0), 1), torch.zeros(3, dtype=torch.float64)
+    single = CapturedStep(SingleGraph(packed, result, []), packed, result)
+    return Group(NoStep(), None, single, batch(0), COUNT, None, RINGS)
+
+
+def nothing(*values):
+    pass
+
+
+def test_steps_are_launched_together_in_order_with_their_own_rates():
+    steps = group()
+    taken = [steps.add(batch(n), n / 8, nothing) for n in range(1, 4 * COUNT + 1)]
+    assert steps.ran == [("group", n, n / 8) for n in range(1, 4 * COUNT + 1)] and steps.queued == 0
+    assert all(one.ready for one in taken)
+    assert [one.result().loss for one in taken] == [7.0 * n for n in range(1, 4 * COUNT + 1)]
+
+
+def test_a_result_that_is_asked_for_early_launches_what_is_queued():
+    steps = group()
+    taken = [steps.add(batch(n), 0.5, nothing) for n in range(1, COUNT + 3)]
+    assert steps.queued == 2 and not taken[-1].ready and taken[0].ready
+    assert taken[-1].result().loss == 7.0 * (COUNT + 2) and steps.queued == 0
+    assert [way for way, _, _ in steps.ran] == ["group"] * COUNT + ["single"] * 2
+    steps.flush()  # nothing is queued
+    more = [steps.add(batch(n), 0.25, nothing) for n in range(20, 20 + COUNT)]
+    assert [number for _, number, _ in steps.ran] == [*range(1, COUNT + 3), *range(20, 20 + COUNT)]
+    assert [one.result().loss for one in [*taken, *more]] == [7.0 * number for _, number, _ in steps.ran]
