@@ -11,7 +11,9 @@ from regard.tasks.batch import Batch
 
 ALIGNMENT = 64  # bytes, of the start of each tensor
 RATE = "learning rate"  # its name beside the tensors of a batch
-MAX_PINNED = 2**27  # bytes of pinned memory for the batches of one shape; large batches get fewer host buffers
+MAX_PINNED = (
+    2**27
+)  # bytes of pinned memory for the batches of one shape; large batches get fewer host buffers
 
 
 class PackedBatch:
