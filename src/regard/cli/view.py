@@ -34,9 +34,8 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options."""
     run = "the folder of a run, of one of its checkpoints, or of a Hugging Face model"
     parser.add_argument("run", metavar="RUN", type=str, help=run)
-    parser.add_argument(
-        "--text", type=str, metavar="TEXT", help="what it reads (default: an example of its task)"
-    )
+    text = "what it reads (default: a validation example of its task, of readable length)"
+    parser.add_argument("--text", type=str, metavar="TEXT", help=text)
     target = "what it writes, for models that read one text and write another (default: its own words)"
     parser.add_argument("--target", type=str, metavar="TEXT", help=target)
     parser.add_argument(
@@ -51,9 +50,8 @@ def add_arguments(parser: Parser) -> None:
         metavar="FILE",
         help="a CSV file whose last rows are read, for runs that forecast",
     )
-    parser.add_argument(
-        "--example", type=int, metavar="N", help="the N-th validation example of a run's task, from 0"
-    )
+    example = "an example of the test split of a run's task, by its number from 0, as in `regard predict`"
+    parser.add_argument("--example", type=int, metavar="N", help=example)
     parser.add_argument("--generate", type=int, metavar="N", help="let it write up to N tokens, step by step")
     parser.add_argument(
         "--beams", type=int, default=1, metavar="K", help="with --generate: search with K beams"

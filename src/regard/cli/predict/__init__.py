@@ -45,7 +45,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
     parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
-    example = "an example of the task's own test split to predict from, by its number from 0"
+    example = "an example of the test split of the run's task, by its number from 0, as in `regard view`"
     parser.add_argument("--example", type=int, metavar="N", help=example)
     figure = "draw the prediction and what it looked at into this file (.svg, .pdf, .png); one input only"
     parser.add_argument("--figure", type=str, metavar="FILE", help=figure)
