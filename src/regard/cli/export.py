@@ -71,7 +71,7 @@ def run(options: Namespace) -> int:
     for name, facts in found.inputs.items():
         print(printable(f"input {name}: {facts['dtype']} {_shape(facts['shape'])}"))
     for name, shape in found.outputs.items():
-        print(printable(f"output {name}: {_shape(shape)} for {_shape(found.batches[0])}"))
+        print(printable(f"output {name}: {_shape(shape)}"))
     if found.operators is not None:
         print(f"operators: {found.operators} kinds, all of ONNX's own set")
     sizes = ", ".join(_shape(shape) for shape in found.batches)
