@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 from regard.cli.common.terminal import tell
 
 if TYPE_CHECKING:
@@ -27,17 +28,14 @@ FAILED = 1
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
-    )
+    add_run(parser)
     data = "other files than the run's, joined by commas; a single file is measured as a whole"
     parser.add_argument("--data", type=str, metavar="PATH", help=data)
     parser.add_argument(
         "--split", choices=["train", "validation", "test"], default="test", help="which examples"
     )
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_checkpoint(parser)
+    add_device(parser)
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="examples at once; as in training by default"
     )

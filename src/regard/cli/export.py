@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from regard.cli.common.loading import add_checkpoint, add_run
 from regard.cli.common.terminal import printable, tell
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ FAILED = 1
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
-    )
+    add_run(parser)
     form = (
         "onnx: any runtime for ONNX; torch: a program of torch.export, which needs torch but not regard; hub: a folder "
         "as the Hugging Face Hub has them, with the metrics of the test split on its card"
@@ -41,9 +40,7 @@ def add_arguments(parser: Parser) -> None:
         "For hub, the folder (default: hub in the run's folder)"
     )
     parser.add_argument("--out", type=str, metavar="FILE", help=out)
-    parser.add_argument(
-        "--checkpoint", type=str, metavar="NAME", help="best (the default), last, or the name or step of one"
-    )
+    add_checkpoint(parser)
     data = "examples to trace and check with, instead of the run's own files"
     parser.add_argument("--data", type=str, metavar="PATH", help=data)
     parser.add_argument("--json", action="store_true", help="what was written, as JSON on stdout")

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 from regard.cli.common.terminal import printable, tell
 from regard.errors import BadValue
 
@@ -32,8 +33,7 @@ _PAIR = re.compile(r"(\d+)(?:\.(\d+))?")
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    run = "the folder of a run, of one of its checkpoints, or of a Hugging Face model"
-    parser.add_argument("run", metavar="RUN", type=str, help=run)
+    add_run(parser, huggingface=True)
     text = "what it reads (default: a validation example of its task, of readable length)"
     parser.add_argument("--text", type=str, metavar="TEXT", help=text)
     target = "what it writes, for models that read one text and write another (default: its own words)"
@@ -59,8 +59,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--against", type=str, metavar="RUN", help="a second model on the same input, to compare"
     )
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
+    add_checkpoint(parser)
     parser.add_argument(
         "--checkpoints",
         action="store_true",
@@ -86,7 +85,7 @@ def add_arguments(parser: Parser) -> None:
     remote = "let other machines reach the page; whoever has its address can see the input"
     parser.add_argument("--allow-remote", action="store_true", help=remote)
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_device(parser)
     parser.add_argument(
         "--json", action="store_true", help="address or file, and what was seen, as JSON on stdout"
     )

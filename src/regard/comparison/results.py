@@ -150,7 +150,7 @@ def _metrics(
         values = {seed: _number(metrics.get(name)) for seed, metrics in found.items()}
         over = interval(list(values.values()))
         clipped = possible(over.low, over.high, metric_of(name, decides))
-        row[name] = {"mean": over.mean, "low": clipped.low, "high": clipped.high}
+        row[name] = {**over.row(), "low": clipped.low, "high": clipped.high}
         if clipped.cut:
             unclipped.setdefault(split, {})[name] = {"low": over.low, "high": over.high}
         bad = [str(seed) for seed, value in values.items() if not math.isfinite(value)]
@@ -230,7 +230,6 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
         couples, differences, boots, by_seeds, by_examples, strict=True
     ):
         verdict = judge(couple, difference, boot, (p_seeds, p_examples), decides)
-        over = difference.interval
         row: Row = {
             "first": couple[0],
             "second": couple[1],
@@ -238,7 +237,7 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
             **decides.facts(),
             "seeds": difference.seeds,
             "left_out": sorted({*comparison.seeds} - {*difference.seeds}),
-            "difference": {"mean": over.mean, "low": over.low, "high": over.high},
+            "difference": difference.interval.row(),
             "p": difference.p,
             "p_holm": p_seeds,
             "bootstrap": None if boot is None else {**dataclasses.asdict(boot), "p_holm": p_examples},

@@ -35,6 +35,10 @@ class Interval:
         """Half of the width of the interval."""
         return (self.high - self.low) / 2
 
+    def row(self) -> dict[str, float]:
+        """As rows of results hold it."""
+        return {"mean": self.mean, "low": self.low, "high": self.high}
+
     def __str__(self) -> str:
         if not math.isfinite(self.mean):
             return "not finite"

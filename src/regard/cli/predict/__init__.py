@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 from regard.cli.common.terminal import tell
 from regard.core.arguments import finite_number
 from regard.errors import BadValue, RegardError
@@ -34,9 +35,7 @@ BAR = 20  # columns of the longest bar
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
-    )
+    add_run(parser)
     text = "a text to predict from; may come several times. Without any input, each line of stdin is a text"
     parser.add_argument("--text", type=str, action="append", metavar="TEXT", help=text)
     image = "an image to predict from, for a run that reads images; may come several times"
@@ -63,9 +62,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--seed", type=int, metavar="S", help="with --sample: which draw (default: 0)")
     length = "longest answer in tokens (default: 100 for a completion, else what the run learned)"
     parser.add_argument("--max-length", type=int, metavar="N", help=length)
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_checkpoint(parser)
+    add_device(parser)
     parser.add_argument("--json", action="store_true", help="a list of answers as JSON on stdout")
 
 
