@@ -26,7 +26,6 @@ EXAMPLES = (
     "regard attack runs/digits-1 --method attention --places 2 --against runs/digits-2 --figure attack.svg",
 )
 
-FAILED = 1
 Number = TypeVar("Number", int, float)
 
 
@@ -86,19 +85,14 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Attack and print. 0, 2 for a wrong call, 1 for a damaged checkpoint."""
     from regard.attacks.attack import attack_runs
-    from regard.training.run_folder.checkpoints import Damaged
 
     settings = _settings(options)
     with _progress() as on_progress:
-        try:
-            found = attack_runs(
-                [options.run, *(options.against or ())], settings, options.split, checkpoint=options.checkpoint,
-                data=options.data, device=options.device, batch_size=options.batch_size, limit=options.limit,
-                on_progress=on_progress,
-            )  # fmt: skip
-        except Damaged as trouble:
-            tell(f"regard attack: damaged checkpoint: {trouble}")
-            return FAILED
+        found = attack_runs(
+            [options.run, *(options.against or ())], settings, options.split, checkpoint=options.checkpoint,
+            data=options.data, device=options.device, batch_size=options.batch_size, limit=options.limit,
+            on_progress=on_progress,
+        )  # fmt: skip
     if options.keep:
         for path in found.keep():
             tell(f"kept {path}")

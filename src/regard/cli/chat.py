@@ -24,7 +24,6 @@ EXAMPLES = (
     "regard chat runs/reply-1 --json < turns.txt",
 )
 
-FAILED = 1
 NEW, QUIT = "/new", "/quit"
 HELP = f"Type a turn and press Enter. {NEW} begins another dialogue, {QUIT} or the end of the input ends."
 WIDEST = 16  # columns of a written word
@@ -51,14 +50,9 @@ def run(options: Namespace) -> int:
     """Reply to each line of the input. 0; 2 for a wrong call; 1 for a damaged checkpoint."""
     from regard.cli.predict.answers import check
     from regard.training.loading import load
-    from regard.training.run_folder.checkpoints import Damaged
 
     writing = _writing(options)
-    try:
-        loaded = load(options.run, options.checkpoint, options.device)
-    except Damaged as trouble:
-        tell(f"regard chat: damaged checkpoint: {trouble}")
-        return FAILED
+    loaded = load(options.run, options.checkpoint, options.device)
     loaded.task.conversation(["a turn"])  # raises where the task does not reply
     if loaded.task.problem.answer.writes:
         check(loaded, writing)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from regard.cli.common.loading import add_checkpoint, add_device, add_run
-from regard.cli.common.terminal import tell
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -22,8 +21,6 @@ EXAMPLES = (
     "regard evaluate runs/dates-1",
     "regard evaluate runs/book-1 --data other.txt --split test --checkpoint last --json",
 )
-
-FAILED = 1
 
 
 def add_arguments(parser: Parser) -> None:
@@ -51,18 +48,13 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Measure and print. 0, 2 for a wrong call, 1 for a damaged checkpoint."""
     from regard.comparison.evaluate import evaluate_run
-    from regard.training.run_folder.checkpoints import Damaged
 
     with _progress() as on_progress:
-        try:
-            found = evaluate_run(
-                options.run, options.split, checkpoint=options.checkpoint, data=options.data, device=options.device,
-                batch_size=options.batch_size, beam=options.beam, length_penalty=options.length_penalty,
-                limit=options.limit, bad_files=options.bad_files, on_progress=on_progress,
-            )  # fmt: skip
-        except Damaged as trouble:
-            tell(f"regard evaluate: damaged checkpoint: {trouble}")
-            return FAILED
+        found = evaluate_run(
+            options.run, options.split, checkpoint=options.checkpoint, data=options.data, device=options.device,
+            batch_size=options.batch_size, beam=options.beam, length_penalty=options.length_penalty,
+            limit=options.limit, bad_files=options.bad_files, on_progress=on_progress,
+        )  # fmt: skip
     if options.json:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:

@@ -49,7 +49,6 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Export. 0; 2 for a wrong call or a model that cannot be expressed; 1 if the file answers otherwise."""
     from regard.training.exporting.export import ExportDiffers, export_run
-    from regard.training.run_folder.checkpoints import Damaged
 
     try:
         if options.to == "hub":
@@ -57,7 +56,7 @@ def run(options: Namespace) -> int:
         found = export_run(
             options.run, options.to, options.out, checkpoint=options.checkpoint, data=options.data, tell=tell
         )
-    except (ExportDiffers, Damaged) as trouble:
+    except ExportDiffers as trouble:
         tell(f"regard export: {trouble}")
         return FAILED
     if options.json:

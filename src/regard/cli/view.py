@@ -26,7 +26,6 @@ EXAMPLES = (
     'regard view path/to/hf-model --text "Once upon a time" --generate 20 --export story.html',
 )
 
-FAILED = 1
 PORT = 8730
 _PAIR = re.compile(r"(\d+)(?:\.(\d+))?")
 
@@ -94,7 +93,6 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Serve the page until Ctrl-C, or write the file. 0; 2 for a wrong call; 1 for a damaged checkpoint."""
     _check(options)
-    from regard.training.run_folder.checkpoints import Damaged
     from regard.viewer.opening import ViewOptions, open_page
 
     wanted = ViewOptions(
@@ -104,11 +102,7 @@ def run(options: Namespace) -> int:
         importance=options.importance, example=options.example, device=options.device,
         allow_missing=options.allow_missing,
     )  # fmt: skip
-    try:
-        page_model = open_page(wanted, tell)
-    except Damaged as trouble:
-        tell(f"regard view: damaged checkpoint: {trouble}")
-        return FAILED
+    page_model = open_page(wanted, tell)
     if options.export is not None:
         return _export(page_model, options)
     return _serve(page_model, options)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.cli.common.loading import add_checkpoint, add_device, add_run
-from regard.cli.common.terminal import tell
 from regard.core.arguments import finite_number
 from regard.errors import BadValue, RegardError
 
@@ -25,7 +24,7 @@ EXAMPLES = (
     'regard predict runs/story-1 --text "Once upon a time" --sample --temperature 0.8 --max-length 200',
 )
 
-FAILED, WRONG_CALL = 1, 2
+WRONG_CALL = 2
 INPUTS = ("text", "image", "sound", "table")
 EXAMPLE = "example"
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
@@ -71,14 +70,9 @@ def run(options: Namespace) -> int:
     """Predict from each input. 0; 2 for a wrong call or an input the run cannot read; 1 for a damaged checkpoint."""
     from regard.cli.predict.answers import check, draw, predict
     from regard.training.loading import load
-    from regard.training.run_folder.checkpoints import Damaged
 
     writing = _writing(options)
-    try:
-        loaded = load(options.run, options.checkpoint, options.device)
-    except Damaged as trouble:
-        tell(f"regard predict: damaged checkpoint: {trouble}")
-        return FAILED
+    loaded = load(options.run, options.checkpoint, options.device)
     check(loaded, writing, typed=options.example is None)
     found: list[dict[str, Any]] = []
     inputs = _inputs(options, loaded.task)
