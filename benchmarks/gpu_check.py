@@ -129,6 +129,9 @@ def main() -> None:
     parser.add_argument("--out", help="file to which results are appended, one line of JSON each")
     parser.add_argument("--stages", default="warm,check,host,peers", help="which to run, joined by commas")
     parser.add_argument("--seconds", default="", help="limits of stages, such as check=40,peers=60")
+    parser.add_argument(
+        "--only", default="", help="how the names of the cases to try begin, such as 'hard causal'"
+    )
     parser.add_argument("--processes", type=int, default=12, help="how many compile at a time")
     parser.add_argument("--compile", nargs=2, type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -138,7 +141,7 @@ def main() -> None:
     limits = SECONDS | {
         pair.split("=")[0]: float(pair.split("=")[1]) for pair in given.seconds.split(",") if pair
     }
-    report = Report(given.out)
+    report = Report(given.out, given.only)
     stages: dict[str, Callable[[Report], None]] = {
         "warm": partial(warm, processes=given.processes, stages=given.stages), "check": check, "host": host,
         "peers": peers, "normalizers": normalizers, "regret": regret,

@@ -98,3 +98,22 @@ def test_padding_of_a_known_signature_keeps_a_nan_query():
     for found in twice(query, *rows[1:], mask=masks.lengths(torch.tensor([12]))):
         assert found[0, 1, 3].isnan().all()
         assert found[0, 0].isfinite().all()
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("dropout", [-0.5, NAN, 1.5, False])
+def test_an_impossible_dropout_is_refused_after_a_valid_call_of_the_same_form(dropout, hidden):
+    query, key, value = (torch.randn(2, 3, length, 16) for length in (37, 41, 41))
+    options = {"mask": masks.lengths(torch.tensor([23, 41]))} if hidden else {"impl": "sdpa"}
+    regard.attend(query, key, value, dropout=0.0, **options)
+    with pytest.raises(regard.RegardError, match="dropout"):
+        regard.attend(query, key, value, dropout=dropout, **options)
+
+
+def test_plain_calls_without_a_request_equal_the_formula_whatever_their_layout():
+    base = [torch.randn(2, length, 3, 16) for length in (37, 41, 41)]
+    rows = [part.transpose(1, 2) for part in base]
+    for given in (rows, [part.contiguous() for part in rows], [part.mT.contiguous().mT for part in rows]):
+        for _ in range(2):
+            found = regard.attend(*given, impl="sdpa")
+            torch.testing.assert_close(found, (given[0] @ given[1].mT / 4).softmax(-1) @ given[2])

@@ -1,7 +1,7 @@
 """Sigmoid, sparsemax, entmax15 and hard under Triton on a GPU: against float64, bits, memory, time beside softmax.
 
-`auto` takes these kernels only after this stage has passed on a GPU: then remove `only_by_name` from
-`implementations/triton/normalized_attention.py`, and the remark about it in docs/design.md.
+`auto` takes these kernels up to the widths for which this stage has passed on a GPU: `_CHECKED` in
+`implementations/triton/normalized_attention.py`, which docs/design.md mentions.
 """
 
 from __future__ import annotations

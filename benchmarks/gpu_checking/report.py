@@ -13,8 +13,10 @@ from typing import Any
 class Report:
     """The file of results, and when the stage that is running must end."""
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, only: str = "") -> None:
+        """`only`: how the names of the cases to try begin."""
         self.path, self.begun, self.until = None if path is None else Path(path), time.time(), 0.0
+        self.only = only
 
     def write(self, stage: str, case: str, **found: Any) -> None:
         line = json.dumps(
@@ -26,6 +28,8 @@ class Report:
                 file.write(line + "\n")
 
     def try_case(self, stage: str, case: str, run: Callable[[], dict[str, Any]]) -> None:
+        if not case.startswith(self.only):
+            return
         if time.time() > self.until:
             self.write(stage, case, skipped="the time of this stage is over")
             return

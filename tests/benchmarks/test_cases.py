@@ -76,7 +76,7 @@ def test_what_matters_most_is_measured_first():
     families = {name.split("-")[0] for name in gpu}
     first = gpu[: gpu.index("dot-full-16k-d128-forward")]
     assert {name.split("-")[0] for name in first} == families
-    assert all("d64" not in name and "16k-d128" not in name for name in first) and len(first) == 32
+    assert all("d64" not in name and "16k-d128" not in name for name in first) and len(first) == 38
     assert gpu.index("window-4k-d64-train") < gpu.index("window-16k-d64-forward")
 
 
@@ -98,7 +98,10 @@ def test_names_families_and_prefixes_select_cases():
         f"window-16k-{rest}" for rest in ("d128-forward", "d128-train", "d64-forward", "d64-train")
     ]
     assert named(select("window", "cpu")) == ["window-vs-dense", "window-vs-causal", "window-memory"]
-    assert named(select("ntm_train, decode", "cuda")) == ["ntm-train", "decode-32k"]
+    assert named(select("ntm_train, decode", "cuda")) == ["ntm-train", "decode-32k", "decode-4k-single"]
+    assert named(select("window-16k-d64-train, decode-32k, window-4k-d128-train", "cuda")) == [
+        "window-16k-d64-train", "decode-32k", "window-4k-d128-train",
+    ]  # fmt: skip
     with pytest.raises(BadValue, match="windows"):
         select("windows", "cuda")
 
@@ -179,9 +182,9 @@ def test_the_picture_has_a_bar_for_each_row_with_a_peer_and_a_tick_where_its_bar
 
 @pytest.mark.slow
 def test_the_command_lists_draws_and_refuses(tmp_path, capsys):
-    assert main.main(["bench", "--device", "cuda", "--list", "--json", "--only", "decode"]) == 0
+    assert main.main(["bench", "--device", "cuda", "--list", "--json", "--only", "decode-32k"]) == 0
     (entry,) = json.loads(capsys.readouterr().out)
-    assert entry["bar"] == 70 and entry["relation"] == ">="
+    assert entry["bar"] == 95 and entry["relation"] == ">="
     picture, kept = tmp_path / "speed.png", tmp_path / "rows.json"
     measure = ["bench", "--device", "cpu", "--quick", "--only", "overhead-plain"]
     assert main.main([*measure, "--figure", str(picture), "--json", str(kept)]) == 0

@@ -1,6 +1,8 @@
 """The cases of the GPU at small sizes on a CPU: they compare what they say they compare, and refuse what is wrong."""
 
 import math
+import os
+import types
 from itertools import pairwise
 
 import pytest
@@ -22,6 +24,7 @@ from regard.benchmarks.gpu import (
     normalizers,
     peers,
     training,
+    warm,
 )
 from regard.benchmarks.gpu.dot import CAUSAL, FULL
 from regard.benchmarks.gpu.events import Times, alone, compared, side_by_side
@@ -193,6 +196,21 @@ def test_the_host_is_judged_by_its_slowest_mask():
     each = found.details["microseconds"]
     assert set(each) == {work.name for work in (*SPARSE, *STRUCTURED)} | {"padding"}
     assert found.value == max(each.values()) == each[found.details["slowest"]] and found.peer > 0
+    assert found.peers[host.NOTHING] > 0 and all(len(one) == 3 for one in found.details["readings"].values())
+
+
+def test_names_to_compile_are_taken_from_the_pipe_once_each_in_order(monkeypatch):
+    taken = []
+    cases = {
+        name: types.SimpleNamespace(ahead=lambda setting, name=name: taken.append(name)) for name in "abc"
+    }
+    cases["b"].ahead = None
+    monkeypatch.setattr(warm, "CASES", cases)
+    work = warm.written(["c", "b", "a"])
+    assert os.read(work, warm.RECORD).strip() == b"c"  # another process took this one
+    warm.child(work)
+    os.close(work)
+    assert taken == ["a"]
 
 
 @pytest.mark.parametrize("name", normalizers.BARS)

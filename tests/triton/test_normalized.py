@@ -138,11 +138,20 @@ def test_what_the_kernels_lack_is_refused(what):
 
 
 @pytest.mark.parametrize("normalize", NAMES)
-def test_auto_waits_for_a_check_on_a_gpu(normalize):
+def test_auto_takes_the_widths_that_were_checked_on_a_gpu(normalize):
     rows = drawn(2, 2, 19, 5), drawn(2, 1, 35, 5), drawn(2, 1, 35, 7)
     plan = regard.explain(*rows, normalize=normalize)
+    assert plan.impl == ("triton" if GPU else "tiled")
+    assert "checked on a GPU" not in plan.rejected.get("triton", "")
+    assert regard.explain(*rows, normalize=normalize, impl="triton").impl == "triton"
+
+
+@pytest.mark.parametrize("normalize", ("sparsemax", "entmax15", "hard"))
+def test_auto_leaves_wider_rows_to_tiled(normalize):
+    rows = drawn(2, 2, 19, 71), drawn(2, 1, 35, 71), drawn(2, 1, 35, 7)
+    plan = regard.explain(*rows, normalize=normalize)
     assert plan.impl == "tiled"
-    assert "not been checked on a GPU" in plan.rejected["triton"]
+    assert "widths up to 64" in plan.rejected["triton"]
     assert regard.explain(*rows, normalize=normalize, impl="triton").impl == "triton"
 
 

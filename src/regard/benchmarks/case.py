@@ -125,8 +125,8 @@ def case(name: str, *, work: str, peer: str, unit: str, at_most: float | None = 
 def select(only: str | None, device: str = "cpu") -> list[Case]:
     """The cases that `only` names, by names or prefixes joined by commas; None: all cases of a device.
 
-    `window` is the family of that name, `window-16k` a part of it. Where a device has no such case, that of the other
-    device is measured and not judged.
+    `window` is the family of that name, `window-16k` a part of it. They come in the order in which `only` names them.
+    Where a device has no such case, that of the other device is measured and not judged.
     """
     every = sorted((CASES[name] for name in CASES), key=lambda one: one.rank)
     own = [one for one in every if one.device == device]
@@ -140,7 +140,7 @@ def select(only: str | None, device: str = "cpu") -> list[Case]:
             families = {name.split("-")[0] for name in CASES}
             raise unknown_name("--only", part, [*families, *CASES])
         wanted.update({one.name: one for one in found})
-    return sorted(wanted.values(), key=lambda one: one.rank)
+    return list(wanted.values())
 
 
 def _beginning(part: str, cases: list[Case]) -> list[Case]:

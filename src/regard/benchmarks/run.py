@@ -37,7 +37,7 @@ def run(
     started, about = time.perf_counter(), environment(setting)
     rows: list[Row] = []
     with _threads(setting):
-        workers = compile_ahead(cases, setting)
+        workers = compile_ahead(cases, setting, seconds)
         if workers:
             announce(f"compiled ahead in {workers} processes, {time.perf_counter() - started:.0f} s")
         for number, case in enumerate(cases, start=1):

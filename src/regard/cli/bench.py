@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options."""
     devices = "where to measure; auto takes cuda when there is one. Each device has its own cases and bars"
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help=devices)
-    names = "cases, families or beginnings of names to run, joined by commas; see --list"
+    names = "cases, families or beginnings of names, joined by commas, in the order to run them; see --list"
     parser.add_argument("--only", type=str, metavar="NAME", help=names)
     parser.add_argument("--list", action="store_true", help="show the cases and their bars, measure nothing")
     parser.add_argument("--quick", action="store_true", help="few repeats: a first look, not for the record")

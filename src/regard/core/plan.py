@@ -185,13 +185,18 @@ def signature(call: Call) -> tuple[Any, ...]:
         None if call.bias is None else _part(call.bias),
         normalize if isinstance(normalize, str) else _part(normalize),
         None if call.sink is None else _part(call.sink),
-        call.scale is None, (dropout > 0) + (dropout >= 1), call.return_logsumexp, call.impl,
+        call.scale is None, _kind_of_dropout(dropout), call.return_logsumexp, call.impl,
         torch.is_grad_enabled(),
         forward_ad._current_level, transforming(), is_fake_or_meta(query),
         torch._C._is_any_autocast_enabled() and autocasts(device) and torch.get_autocast_dtype(device.type),
         torch.are_deterministic_algorithms_enabled(),
         device.type == "cpu" or (torch.get_float32_matmul_precision(), *_kernels_allowed()),
     )  # fmt: skip
+
+
+def _kind_of_dropout(dropout: float) -> tuple[type, int]:
+    """None, some, all, or not a share: a shortcut must not run what the checks of a request refuse."""
+    return type(dropout), (dropout > 0) + (dropout >= 1) if 0 <= dropout <= 1 else -1
 
 
 def _kernels_allowed() -> tuple[bool, ...]:

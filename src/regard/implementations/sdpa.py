@@ -145,8 +145,10 @@ def direct(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
     return output
 
 
-def shortcut(call: Call, request: Request) -> PaddedCall | None:
-    """How to run calls with key padding of the same signature on a CPU; None for other calls."""
+def shortcut(call: Call, request: Request) -> PlainCall | PaddedCall | None:
+    """How to run calls of the same signature: plain ones, and on a CPU those with key padding; None for others."""
+    if request.query is call.query and call.scale is None and request.dropout == 0 and is_direct(request):
+        return PlainCall(request)
     mask = request.mask
     padded = (
         mask is not None
@@ -158,6 +160,17 @@ def shortcut(call: Call, request: Request) -> PaddedCall | None:
     same_width = request.query.shape[3] == request.value.shape[3]
     plain = request.bias is None and not request.score.transforms and request.scale >= _SMALLEST_SCALE
     return PaddedCall(request) if padded and as_given and same_width and plain else None
+
+
+class PlainCall:
+    """Calls of one signature that torch's function takes as they are: no request is built."""
+
+    def __init__(self, request: Request) -> None:
+        self.scale = request.scale
+
+    def __call__(self, call: Call) -> Tensor:
+        """The output."""
+        return direct(call.query, call.key, call.value, self.scale, 0.0)
 
 
 class PaddedCall:

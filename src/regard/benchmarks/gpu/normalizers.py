@@ -12,11 +12,12 @@ import regard
 from regard import masks
 from regard.benchmarks.case import Measurement, Setting, case
 from regard.benchmarks.gpu import check
+from regard.benchmarks.gpu.compare import RANKS
 from regard.benchmarks.gpu.events import compared, side_by_side
 from regard.benchmarks.gpu.work import SHORT_64, SHORT_128, Size, gradient, inputs, timed_call
 
 BARS = {"sigmoid": 1.05, "entmax15": 2.5}  # × the time of softmax
-SOFTMAX = "softmax by our kernels"
+SOFTMAX, TILED = "softmax by our kernels", "tiled"
 
 
 def _call(impl: str, normalize: str) -> Callable[..., Tensor]:
@@ -38,6 +39,8 @@ def measured(
         label: timed_call(_call(impl, normalize), tensors, upstream)
         for label, normalize in (("ours", name), (SOFTMAX, "softmax"))
     }
+    if not train and size.width <= 64:  # what `auto` would take without these kernels; it is slow
+        sides[TILED] = timed_call(_call("tiled", name), tensors, None)
     times = side_by_side(sides, setting)
     return compared(times, [SOFTMAX], faster=False, impl=impl, details={"errors": errors})
 
@@ -54,7 +57,7 @@ for _name, _bar in BARS.items():
         for _ending, _words in (("forward", "forward"), ("train", "forward+backward")):
             _train = _ending == "train"
             case(f"{_name}-{_size.label}-{_ending}", work=f"{_name}, causal, {_size}, bf16, {_words}", peer=SOFTMAX,
-                 unit="× time", at_most=_bar, device="cuda",
+                 unit="× time", at_most=_bar, device="cuda", rank=RANKS[_size.label],
                  ahead=partial(compiled, name=_name, size=_size, train=_train))(
                 partial(measured, name=_name, size=_size, train=_train)
             )  # fmt: skip

@@ -200,9 +200,7 @@ def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.de
     if mask is None or not mask.tensors:
         cache, key, most = _BY_SPEC, (None if mask is None else mask.spec, *key), 64
     else:
-        # A user-defined mask need not have copied its tensors, so their versions are part of the key.
-        versions = tuple([0 if tensor.is_inference() else tensor._version for tensor in mask.tensors])
-        cache, key, most = _OF_MASKS.setdefault(mask, {}), (versions, *key), 8
+        cache, key, most = _OF_MASKS.setdefault(mask, {}), (versions(mask), *key), 8
     found = cache.get(key)
     if found is None:
         # Prepare an equal mask with the same tensors: the cached result must not keep the mask itself alive.
@@ -215,6 +213,11 @@ def prepare(mask: Mask | None, bias: Bias | None, sizes: Sizes, device: torch.de
     if capturing():
         _CAPTURED[id(found)] = found  # a CUDA graph reads it even after the caches drop it
     return found
+
+
+def versions(mask: Mask) -> tuple[int, ...]:
+    """How often each tensor of a mask was written to; a user-defined mask need not have copied its tensors."""
+    return tuple([0 if tensor.is_inference() else tensor._version for tensor in mask.tensors])
 
 
 _BY_SPEC: dict[Any, PreparedMask] = {}

@@ -6,6 +6,7 @@ with tensors. Whatever else is asked for takes the way through a request (`op.py
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ from regard.core.request import Request
 from regard.implementations.lowering import capturing
 from regard.implementations.packing import recorded_backward, spec_of
 from regard.implementations.triton import block_sizes, op
-from regard.implementations.triton.blocks import PreparedMask, prepare
+from regard.implementations.triton.blocks import PreparedMask, prepare, versions
 from regard.implementations.triton.dot import new_like, new_output, new_row_stats
 from regard.implementations.triton.kernel_work import Launches, find_launches
+from regard.masks import Mask
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, ScaledDotScore, SoftcapScore
 
@@ -58,6 +60,8 @@ class DirectCall:
         # A mask with tensors is prepared for each object; of another, all numbers are part of the signature.
         self.alike = request.mask is None or not request.mask.tensors
         self.prepared: PreparedMask | None = None
+        # The last mask with tensors, their versions, and what was prepared; neither is kept alive.
+        self.last: tuple[Any, tuple[int, ...], Any] | None = None
 
     def __call__(self, call: Call) -> Tensor | None:
         """The output; None if the call must go through a request after all."""
@@ -77,8 +81,7 @@ class DirectCall:
             mask.check_contents(self.sizes)  # type: ignore[union-attr]
         prepared = self.prepared
         if prepared is None:
-            prepared = prepare(mask, self.bias, self.sizes, self.device)  # type: ignore[arg-type]
-            self.prepared = prepared if self.alike else None
+            prepared = self._prepare(mask)  # type: ignore[arg-type]
         launches = find_launches(prepared, query, key, value, self.score, scale)
         if launches is None or "forward" not in launches:
             return None
@@ -88,6 +91,17 @@ class DirectCall:
         output, logsumexp = new_output(query, value)
         launches["forward"](query, key, value, output, logsumexp)
         return output
+
+    def _prepare(self, mask: Mask | None) -> PreparedMask:
+        if mask is None or self.alike:
+            self.prepared = prepare(mask, self.bias, self.sizes, self.device)
+            return self.prepared
+        now, last = versions(mask), self.last
+        found = last[2]() if last is not None and last[0]() is mask and last[1] == now else None
+        if found is None:
+            found = prepare(mask, self.bias, self.sizes, self.device)
+            self.last = weakref.ref(mask), now, weakref.ref(found)
+        return found
 
 
 class LeanFunction(torch.autograd.Function):

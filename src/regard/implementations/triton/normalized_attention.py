@@ -1,7 +1,6 @@
 """Attention under sigmoid, sparsemax, entmax15 or hard by fused kernels: launches, gradients, and what is refused.
 
-These kernels have been run in Triton's interpreter only. Until `benchmarks/gpu_check.py --stages normalizers` has
-checked them on a GPU, `auto` does not take them (`only_by_name`).
+`auto` takes them up to the width at which `benchmarks/gpu_check.py --stages normalizers` has checked them on a GPU.
 """
 
 from __future__ import annotations
@@ -32,6 +31,12 @@ from regard.scores.dot import SoftcapScore
 
 KINDS = (Sigmoid, Sparsemax, Entmax15, Hardmax)
 _NOT_TAKEN = ("SEED", "pieces", "slots", "threshold", "keep", "DROPS")
+_CHECKED = {
+    "sigmoid": 256,
+    "entmax15": 64,
+    "sparsemax": 64,
+    "hard": 64,
+}  # widths on an H200, see `only_by_name`
 _MOST_KEYS = 1 << 24  # the index of a chosen key is kept in float32
 
 
@@ -59,7 +64,11 @@ def only_by_name(request: Request) -> str | None:
     """Why `auto` must not take the kernels although they can run the request, or None."""
     if isinstance(request.normalizer, Softmax):
         return None
-    return f"its kernels for {request.normalizer.name} have not been checked on a GPU; impl='triton' asks for them"
+    name, width = request.normalizer.name, max(request.query.shape[3], request.value.shape[3])
+    most = _CHECKED.get(name, 0)
+    if width <= most:
+        return None
+    return f"its kernels for {name} have been checked on a GPU for widths up to {most}; impl='triton' asks for them"
 
 
 def attend(request: Request) -> Tensor:
