@@ -108,6 +108,11 @@ def test_stages_equal_the_modules_in_outputs_and_every_gradient(kind):
     compare(kind)
 
 
+def test_weights_in_several_tiles_give_the_same(monkeypatch):
+    monkeypatch.setattr(op.TUNING, "tile", 16)
+    compare((True, True, 2))
+
+
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_so_do_other_activations(activation):
     compare((True, True, 1), activation)

@@ -51,7 +51,7 @@ def exporting() -> bool:
 
 @constant_when_traced
 def _inside_export() -> bool:
-    """torch.compiler.is_exporting(), which torch before 2.13 answers with True inside of any `torch.compile`."""
+    """torch.compiler.is_exporting(), which older torch answers with True inside of any `torch.compile`."""
     return torch.compiler.is_exporting()
 
 
