@@ -7,13 +7,18 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard import masks
+from regard import masks, models
 from regard.core import dropout
 from regard.core.grid import Grid
 from regard.models.stack import Stack
 from regard.nn import fused_rows
+from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows import layers, op
 from regard.nn.fused_rows.op import RowOptions
+from regard.tasks.answers import NextToken, OneOf
+from regard.tasks.batch import Batch
+from regard.tasks.problem import Problem
+from regard.tasks.streams import Tokens, Vectors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # float64 shows a wrong formula where float32 would hide it in its rounding; a GPU has no such products.
@@ -101,6 +106,11 @@ def compare(
 @pytest.mark.parametrize("kind", KINDS)
 def test_stages_equal_the_modules_in_outputs_and_every_gradient(kind):
     compare(kind)
+
+
+def test_weights_in_several_tiles_give_the_same(monkeypatch):
+    monkeypatch.setattr(op.TUNING, "tile", 16)
+    compare((True, True, 2))
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
@@ -220,6 +230,46 @@ def test_a_stack_compiles_to_one_graph(kernels):
         assert torch.equal(found, stack(x))
         found.sum().backward()
     assert all(parameter.grad is not None for parameter in stack.parameters())
+
+
+class Counted:
+    """A kernel that counts its launches."""
+
+    def __init__(self, kernel):
+        self.kernel, self.count = kernel, 0
+
+    def __getitem__(self, grid):
+        self.count += 1
+        return self.kernel[grid]
+
+
+MODELS = {
+    "decoder": (Problem.of(Tokens(11), NextToken(11)), 3),
+    "static-transformer(slots=5)": (
+        Problem.of(Vectors(5), OneOf(3)),
+        5,
+    ),  # each layer's memory is one call more
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_models_really_use_the_kernels(monkeypatch, kernels, name, compiled):
+    forward = Counted(row_kernels.rows_forward)
+    backward = Counted(row_kernels.rows_backward)
+    monkeypatch.setattr(row_kernels, "rows_forward", forward)
+    monkeypatch.setattr(row_kernels, "rows_backward", backward)
+    problem, calls = MODELS[name]
+    plain, _, options = name.partition("(")
+    attention = {"attention": f"static-memory({options}"} if options else {}
+    model = models.build(plain, problem, layers=2, dim=D, num_heads=H, **attention).to(DEVICE)
+    read = torch.compile(model, backend="aot_eager") if compiled else model
+    data = torch.randn(B, N, 5) if options else torch.randint(1, 11, (B, N))
+    with torch.autocast(DEVICE, torch.bfloat16):  # an embedding of vectors gives rows in bfloat16
+        found = read(Batch.of(data.to(DEVICE)))
+    found.float().square().sum().backward()
+    assert (forward.count, backward.count) == (calls, calls)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 REFUSED = {

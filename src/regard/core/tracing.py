@@ -46,7 +46,13 @@ def only_standard_operators() -> bool:
 
 def exporting() -> bool:
     """Whether `torch.export` traces, whose one graph serves every length: it must not depend on a length's value."""
-    return torch.compiler.is_exporting() or only_standard_operators()
+    return _inside_export() or only_standard_operators()
+
+
+@constant_when_traced
+def _inside_export() -> bool:
+    """torch.compiler.is_exporting(), which older torch answers with True inside of any `torch.compile`."""
+    return torch.compiler.is_exporting()
 
 
 @constant_when_traced

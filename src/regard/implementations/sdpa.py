@@ -19,6 +19,7 @@ from regard.core.arguments import readable
 from regard.core.call import Call
 from regard.core.differentiate import forbid_second_derivative, transforming
 from regard.core.request import Request
+from regard.core.tracing import exporting
 from regard.implementations.infinities import restore_nan_rows
 from regard.masks import Mask
 from regard.masks.positional import CausalMask, FullMask
@@ -108,7 +109,7 @@ def _refuse_shape(request: Request) -> str | None:
 
 def _may_be_short(keys: int) -> bool:
     """Whether a row has fewer keys than torch's CPU kernel needs, in some length that an exported graph serves."""
-    if torch.compiler.is_exporting():
+    if exporting():
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         return not statically_known_true(keys >= SHORTEST_ROW)

@@ -63,10 +63,19 @@ class Learner:
             self.context = SharedContext(config.context_parallel, processes.count, hardware.device, model)
         self._step = self._prepare(checkpoint)
         self.buffers = Buffers(model)
-        # Snapshots read buffers before each step, so that with buffers each step is launched on its own.
-        if isinstance(self._step, GraphedStep) and not self.buffers.names and fused_rows.enabled:
+        if isinstance(self._step, GraphedStep) and not self._ungrouped():
             self._step.steps_per_graph = STEPS_PER_GRAPH
         self._random: RandomState | None = None
+
+    def _ungrouped(self) -> str:
+        """Why each captured step is launched on its own; empty if several may be one graph."""
+        if not fused_rows.enabled:
+            return "fused rows are switched off (regard.nn.fused_rows.enabled)"
+        if self.buffers.names:
+            return "snapshots read the model's buffers before each step"
+        if any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules()):
+            return "eight steps with cuDNN's recurrent layers in one graph read memory that is not theirs"
+        return ""
 
     def _prepare(
         self, checkpoint: Checkpoint | None

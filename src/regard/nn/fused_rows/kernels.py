@@ -96,9 +96,10 @@ def rows_forward(
     real = (row < rows)[:, None]
     x = tl.load(_block(X, row, d, D), mask=real, other=0.0).to(WIDE)
     if HAS_OUT:
-        mixed = tl.load(M + _heads(row, d, length, m_b, m_h, m_n, HEAD), mask=real, other=0.0).to(DT)
-        found = tl.dot(mixed, tl.trans(tl.load(_block(OUT[0], d, d, D)).to(DT)))
-        found += tl.load(OUT[1] + d).to(WIDE)[None, :]
+        found = tl.zeros([R, D], WIDE) + tl.load(OUT[1] + d).to(WIDE)[None, :]
+        for c in tl.range(0, D, TILE, num_stages=STAGES):
+            mixed = tl.load(M + _heads(row, c + t, length, m_b, m_h, m_n, HEAD), mask=real, other=0.0)
+            found += tl.dot(mixed.to(DT), tl.trans(tl.load(_block(OUT[0], d, c + t, D)).to(DT)))
         x += _dropped(found, SEED, salt, 0, row, d, DROP_OUT, KEEP_OUT)
         if HAS_FEED:
             tl.store(_block(MIDDLE, row, d, D), x, mask=real)
@@ -199,11 +200,13 @@ def rows_backward(
         dy = _dropped(dx, SEED, salt, 0, row, d, DROP_OUT, KEEP_OUT)
         tl.store(sums + d, tl.sum(dy, 0))
         dy = dy.to(DT)
-        across = _heads(row, d, length, m_b, m_h, m_n, HEAD)
-        tl.store(kept + d[None, :], tl.load(M + across, mask=real, other=0.0).to(DT), mask=real)
         tl.store(kept + D + d[None, :], dy, mask=real)
-        dm = tl.dot(dy, tl.load(_block(OUT[0], d, d, D)).to(DT))
-        tl.store(_block(D_MIXED, row, d, D), dm.to(DT), mask=real)
+        for c in tl.range(0, D, TILE, num_stages=STAGES):
+            across = _heads(row, c + t, length, m_b, m_h, m_n, HEAD)
+            mixed = tl.load(M + across, mask=real, other=0.0)
+            tl.store(kept + (c + t)[None, :], mixed.to(DT), mask=real)
+            dm = tl.dot(dy, tl.load(_block(OUT[0], d, c + t, D)).to(DT))
+            tl.store(_block(D_MIXED, row, c + t, D), dm.to(DT), mask=real)
 
 
 @triton.jit

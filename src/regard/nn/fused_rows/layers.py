@@ -35,8 +35,8 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
         return "the rows are not on a CUDA device"
     if rows.is_cuda and not (autocasts(rows.device) and torch.get_autocast_dtype("cuda") == torch.bfloat16):
         return "autocast to bfloat16 is off"
-    if rows.is_cuda and rows.dtype != torch.float32:
-        return f"the rows are {rows.dtype}, not float32"
+    if rows.is_cuda and rows.dtype not in (torch.float32, torch.bfloat16):
+        return f"the rows are {rows.dtype}, not float32 or bfloat16"
     if mask is not None or source:
         return "there is a mask (of padding, or of the caller) or a source"
     if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:
@@ -95,8 +95,12 @@ def _hooked(module: nn.Module) -> bool:
 
 
 def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
-    """The rows after all layers; `refusal` must have been empty."""
+    """The rows after all layers; `refusal` must have been empty.
+
+    Rows that autocast made bfloat16 (a linear embedding of vectors) are added up in float32.
+    """
     listed = list(layers)
+    rows = rows.float() if rows.dtype == torch.bfloat16 else rows
     drops = any(_rates(layer) != [0.0, 0.0, 0.0] for layer in listed)
     seed = draw_seed(rows.device) if drops else None
     heads = [_row_maps(layer) for layer in listed]

@@ -41,6 +41,14 @@ class Tuning:
     grad_warps: int = 4
     grad_stages: int = 3
 
+    def tile_of(self, dim: int) -> int:
+        """The width of a tile of weights."""
+        return min(self.tile if dim <= 128 else 32, dim)
+
+    def warps_of(self, dim: int) -> int:
+        """Rows of more than 128 numbers do not fit into the registers of four warps."""
+        return self.warps if dim <= 128 else 8
+
 
 TUNING = Tuning()
 
@@ -95,13 +103,13 @@ def _shared(
         "D": stages.dim, "F": stages.hidden, "COUNT": stages.maps, "HAS_OUT": stages.out, "HAS_FEED": stages.feed,
         "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation, "DT": names[options.dtype],
         "WIDE": tl.float64 if options.dtype == torch.float64 else tl.float32, "R": TUNING.rows,
-        "TILE": min(TUNING.tile, stages.dim), "STAGES": TUNING.stages,
+        "TILE": TUNING.tile_of(stages.dim), "STAGES": TUNING.stages,
     }  # fmt: skip
     for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
         made = _threshold(rate, seed)
         found |= {f"DROP_{name}": made["drop"], f"KEEP_{name}": made["keep"]}
     if not block_sizes.INTERPRETED:
-        found["num_warps"] = TUNING.warps
+        found["num_warps"] = TUNING.warps_of(stages.dim)
     return found
 
 
