@@ -17,10 +17,11 @@ import io
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from jsonargparse import Namespace
 
@@ -116,7 +117,8 @@ def _run_verb(name: str, verb: Verb, options: Namespace, parser: Parser, files: 
             from regard.plugins import load
 
             load(files)
-        return verb.run(options)
+        with _own_warnings_as_notes():
+            return verb.run(options)
     except RegardError as mistake:
         text = mistakes.of_the_library(str(mistake), parser.chosen or parser, parser.words)
         print(f"regard {name}: {said(text, [*parser.words, *files])}", file=sys.stderr)
@@ -130,6 +132,22 @@ def _run_verb(name: str, verb: Verb, options: Namespace, parser: Parser, files: 
     except (OSError, UnicodeEncodeError) as trouble:  # an invalid file name, a failing disk
         print(f"regard {name}: {said(_describe(trouble), [*parser.words, *files])}", file=sys.stderr)
         return FAILED
+
+
+@contextmanager
+def _own_warnings_as_notes() -> Iterator[None]:
+    """Inside, a warning of this package is one line for the user, without the line of code that raised it."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if category.__module__.partition(".")[0] == "regard":
+                print(f"note: {message}", file=sys.stderr)
+            else:
+                usual(message, category, *where)
+
+        warnings.showwarning = show
+        yield
 
 
 def _describe(trouble: OSError | UnicodeEncodeError) -> str:
