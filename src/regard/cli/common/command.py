@@ -140,11 +140,18 @@ def _own_warnings_as_notes() -> Iterator[None]:
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            *more: Any,
+            **named: Any,
+        ) -> None:
             if category.__module__.partition(".")[0] == "regard":
                 print(f"note: {message}", file=sys.stderr)
             else:
-                usual(message, category, *where)
+                usual(message, category, filename, lineno, *more, **named)
 
         warnings.showwarning = show
         yield
