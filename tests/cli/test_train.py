@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 from regard.cli.main import main
 from tests.training.registered import toy_registered  # noqa: F401
@@ -125,3 +127,18 @@ def test_the_whole_program_runs_in_a_process_of_its_own(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 2
+
+
+def test_what_was_skipped_is_one_note_without_a_line_of_code(tmp_path, capsys):
+    """Warnings of the package are for the user; those of other packages keep Python's form."""
+    for number in range(9):
+        for name in ("cat", "dog"):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.new("L", (8, 8), 20 * number).save(tmp_path / name / f"{number}.png")
+    (tmp_path / "cat" / "words.png").write_text("no picture")
+    wanted = ["--steps", "1", "--batch-size", "2", "--device", "cpu", "--out", str(tmp_path / "run")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["train", "images", "--data", str(tmp_path), "--bad-files", "skip", *wanted]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "words.png" in line]
+    assert line.startswith("note: 1 files were skipped") and ".py" not in line

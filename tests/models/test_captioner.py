@@ -8,10 +8,12 @@ import torch
 import regard
 from regard import models
 from regard.models.captioner import Coverage
+from regard.models.glance_reward import GlanceReward
 from regard.models.recurrent import RecurrentState
 from regard.models.seq2seq import Seq2seqState
 from regard.nn import loss_terms
 from regard.nn.hard import Hard
+from regard.nn.score_function import ChoiceTerm, Drawn
 from regard.tasks import Batch, Problem, Writes
 from regard.tasks.pictures.patches import cut
 from regard.tasks.streams import Patches
@@ -126,9 +128,13 @@ def test_soft_is_additive_and_hard_learns_by_the_score_function():
     assert built(attention="dot").attentions[0].entry.name == "dot"
     given = question()
     model.train()
+    seen = []
+    offer = model.reward.offer
+    model.reward.offer = lambda glances, *rest: (seen.extend(glances), offer(glances, *rest))
     with loss_terms.collecting() as terms:
         outputs = model(given)
-    assert len(terms) == TARGET, "one glance for each word"
+    assert len(seen) == TARGET, "one glance for each word"
+    assert len(terms) == 1, "the glances of a description are judged together, word by word"
     losses, counts = model.example_losses(outputs, given)
     sum(term(losses.detach(), counts) for term in terms).backward()
     scored = (
@@ -140,6 +146,49 @@ def test_soft_is_additive_and_hard_learns_by_the_score_function():
     assert torch.equal(weights.amax(-1), torch.ones(2, TARGET)) and torch.equal(
         weights.sum(-1), torch.ones(2, TARGET)
     )
+
+
+def test_each_glance_is_judged_by_its_word_by_hand():
+    """Two words of one description, three places; the second example's second word is padding."""
+    reward = GlanceReward(2)
+    with torch.no_grad():
+        reward.expects.weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 2.0]]))
+        reward.expects.bias.fill_(0.5)
+    odds = (
+        torch.tensor([[[0.5, 0.25, 0.25]], [[0.2, 0.2, 0.6]]]),
+        torch.tensor([[[0.1, 0.8, 0.1]], [[1 / 3] * 3]]),
+    )
+    logs = [one.log()[:, :, None].requires_grad_() for one in odds]  # (b,1,1,3) of each word
+    index = [torch.tensor([0, 2]), torch.tensor([1, 0])]
+    soft = [torch.tensor([False, False]), torch.tensor([False, True])]
+    made = [
+        Drawn(log, at.view(2, 1, 1, 1), mean.view(2, 1, 1, 1))
+        for log, at, mean in zip(logs, index, soft, strict=True)
+    ]
+    states = torch.tensor([[[1.0, 9.0], [0.0, 9.0]], [[2.0, 9.0], [0.0, 9.0]]])
+    words = torch.tensor([[[9.0, 0.5], [9.0, 0.0]], [[9.0, 0.0], [9.0, 0.0]]])
+    losses = torch.tensor([[3.0, 0.25], [2.0, 100.0]])
+    keep = torch.tensor([[True, True], [True, False]])
+    with loss_terms.collecting() as terms:
+        reward.offer([ChoiceTerm(one, torch.zeros(()), 0.1) for one in made], states, words, losses, keep)
+    # The baseline expects 1 + 2·0.5 + 0.5 = 2.5 and 0.5; 2 + 0.5 = 2.5: advantages 0.5, −0.25 and −0.5.
+    chosen = 0.5 * math.log(0.5) - 0.25 * math.log(0.8) - 0.5 * math.log(0.6)
+    entropy = -sum(p * math.log(p) for p in (0.5, 0.25, 0.25, 0.1, 0.8, 0.1, 0.2, 0.2, 0.6))
+    learned = 0.5 * (0.5**2 + 0.25**2 + 0.5**2)  # all errors are below 1, where the loss is half the square
+    (term,) = terms
+    assert float(term(None, None).detach()) == pytest.approx(chosen - 0.1 * entropy + learned, rel=1e-5)
+    term(None, None).backward()
+    assert (logs[1].grad[1] == 0).all(), "a word that is padding, and a glance at the mean, teach nothing"
+
+
+def test_hard_glances_learn_from_the_score_function_and_half_of_them_from_the_mean():
+    """With every glance a choice, scores learn from the term alone; with some at the mean, from the loss as well."""
+    given = question()
+    for form, learns in (("hard(estimator=reinforce)", False), ("hard", True)):
+        model = built(attention=form).train()
+        model.loss(model(given), given)[0].backward()
+        grad = model.attentions[0].key_map.weight.grad
+        assert (grad is not None and bool(grad.any())) is learns, form
 
 
 def test_coverage_is_worked_out_by_hand():

@@ -12,7 +12,7 @@ import regard
 from regard import masks
 from regard.core.dropout import draw_seed
 from regard.core.grid import full_grid
-from regard.nn import build
+from regard.nn import build, loss_terms
 from regard.nn.hard import Baseline, Choice, GumbelNoise, surrogate
 
 B, Q, K, DIM, HEADS = 2, 3, 5, 12, 3
@@ -280,6 +280,27 @@ def test_the_mean_of_many_samples_approaches_the_exact_gradient():
     variance = sum(p * (g + expected) ** 2 for p, g in found.values())
     assert ((sample + expected).abs() <= 4 * (variance / n).sqrt() + 1e-12).all()
     assert (variance > 1e-3).any() and (sample.abs() > 10 * (variance / n).sqrt()).any(), "the test can tell"
+
+
+@pytest.mark.parametrize("length", [K, 307])  # 307: in strips
+def test_a_share_of_the_queries_receives_the_mean_and_the_others_a_choice(length):
+    layer = made(estimator="reinforce", soft_share=0.3, entropy_weight=0.0)
+    query, source = rows(B, 41, DIM), rows(B, length, DIM, seed=1)
+    layer.output = lambda mixed: mixed
+    with loss_terms.collecting() as terms:
+        out = layer(query, source)
+    scores, values = scored(layer, query, source, torch.ones(B, length, dtype=torch.bool))
+    mean, distance = scores.softmax(-1) @ values, (out[..., None, :] - values[:, :, None]).abs().amax(-1)
+    soft, hard = (out - mean).abs().amax(-1) < 1e-9, distance.amin(-1) < 1e-9
+    assert (soft ^ hard).all()
+    assert abs(float(soft.double().mean()) - 0.3) < 4 * math.sqrt(0.21 / soft.numel())
+    # Losses of 1 and 3 without a baseline: the sum of log-probabilities of the choices alone, weighted by them.
+    logs = scores.log_softmax(-1).gather(-1, distance.argmin(-1, keepdim=True))[..., 0]
+    expected = logs.masked_fill(soft, 0).sum((1, 2)) @ torch.tensor([1.0, 3.0], dtype=torch.float64)
+    close(terms[0](torch.tensor([1.0, 3.0]).double(), torch.ones(2).double()), expected, atol=1e-9)
+    for options in ({"soft_share": 1.0, "estimator": "reinforce"}, {"soft_share": 0.5}):
+        with pytest.raises(regard.RegardError, match="soft_share: expected a number"):
+            made(**options)
 
 
 def test_the_surrogate_by_hand():

@@ -10,18 +10,20 @@ from torch import Tensor, nn
 from regard.core.arguments import finite_number
 from regard.errors import BadValue
 from regard.masks import Mask
+from regard.models.glance_reward import GlanceReward
 from regard.models.model import model
 from regard.models.picture_features import PictureFeatures
 from regard.models.seq2seq import Seq2seq
 from regard.nn import loss_terms
 from regard.nn.hard import Hard
+from regard.nn.score_function import ChoiceTerm
 from regard.nn.state import State
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Patches
 
 # The two forms of Xu et al. 2015; every other name is that of a mechanism.
-FORMS = {"soft": "additive", "hard": "hard(estimator=reinforce)"}
+FORMS = {"soft": "additive", "hard": "hard(estimator=reinforce, soft_share=0.5)"}
 
 
 class Coverage(nn.Module):
@@ -56,8 +58,8 @@ class Captioner(Seq2seq):
         s_t = f(s_{t−1}, [y_{t−1}; z_t]),   h̃_t = tanh(W [z_t; s_t])
 
     with a_i the features of place i, y the last word and h̃_t projected to the words. `attention=soft` mixes the places
-    by additive attention. `attention=hard` looks at a single place, drawn at random in training, and its scores learn
-    by the score function (REINFORCE): the loss of a description is the negative reward of its glances.
+    by additive attention. `attention=hard` looks at a single place, drawn at random in training (half of the time at
+    the mean of all places), and its scores learn by the score function (REINFORCE): see `GlanceReward`.
 
     Paper: Xu et al. 2015 (soft, hard, the gate β, doubly stochastic attention); He et al. 2016 (the residual network).
 
@@ -107,6 +109,8 @@ class Captioner(Seq2seq):
                 "Choices have no derivative that would spread them."
             )
         self.coverage = Coverage(weight) if weight else None
+        chooses = isinstance(self.attentions[-1], Hard) and self.attentions[-1].reinforce is not None
+        self.reward = GlanceReward(dim) if chooses else None
 
     @classmethod
     def refuses(cls, problem: Problem) -> str:
@@ -127,11 +131,25 @@ class Captioner(Seq2seq):
         return rows
 
     def forward(self, batch: Batch) -> Any:
+        if self.reward is not None and self.training and batch.targets is not None:
+            return self._judged(batch, self.reward)
         rows, queries, source = self._rows_and_queries(batch)
         if self.coverage is not None and self.training:
             last: Any = self.attentions[-1]
             self.coverage.offer(last.weights(queries, source).mean(1), batch.target_keep)
         return self.head(rows, batch)
+
+    def _judged(self, batch: Batch, reward: GlanceReward) -> Any:
+        """The outputs; the choices made on the way are judged word by word, not by the loss of all words."""
+        assert batch.targets is not None
+        with loss_terms.collecting() as glances:
+            rows, queries, _ = self._rows_and_queries(batch)
+        outputs = self.head(rows, batch)
+        with torch.no_grad():
+            losses, words = self.head.each_loss(outputs, batch), self.target_embedding(batch.targets)
+        made = [one for one in glances if isinstance(one, ChoiceTerm)]
+        reward.offer(made, queries, words, losses, batch.target_keep)
+        return outputs
 
     def _attended(
         self, rows: Tensor, source: Tensor, mask: Mask | None, states: tuple[State, ...] | None

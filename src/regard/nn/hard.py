@@ -27,12 +27,16 @@ from regard.nn.local_p import CenteredWindowMask
 from regard.nn.masking import joined
 from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
-from regard.nn.score_function import Baseline, Choice, ScoreFunction, surrogate
+from regard.nn.score_function import Baseline, Choice, Drawn, ScoreFunction, surrogate
 from regard.normalizers import Normalizer
 
 __all__ = ["Baseline", "Choice", "Hard", "surrogate"]
 
 ESTIMATORS = ("straight-through", "reinforce")
+SHORT_ROW, FEW_SCORES = (
+    256,
+    1 << 22,
+)  # up to so many keys of a query, and scores in all, scores are written out
 _EXACT = 1 << 24  # smaller integers are exact in float32
 
 
@@ -120,6 +124,8 @@ class Hard(Multihead):
         estimator: straight-through or reinforce (score function): how scores learn in training.
         entropy_weight: weight of the mean entropy of the choices, which reinforce adds to the reward.
         baseline_decay: of the moving average of losses that reinforce subtracts.
+        soft_share: share of the queries that in training, with reinforce, receive the softmax mean in place of a choice
+            (0.5 in Xu et al.): their scores learn by the ordinary gradient, which has no variance.
 
     >>> import torch, regard
     >>> layer = regard.nn.build("hard", dim=16, num_heads=2).eval()
@@ -140,6 +146,7 @@ class Hard(Multihead):
         estimator: str = "straight-through",
         entropy_weight: float = 0.01,
         baseline_decay: float = 0.9,
+        soft_share: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim, normalize="hard", **options)
@@ -147,6 +154,12 @@ class Hard(Multihead):
         if estimator not in ESTIMATORS:
             raise unknown_name("estimator", estimator, ESTIMATORS)
         self.reinforce = ScoreFunction(entropy_weight, baseline_decay) if estimator == "reinforce" else None
+        self.soft_share = finite_number("soft_share", soft_share)
+        if not 0 <= self.soft_share < 1 or (self.soft_share and self.reinforce is None):
+            raise BadValue(
+                f"soft_share: expected a number from 0 to below 1, and 0 without estimator='reinforce', got "
+                f"{soft_share}."
+            )
 
     def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
         found = super().pieces(inputs)
@@ -157,9 +170,25 @@ class Hard(Multihead):
     def mix(self, inputs: AttentionInputs) -> Tensor:
         if self.reinforce is None or not self.training:
             return super().mix(inputs)
-        mixed, choice = self._chosen(inputs)
-        self.reinforce.offer(choice)
+        mixed, made = self._chosen(inputs)
+        if self.soft_share:
+            mixed, made = self._partly_soft(inputs, mixed, made)
+        self.reinforce.offer(made)
         return mixed
+
+    def _partly_soft(
+        self, inputs: AttentionInputs, mixed: Tensor, made: Choice | Drawn
+    ) -> tuple[Tensor, Choice | Drawn]:
+        """Replace some choices, drawn at random, by the softmax mean of the values; the others stay as they are."""
+        soft = torch.rand((*mixed.shape[:3], 1), device=mixed.device) < self.soft_share
+        if isinstance(made, Drawn):
+            weights = nn.functional.dropout(made.logs.exp(), self.dropout, self.training)
+            mean, made = weights.to(mixed.dtype) @ inputs.value, replace(made, soft=soft)
+        else:
+            options = super().pieces(inputs) | {"normalize": "softmax", "dropout": self.weights_dropout}
+            mean = core.attend(inputs.query, inputs.key, inputs.value, **options)
+            made = made.without(soft[..., 0])
+        return torch.where(soft, mean.to(mixed.dtype), mixed), made
 
     def _noisy(self, pieces: dict[str, Any], inputs: AttentionInputs) -> dict[str, Any]:
         noise, bias = GumbelNoise(draw_seed(inputs.query.device)), pieces.get("bias")
@@ -177,11 +206,13 @@ class Hard(Multihead):
 
         Values learn from the output, scores through `surrogate`. `index` (b,h,q) repeats given choices.
         """
-        mixed, choice = self._chosen(self.prepare(query, source, mask, None), index)
-        return self.output(mixed), choice
+        mixed, made = self._chosen(self.prepare(query, source, mask, None), index)
+        return self.output(mixed), made if isinstance(made, Choice) else made.choice()
 
-    def _chosen(self, inputs: AttentionInputs, index: Tensor | None = None) -> tuple[Tensor, Choice]:
+    def _chosen(self, inputs: AttentionInputs, index: Tensor | None = None) -> tuple[Tensor, Choice | Drawn]:
         """Return the chosen values (b,h,q,v), and the choice."""
+        if self.training and index is None and _are_few_plain_scores(inputs, super().pieces(inputs)):
+            return self._drawn(inputs)
         dtype, device = inputs.query.dtype, inputs.query.device
         wide = torch.promote_types(dtype, torch.float32)  # log-probabilities in float32 at least
         inputs = replace(
@@ -207,6 +238,23 @@ class Hard(Multihead):
             choice = self._choice_at(inputs, pieces, position)
         return (mixed * kept).to(dtype), choice
 
+    def _drawn(self, inputs: AttentionInputs) -> tuple[Tensor, Drawn]:
+        """The chosen values (b,h,q,v) and the choice in training, from scores that are written out.
+
+        For few keys this is a fraction of the kernels of the strips, and none of them waits for the device.
+        """
+        products = inputs.query @ inputs.key.mT
+        wide = torch.promote_types(products.dtype, torch.float32)  # log-probabilities in float32 at least
+        factor = inputs.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        with without_autocast(products.device):
+            logs = (products.to(wide) * factor).log_softmax(-1)
+            negative_noise = torch.empty_like(logs).exponential_().log()  # of Gumbel's distribution
+            index = (logs.detach() - negative_noise).argmax(-1, keepdim=True)
+            # 1 for the chosen key; NaN where a query is not finite, so that it shows.
+            ones = nn.functional.dropout(1 + 0 * logs.detach()[..., :1], self.dropout, self.training)
+            weights = torch.zeros_like(logs).scatter(-1, index, ones)
+        return weights.to(inputs.value.dtype) @ inputs.value, Drawn(logs, index)
+
     def _choice_at(self, inputs: AttentionInputs, pieces: dict[str, Any], position: Tensor) -> Choice:
         """Return the choice that `position` (b,h,q,3) encodes, with log-probability and entropy."""
         chose, nonfinite = position[..., 0] > 0, position[..., 0].isnan()
@@ -231,6 +279,13 @@ class Hard(Multihead):
                 f"choice.index, got {described(index)}."
             )
         return index
+
+
+def _are_few_plain_scores(inputs: AttentionInputs, pieces: dict[str, Any]) -> bool:
+    """Whether scores are scaled products alone, without a mask, and few enough to be written out."""
+    (batch, heads, queries, _), (groups, keys) = inputs.query.shape, inputs.key.shape[1:3]
+    plain = pieces.keys() <= {"mask", "scale", "normalize"} and pieces.get("mask") is None and heads == groups
+    return plain and 0 < keys <= SHORT_ROW and batch * heads * queries * keys <= FEW_SCORES
 
 
 def _encoded_positions(value: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ inside `regard train`, where the reward is the negative loss of each example.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +24,39 @@ class Choice:
     index: Tensor  # −1 for a query without visible keys
     log_prob: Tensor  # of the chosen key under the softmax of the scores; 0 for a query without visible keys
     entropy: Tensor  # of that softmax, in nats; 0 for a query without visible keys
+
+    def without(self, dropped: Tensor) -> Choice:
+        """These choices, less those at `dropped` (b,h,q): as if their queries had chosen nothing."""
+        kept = (self.log_prob.masked_fill(dropped, 0), self.entropy.masked_fill(dropped, 0))
+        return Choice(self.index.masked_fill(dropped, -1), *kept)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Choices whose scores were written out; what a loss term needs of many of them is computed for all at once."""
+
+    logs: Tensor  # (b,h,q,k): log-probabilities of all keys
+    index: Tensor  # (b,h,q,1)
+    soft: Tensor | None = None  # (b,h,q,1): True for a query that received the mean in place of its choice
+
+    def choice(self) -> Choice:
+        """The same as a `Choice`."""
+        index, log_prob = self.index[..., 0], self.logs.gather(-1, self.index)[..., 0]
+        entropy = -(self.logs.exp() * self.logs).sum(-1)
+        found = Choice(index, log_prob, entropy)
+        return found if self.soft is None else found.without(self.soft[..., 0])
+
+
+def joined(made: Sequence[Choice | Drawn]) -> Choice:
+    """The choices of several calls, one after the other along the queries, as those of one call."""
+    drawn = [one for one in made if isinstance(one, Drawn)]
+    if len(drawn) < len(made):
+        every = [one if isinstance(one, Choice) else one.choice() for one in made]
+        columns = zip(*((one.index, one.log_prob, one.entropy) for one in every), strict=True)
+        return Choice(*(torch.cat(column, 2) for column in columns))
+    soft = [one.soft for one in drawn if one.soft is not None]
+    logs, index = torch.cat([one.logs for one in drawn], 2), torch.cat([one.index for one in drawn], 2)
+    return Drawn(logs, index, torch.cat(soft, 2) if soft else None).choice()
 
 
 class Baseline(nn.Module):
@@ -104,22 +138,9 @@ class ScoreFunction(nn.Module):
         self.entropy_weight = finite_number("entropy_weight", entropy_weight)
         self.baseline = Baseline(decay)
 
-    def offer(self, choice: Choice) -> None:
+    def offer(self, made: Choice | Drawn) -> None:
         """Offer the term of these choices to the training step that is running; without one, do nothing."""
-        made = (choice.index >= 0).sum((1, 2)).clamp(min=1)
-        log_prob, entropy = choice.log_prob.sum((1, 2)), choice.entropy.sum((1, 2)) / made
-        average = self.baseline.average  # of rewards: the negative baseline of losses
-
-        def term(losses: Tensor, counts: Tensor) -> Tensor:
-            together = losses.shape != log_prob.shape
-            chance = log_prob.sum()[None] if together else log_prob
-            spread = entropy.mean()[None] if together else entropy
-            if together:
-                losses, counts = losses.sum()[None], counts.sum()[None]
-            advantage = losses + counts * average
-            return ((advantage * chance) - self.entropy_weight * counts * spread).sum()
-
-        loss_terms.offer(term)
+        loss_terms.offer(ChoiceTerm(made, self.baseline.average, self.entropy_weight))
 
     def observe_loss(self, mean: Tensor) -> None:
         """Update the baseline with the mean loss of a step."""
@@ -127,3 +148,23 @@ class ScoreFunction(nn.Module):
 
     def extra_repr(self) -> str:
         return f"entropy_weight={self.entropy_weight}"
+
+
+@dataclass(frozen=True)
+class ChoiceTerm:
+    """The term that a `ScoreFunction` offers. A model that judges its choices by something else reads `made`."""
+
+    made: Choice | Drawn
+    average: Tensor  # of rewards: the negative baseline of losses
+    entropy_weight: float
+
+    def __call__(self, losses: Tensor, counts: Tensor) -> Tensor:
+        """The term, for the losses of the examples and how much counts in each: a `LossTerm`."""
+        choice = self.made if isinstance(self.made, Choice) else self.made.choice()
+        made = (choice.index >= 0).sum((1, 2)).clamp(min=1)
+        chance, spread = choice.log_prob.sum((1, 2)), choice.entropy.sum((1, 2)) / made
+        if losses.shape != chance.shape:
+            chance, spread = chance.sum()[None], spread.mean()[None]
+            losses, counts = losses.sum()[None], counts.sum()[None]
+        advantage = losses + counts * self.average
+        return ((advantage * chance) - self.entropy_weight * counts * spread).sum()

@@ -10,7 +10,7 @@ from PIL import Image
 
 from regard.errors import BadValue
 from regard.tasks.formats import image_files
-from regard.tasks.formats.image_files import decoded, read_frames, read_image, read_picture
+from regard.tasks.formats.image_files import PicturesRead, decoded, read_frames, read_image, read_picture
 
 
 def content(image, kind="PNG", **options):
@@ -132,3 +132,11 @@ def test_a_file_with_too_many_bytes_is_refused_before_it_is_read(tmp_path, monke
     path.write_bytes(bytes(1001))
     with pytest.raises(BadValue, match="MB"):
         read_image(str(path))
+
+
+def test_a_task_that_reads_one_image_says_that_it_is_animated(tmp_path):
+    frames = [Image.new("RGB", (7, 5), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    with pytest.warns(PicturesRead, match=r"moving\.gif.*first frame"):
+        found = read_image(str(tmp_path / "moving.gif"))
+    assert found.getpixel((3, 2)) == (255, 0, 0)

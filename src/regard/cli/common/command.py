@@ -17,10 +17,11 @@ import io
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from jsonargparse import Namespace
 
@@ -116,7 +117,8 @@ def _run_verb(name: str, verb: Verb, options: Namespace, parser: Parser, files: 
             from regard.plugins import load
 
             load(files)
-        return verb.run(options)
+        with _own_warnings_as_notes():
+            return verb.run(options)
     except RegardError as mistake:
         if _of_a_checkpoint(mistake):
             print(f"regard {name}: damaged checkpoint: {said(str(mistake), parser.words)}", file=sys.stderr)
@@ -139,6 +141,29 @@ def _of_a_checkpoint(mistake: RegardError) -> bool:
     """Whether a checkpoint is damaged. Asked of modules that are loaded: to import them takes seconds."""
     checkpoints = sys.modules.get("regard.training.run_folder.checkpoints")
     return checkpoints is not None and isinstance(mistake, checkpoints.Damaged)
+
+
+@contextmanager
+def _own_warnings_as_notes() -> Iterator[None]:
+    """Inside, a warning of this package is one line for the user, without the line of code that raised it."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            *more: Any,
+            **named: Any,
+        ) -> None:
+            if category.__module__.partition(".")[0] == "regard":
+                print(f"note: {message}", file=sys.stderr)
+            else:
+                usual(message, category, filename, lineno, *more, **named)
+
+        warnings.showwarning = show
+        yield
 
 
 def _describe(trouble: OSError | UnicodeEncodeError) -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from regard.errors import BadValue, unknown_name
 from regard.registry import parse
-from regard.tasks.formats.image_files import quiet
+from regard.tasks.formats.image_files import PicturesRead, quiet
 from regard.tasks.task import TASKS, names, spelled
 
 BAD_FILES = ("stop", "skip")
@@ -21,10 +21,6 @@ TOLD = 3  # files that are named in a warning
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
-
-
-class PicturesRead(UserWarning):
-    """What a user should know of how pictures were read: files that were skipped, animated ones."""
 
 
 @dataclass

@@ -34,9 +34,16 @@ class DecodedPicture(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+class PicturesRead(UserWarning):
+    """What a user should know of how pictures were read: files that were skipped, animated ones."""
+
+
 def read_image(path: str) -> Any:
-    """The picture of a user's file, as RGB."""
-    return read_picture(path).image.convert("RGB")
+    """The picture of a user's file, as RGB; what is to be said about how it was read is a warning."""
+    image, notes = read_picture(path)
+    for note in notes:
+        warnings.warn(f"{files.shown(path)!r}: {note}.", PicturesRead, stacklevel=2)
+    return image.convert("RGB")
 
 
 def read_picture(path: str | Path, argument: str = "--image") -> DecodedPicture:
