@@ -43,7 +43,11 @@ def validation_scores(run: str, beam: int, device: str, limit: int | None = None
         chosen = range(begin, min(begin + size, count))
         batch = task.batch(examples, chosen, generator(0, "validation", begin)).to(loaded.device)
         references += batch.notes[REFERENCES]
-        options: dict[str, Any] = {**task.problem.answer.decoding(beam), "length_penalty": 1.0}
+        options: dict[str, Any] = {
+            **task.problem.answer.decoding(beam),
+            "length_penalty": 1.0,
+            "n_best": beam,
+        }
         for found in model.generate(batch, **options):
             for penalty in PENALTIES:
                 # A score is the log-probability over the length; this makes it one over length to another power.

@@ -278,7 +278,8 @@ def view(
 
     what: a run (its folder, or what `train` returned), the folder of a Hugging Face model, or what `regard.observe`
         saw; for the last, `tokens` are the names of the positions and the other arguments do not apply.
-    text, image, sound, table: what the model reads; without them an example of its task, `example` by number.
+    text, image, sound, table: what the model reads; without them an example of its task: `example` numbers
+        those of the test split from 0.
     target: what it writes, in place of its own words. generate: let it write so many tokens, with `beams`.
     against: a second model on the same input. checkpoints: every checkpoint of a run, as a timeline.
     importance: also run the model without each head.

@@ -40,6 +40,17 @@ def test_the_doctor_times_each_implementation_or_says_why_not(monkeypatch):
     assert rows["triton"]["why_not"] is not None or rows["triton"]["forward_ms"]
 
 
+def test_the_doctor_says_why_an_implementation_runs_forward_alone(capsys, monkeypatch):
+    from regard.benchmarks import machine
+
+    monkeypatch.setitem(machine._SHAPES, "cpu", (1, 2, 32, 8))
+    monkeypatch.setattr(machine, "NAMES", ("flex",))
+    monkeypatch.setattr(machine, "_milliseconds", lambda call, device: 2.5)  # flex compiles for seconds
+    assert main(["doctor", "--device", "cpu"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  flex ")]
+    assert "2.5 ms forward; cannot train here: FlexAttention has no backward pass on the CPU" in line
+
+
 def test_a_gpu_that_is_not_there_is_refused(capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["doctor", "--device", "cuda"]) == 2

@@ -255,7 +255,9 @@ def test_a_damaged_checkpoint_is_reported_and_an_error_only_without_an_intact_on
     assert code == 1 and "SHA-256" in err
     for path in (copy / "checkpoints").glob("step-*/manifest.json"):
         path.write_text("{")
-    for verb, more in (("evaluate", []), ("predict", ["--text", "May 3 1979"])):
+    typed = ["--text", "May 3 1979"]
+    page = ["--export", str(tmp_path / "page.html")]
+    for verb, more in (("evaluate", []), ("predict", typed), ("view", page), ("cause", typed)):
         for checkpoint in ("best", "last", "2"):
             code, out, err = called(capsys, verb, copy, "--checkpoint", checkpoint, *more)
             assert code == 1 and "damaged checkpoint" in err and not out

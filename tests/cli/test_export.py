@@ -31,6 +31,7 @@ def test_a_program_of_torch_is_written_checked_and_described(digits, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["largest_difference"] < 1e-5
     assert found["inputs"] == {"inputs": {"shape": ["any", "any", 8], "dtype": "float32"}}
+    assert found["outputs"] == {"output": ["any", 10]}
     described = json.loads((digits / "model.json").read_text())
     assert described["answer"] and described["task"] == "digits"
     graph = torch.export.load(digits / "model.pt2").module()

@@ -68,8 +68,23 @@ def test_an_example_of_the_task_is_predicted_as_the_model_answers(folder, capsys
             (expected,) = model.predict(model(batch), batch)
         found = predicted(capsys, folder / name, "--example", "3")
         assert np.allclose(found["predicted"], expected, atol=1e-5) and found["words"]
-    code, _, err = called(capsys, "predict", folder / "series", "--example", "99999", "--device", "cpu")
-    assert code == 2 and "--example: expected a number from 0 to" in err
+    for verb in ("predict", "view"):
+        code, _, err = called(capsys, verb, folder / "series", "--example", "99999", "--device", "cpu")
+        assert code == 2 and "--example: expected a number from 0 to" in err
+
+
+@pytest.mark.parametrize("name", ["match", "series"])
+def test_view_and_predict_number_the_same_examples(folder, name, capsys, tmp_path):
+    words = []
+    for number in ("0", "5"):
+        wanted = ("--example", number)
+        code, out, err = called(
+            capsys, "view", folder / name, *wanted, "--export", tmp_path / "page.html", "--device", "cpu", "--json"
+        )  # fmt: skip
+        assert code == 0, err
+        words.append(predicted(capsys, folder / name, *wanted)["words"])
+        assert words[-1] in json.loads(out)["words"]
+    assert "" not in words and words[0] != words[1]
 
 
 def test_digits_are_drawn_for_each_stream_or_read_from_files(folder, capsys, tmp_path):

@@ -253,7 +253,7 @@ def test_settings_chosen_by_tuning_are_used_in_the_runs(quick, monkeypatch, tmp_
     found = compare(plan)
     assert asked == [(2, 7, 4, "optim.lr=1e-3..1", tmp_path / "sweep", (STRANGERS,))]
     assert found.chosen == {"toy-net": {"optim.lr": 0.5}, "toy-net(dim=5)": {}} and found.trials == 4
-    assert [job.settings.get("optim.lr") for job in Here.seen] == [0.5, 0.5, None, None]
+    assert [job.settings.get("optim.lr") for job in Here.seen] == [0.5, None, 0.5, None]
 
 
 def test_a_folder_that_cannot_be_used_is_refused(quick, tmp_path):

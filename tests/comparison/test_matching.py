@@ -9,12 +9,13 @@ from torch import nn
 
 from regard import models, tasks
 from regard.comparison import flops, report, sweep
+from regard.comparison.fairness import fairness, size_note
 from regard.comparison.figures import svg
 from regard.comparison.grid import RunGrid, compose, jobs
 from regard.comparison.job import Contestant
 from regard.comparison.matching import WITHIN, Match, Sized, choose, match, spread
 from regard.comparison.plan import make_plan
-from regard.comparison.results import fairness, rows, size_note
+from regard.comparison.results import rows
 from regard.comparison.table import render, to_csv, to_latex
 from regard.errors import BadValue
 from regard.models.model import MODELS, Model, model, options_of

@@ -1,16 +1,21 @@
 """Rows, pairs and sentences about fairness, from comparisons whose numbers are known."""
 
+import csv
 import dataclasses
 import json
 import math
+import statistics
 import time
 
 import pytest
 from scipy import stats
 
 from regard import models, tasks
+from regard.comparison.columns import columns
+from regard.comparison.fairness import fairness
 from regard.comparison.job import Contestant
-from regard.comparison.results import attention_of, fairness, pairs, rows
+from regard.comparison.results import attention_of, pairs, rows
+from regard.comparison.table import to_csv
 from regard.models.model import MODELS, Model, model
 from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY
 from tests.comparison import made_up
@@ -51,6 +56,47 @@ def test_numbers_of_a_row_are_means_with_t_intervals():
     assert row["commands"]["1"] == "regard train digits --model static-transformer --seed 1"
     assert row["data_sha256"] == made_up.SHA and row["signature"].startswith("task:digits|model:static-trans")
     assert not row["failed"] and not row["warnings"] and "settings_chosen" not in row
+
+
+def test_intervals_of_results_json_stay_within_what_the_metric_can_be_as_in_the_table():
+    """Of 97, 99 and 100 %: half of the t interval is 4.303 · 1.528 / √3 = 3.79 points, so it would end at 102.46 %."""
+    shares = (0.97, 0.99, 1.0)
+    runs = [outcome("encoder", seed, share) for seed, share in enumerate(shares)]
+    runs = [
+        dataclasses.replace(run, test={"accuracy": share, "loss": 3 * seed**2})
+        for seed, (run, share) in enumerate(zip(runs, shares, strict=True))
+    ]
+    found = rows(comparison(runs, [Contestant("encoder")], costs={}))
+    low, high = stats.t.interval(0.95, 2, loc=statistics.fmean(shares), scale=stats.sem(shares))
+    assert high > 1
+    (row,) = found
+    assert row["test"]["accuracy"] == pytest.approx(
+        {"mean": statistics.fmean(shares), "low": low, "high": 1.0}
+    )
+    assert row["unclipped"]["test"] == {"accuracy": pytest.approx({"low": low, "high": high})}
+    assert row["test"]["loss"]["low"] < 0, "no range of it is known"
+    (column,) = columns(found, ["test"])
+    assert str(column.cells[0]) == f"98.7 ± {100 * (high - low) / 2:.1f} %†"
+    (line,) = csv.DictReader(to_csv(found).splitlines())
+    assert (float(line["test_accuracy_low"]), float(line["test_accuracy_high"])) == (pytest.approx(low), 1.0)
+
+
+def test_a_word_error_rate_may_be_above_one():
+    rates = (0.9, 1.1, 1.3)
+    runs = [
+        dataclasses.replace(
+            outcome("recognizer", seed, 0.5), metric="wer", higher_is_better=False,
+            validation={"wer": rate}, test={"wer": rate, "accuracy": 0.5 + rate / 10},
+        )
+        for seed, rate in enumerate(rates)
+    ]  # fmt: skip
+    given = dataclasses.replace(comparison(runs, [Contestant("recognizer")], costs={}), task="speech")
+    (row,) = rows(given)
+    low, high = stats.t.interval(0.95, 2, loc=1.1, scale=stats.sem(rates))
+    assert (
+        row["test"]["wer"] == pytest.approx({"mean": 1.1, "low": low, "high": high}) and not row["unclipped"]
+    )
+    assert "†" not in str(columns([row], ["test"])[0].cells[0])
 
 
 def test_everything_is_plain_json_whatever_went_wrong():

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from regard.comparison import previous_runs
+from regard.comparison.fairness import fairness
 from regard.comparison.job import Contestant, Job, Outcome
-from regard.comparison.results import fairness
 from regard.comparison.worker import perform
 from regard.errors import RegardError
 from regard.training import train

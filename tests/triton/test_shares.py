@@ -52,8 +52,8 @@ def test_the_shares_of_all_blocks_add_up_to_the_gradients_over_all_keys(case):
     totals = [torch.zeros_like(one) for one in rows]
     for rank in (0, 1):
         work = RingWork(
-            None, rank, schedule.make(mask, sizes, held, held), sizes, asked.score, mask, asked.bias,
-            asked.normalizer, asked.scale, 0.0, "triton",
+            None, rank, sizes, asked.score, mask, asked.bias, asked.normalizer, asked.scale, 0.0, "triton",
+            schedule.make(mask, sizes, held, held),
         )  # fmt: skip
         local = [held.take(one, 2, rank) for one in (rows[0], grad)]
         merged = Merged(local[0], WIDTH, torch.float32, True)

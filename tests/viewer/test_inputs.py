@@ -10,6 +10,8 @@ import transformers
 from PIL import Image
 
 import regard
+from regard.errors import BadValue
+from regard.training.loading import load
 from regard.viewer import inputs
 from regard.viewer.guard import BODIES
 from regard.viewer.opening import ViewOptions, open_page
@@ -110,7 +112,28 @@ def test_other_examples_of_a_task_can_be_shown(runs):
     scenes = [visitor.send("/api/input", fields(example=number)).json for number in (0, 3)]
     assert [scene["input"]["example"] for scene in scenes] == [0, 3]
     assert scenes[0]["tokens"]["tokens"] != scenes[1]["tokens"]["tokens"]
+    task = load(runs["dates"], device="cpu").task
+    examples = task.examples("test")
+    assert first["input"]["examples"] == len(examples) != len(task.examples("validation"))
+    for number, scene in zip((0, 3), scenes, strict=True):
+        assert scene["tokens"]["tokens"] == task.input_pieces(examples[number])
     assert visitor.send("/api/input", fields(example=10**6)).status == 400
+
+
+def test_a_run_whose_data_has_no_test_split_opens_without_numbered_examples(runs, monkeypatch):
+    task = type(load(runs["dates"], device="cpu").task)
+    examples = task.examples
+
+    def without_test(self, split):
+        if split == "test":
+            raise BadValue("data: it has no file for test.")
+        return examples(self, split)
+
+    monkeypatch.setattr(task, "examples", without_test)
+    visitor = visitor_of(runs["dates"])
+    assert visitor.ask("/api/scene").json["input"]["examples"] == 0
+    found = visitor.send("/api/input", fields(example=0))
+    assert found.status == 400 and "no task with test examples" in found.text
 
 
 def test_hostile_texts_are_read_as_text_or_refused_in_words(folders):

@@ -80,7 +80,10 @@ def extras() -> list[dict[str, Any]]:
 
 
 def speeds(device: str, say: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
-    """Milliseconds of causal attention, forward and with backward, by each implementation; or why it cannot run."""
+    """Milliseconds of causal attention, forward and with backward, by each implementation; or why it cannot run.
+
+    An implementation may run forward alone: then `why_no_training` says why, and `training_ms` is None.
+    """
     b, h, n, d = _SHAPES[device]
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     generator = torch.Generator(device=device).manual_seed(0)
@@ -97,7 +100,8 @@ def speeds(device: str, say: Callable[[str], None] = lambda text: None) -> list[
         }
         if why is None:
             row["forward_ms"] = _milliseconds(partial(_forward, name, inputs), device)
-            row["training_ms"] = _milliseconds(partial(_training, name, inputs), device)
+            row["why_no_training"] = why = _refusal(name, _leaves(inputs))
+            row["training_ms"] = None if why else _milliseconds(partial(_training, name, inputs), device)
         rows.append(row)
     return rows
 
@@ -116,8 +120,11 @@ def _forward(name: str, inputs: Sequence[torch.Tensor]) -> None:
 
 
 def _training(name: str, inputs: Sequence[torch.Tensor]) -> None:
-    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-    attend(*leaves, mask=masks.causal(), impl=name).sum().backward()
+    attend(*_leaves(inputs), mask=masks.causal(), impl=name).sum().backward()
+
+
+def _leaves(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.detach().requires_grad_() for tensor in inputs]
 
 
 def _milliseconds(call: Callable[[], None], device: str, repeats: int = 5) -> float | str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 from regard.cli.common.terminal import printable, tell
 from regard.errors import BadValue
 
@@ -25,15 +26,12 @@ EXAMPLES = (
     "regard attack runs/digits-1 --method attention --places 2 --against runs/digits-2 --figure attack.svg",
 )
 
-FAILED = 1
 Number = TypeVar("Number", int, float)
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
-    )
+    add_run(parser)
     method = (
         "fgsm or pgd: all pixels, by gradients; words: replace words by near ones; attention: only the positions that "
         "are attended to most, beside random ones and those of the largest gradient (default: pgd, for texts words)"
@@ -76,9 +74,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N examples")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of random starts and random places")
     parser.add_argument("--batch-size", type=int, metavar="N", help="examples at once (default: 64)")
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_checkpoint(parser)
+    add_device(parser)
     parser.add_argument(
         "--keep", action="store_true", help="store the result in the run's folder; reports of compare show it"
     )
@@ -88,19 +85,14 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Attack and print. 0, 2 for a wrong call, 1 for a damaged checkpoint."""
     from regard.attacks.attack import attack_runs
-    from regard.training.run_folder.checkpoints import Damaged
 
     settings = _settings(options)
     with _progress() as on_progress:
-        try:
-            found = attack_runs(
-                [options.run, *(options.against or ())], settings, options.split, checkpoint=options.checkpoint,
-                data=options.data, device=options.device, batch_size=options.batch_size, limit=options.limit,
-                on_progress=on_progress,
-            )  # fmt: skip
-        except Damaged as trouble:
-            tell(f"regard attack: damaged checkpoint: {trouble}")
-            return FAILED
+        found = attack_runs(
+            [options.run, *(options.against or ())], settings, options.split, checkpoint=options.checkpoint,
+            data=options.data, device=options.device, batch_size=options.batch_size, limit=options.limit,
+            on_progress=on_progress,
+        )  # fmt: skip
     if options.keep:
         for path in found.keep():
             tell(f"kept {path}")

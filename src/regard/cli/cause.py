@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 from regard.cli.common.terminal import printable, tell
 from regard.errors import BadValue, unknown_name
 
@@ -29,8 +30,7 @@ FIGURES = (".png", ".pdf", ".svg")
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    run = "the folder of a run, of one of its checkpoints, or of a Hugging Face model"
-    parser.add_argument("run", metavar="RUN", type=str, help=run)
+    add_run(parser, huggingface=True)
     parser.add_argument(
         "--text", type=str, metavar="TEXT", help="what it reads (default: an example of its task)"
     )
@@ -69,9 +69,8 @@ def add_arguments(parser: Parser) -> None:
         "--measure", type=str, metavar="WHAT", help="logit, loss or probability of the answer"
     )
     parser.add_argument("--figure", type=str, metavar="FILE", help="write the figure: .png, .pdf or .svg")
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_checkpoint(parser)
+    add_device(parser)
     parser.add_argument("--json", action="store_true", help="everything as JSON on stdout")
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 from regard.cli.common.terminal import printable, tell
 from regard.errors import BadValue, RegardError
 
@@ -23,7 +24,6 @@ EXAMPLES = (
     "regard chat runs/reply-1 --json < turns.txt",
 )
 
-FAILED = 1
 NEW, QUIT = "/new", "/quit"
 HELP = f"Type a turn and press Enter. {NEW} begins another dialogue, {QUIT} or the end of the input ends."
 WIDEST = 16  # columns of a written word
@@ -31,9 +31,7 @@ WIDEST = 16  # columns of a written word
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
-    )
+    add_run(parser)
     attended = "how many words to show that each written word attended to most; 0 for none (default: 3)"
     parser.add_argument("--attended", type=int, default=3, metavar="N", help=attended)
     parser.add_argument("--beam", type=int, metavar="N", help="write with a beam of N (default: greedily)")
@@ -41,9 +39,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--temperature", type=float, metavar="T", help=drawn)
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="with --temperature: which draw")
     parser.add_argument("--max-length", type=int, metavar="N", help="longest reply in tokens")
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_checkpoint(parser)
+    add_device(parser)
     parser.add_argument(
         "--json", action="store_true", help="one JSON object for each reply, on a line of its own"
     )
@@ -53,14 +50,9 @@ def run(options: Namespace) -> int:
     """Reply to each line of the input. 0; 2 for a wrong call; 1 for a damaged checkpoint."""
     from regard.cli.predict.answers import check
     from regard.training.loading import load
-    from regard.training.run_folder.checkpoints import Damaged
 
     writing = _writing(options)
-    try:
-        loaded = load(options.run, options.checkpoint, options.device)
-    except Damaged as trouble:
-        tell(f"regard chat: damaged checkpoint: {trouble}")
-        return FAILED
+    loaded = load(options.run, options.checkpoint, options.device)
     loaded.task.conversation(["a turn"])  # raises where the task does not reply
     if loaded.task.problem.answer.writes:
         check(loaded, writing)

@@ -77,7 +77,10 @@ def _show(found: dict[str, Any]) -> None:
 def _speed(row: dict[str, Any]) -> str:
     if row["why_not"] is not None:
         return f"cannot run here: {row['why_not']}"
-    return f"{_time(row['forward_ms'])} forward, {_time(row['training_ms'])} forward and backward"
+    forward = f"{_time(row['forward_ms'])} forward"
+    if row["why_no_training"] is not None:
+        return f"{forward}; cannot train here: {row['why_no_training']}"
+    return f"{forward}, {_time(row['training_ms'])} forward and backward"
 
 
 def _time(found: float | str) -> str:

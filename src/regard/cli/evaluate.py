@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from regard.cli.common.terminal import tell
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -22,22 +22,17 @@ EXAMPLES = (
     "regard evaluate runs/book-1 --data other.txt --split test --checkpoint last --json",
 )
 
-FAILED = 1
-
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
-    )
+    add_run(parser)
     data = "other files than the run's, joined by commas; a single file is measured as a whole"
     parser.add_argument("--data", type=str, metavar="PATH", help=data)
     parser.add_argument(
         "--split", choices=["train", "validation", "test"], default="test", help="which examples"
     )
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_checkpoint(parser)
+    add_device(parser)
     parser.add_argument(
         "--batch-size", type=int, metavar="N", help="examples at once; as in training by default"
     )
@@ -53,18 +48,13 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Measure and print. 0, 2 for a wrong call, 1 for a damaged checkpoint."""
     from regard.comparison.evaluate import evaluate_run
-    from regard.training.run_folder.checkpoints import Damaged
 
     with _progress() as on_progress:
-        try:
-            found = evaluate_run(
-                options.run, options.split, checkpoint=options.checkpoint, data=options.data, device=options.device,
-                batch_size=options.batch_size, beam=options.beam, length_penalty=options.length_penalty,
-                limit=options.limit, bad_files=options.bad_files, on_progress=on_progress,
-            )  # fmt: skip
-        except Damaged as trouble:
-            tell(f"regard evaluate: damaged checkpoint: {trouble}")
-            return FAILED
+        found = evaluate_run(
+            options.run, options.split, checkpoint=options.checkpoint, data=options.data, device=options.device,
+            batch_size=options.batch_size, beam=options.beam, length_penalty=options.length_penalty,
+            limit=options.limit, bad_files=options.bad_files, on_progress=on_progress,
+        )  # fmt: skip
     if options.json:
         print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
     else:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from regard.cli.common.loading import add_checkpoint, add_run
 from regard.cli.common.terminal import printable, tell
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ FAILED = 1
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
-    )
+    add_run(parser)
     form = (
         "onnx: any runtime for ONNX; torch: a program of torch.export, which needs torch but not regard; hub: a folder "
         "as the Hugging Face Hub has them, with the metrics of the test split on its card"
@@ -41,9 +40,7 @@ def add_arguments(parser: Parser) -> None:
         "For hub, the folder (default: hub in the run's folder)"
     )
     parser.add_argument("--out", type=str, metavar="FILE", help=out)
-    parser.add_argument(
-        "--checkpoint", type=str, metavar="NAME", help="best (the default), last, or the name or step of one"
-    )
+    add_checkpoint(parser)
     data = "examples to trace and check with, instead of the run's own files"
     parser.add_argument("--data", type=str, metavar="PATH", help=data)
     parser.add_argument("--json", action="store_true", help="what was written, as JSON on stdout")
@@ -52,7 +49,6 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Export. 0; 2 for a wrong call or a model that cannot be expressed; 1 if the file answers otherwise."""
     from regard.training.exporting.export import ExportDiffers, export_run
-    from regard.training.run_folder.checkpoints import Damaged
 
     try:
         if options.to == "hub":
@@ -60,7 +56,7 @@ def run(options: Namespace) -> int:
         found = export_run(
             options.run, options.to, options.out, checkpoint=options.checkpoint, data=options.data, tell=tell
         )
-    except (ExportDiffers, Damaged) as trouble:
+    except ExportDiffers as trouble:
         tell(f"regard export: {trouble}")
         return FAILED
     if options.json:
@@ -71,7 +67,7 @@ def run(options: Namespace) -> int:
     for name, facts in found.inputs.items():
         print(printable(f"input {name}: {facts['dtype']} {_shape(facts['shape'])}"))
     for name, shape in found.outputs.items():
-        print(printable(f"output {name}: {_shape(shape)} for {_shape(found.batches[0])}"))
+        print(printable(f"output {name}: {_shape(shape)}"))
     if found.operators is not None:
         print(f"operators: {found.operators} kinds, all of ONNX's own set")
     sizes = ", ".join(_shape(shape) for shape in found.batches)

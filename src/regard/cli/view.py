@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 from regard.cli.common.terminal import printable, tell
 from regard.errors import BadValue
 
@@ -25,18 +26,15 @@ EXAMPLES = (
     'regard view path/to/hf-model --text "Once upon a time" --generate 20 --export story.html',
 )
 
-FAILED = 1
 PORT = 8730
 _PAIR = re.compile(r"(\d+)(?:\.(\d+))?")
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    run = "the folder of a run, of one of its checkpoints, or of a Hugging Face model"
-    parser.add_argument("run", metavar="RUN", type=str, help=run)
-    parser.add_argument(
-        "--text", type=str, metavar="TEXT", help="what it reads (default: an example of its task)"
-    )
+    add_run(parser, huggingface=True)
+    text = "what it reads (default: a validation example of its task, of readable length)"
+    parser.add_argument("--text", type=str, metavar="TEXT", help=text)
     target = "what it writes, for models that read one text and write another (default: its own words)"
     parser.add_argument("--target", type=str, metavar="TEXT", help=target)
     parser.add_argument(
@@ -51,9 +49,8 @@ def add_arguments(parser: Parser) -> None:
         metavar="FILE",
         help="a CSV file whose last rows are read, for runs that forecast",
     )
-    parser.add_argument(
-        "--example", type=int, metavar="N", help="the N-th validation example of a run's task, from 0"
-    )
+    example = "an example of the test split of a run's task, by its number from 0, as in `regard predict`"
+    parser.add_argument("--example", type=int, metavar="N", help=example)
     parser.add_argument("--generate", type=int, metavar="N", help="let it write up to N tokens, step by step")
     parser.add_argument(
         "--beams", type=int, default=1, metavar="K", help="with --generate: search with K beams"
@@ -61,8 +58,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--against", type=str, metavar="RUN", help="a second model on the same input, to compare"
     )
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
+    add_checkpoint(parser)
     parser.add_argument(
         "--checkpoints",
         action="store_true",
@@ -88,7 +84,7 @@ def add_arguments(parser: Parser) -> None:
     remote = "let other machines reach the page; whoever has its address can see the input"
     parser.add_argument("--allow-remote", action="store_true", help=remote)
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_device(parser)
     parser.add_argument(
         "--json", action="store_true", help="address or file, and what was seen, as JSON on stdout"
     )
@@ -97,7 +93,6 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Serve the page until Ctrl-C, or write the file. 0; 2 for a wrong call; 1 for a damaged checkpoint."""
     _check(options)
-    from regard.training.run_folder.checkpoints import Damaged
     from regard.viewer.opening import ViewOptions, open_page
 
     wanted = ViewOptions(
@@ -107,11 +102,7 @@ def run(options: Namespace) -> int:
         importance=options.importance, example=options.example, device=options.device,
         allow_missing=options.allow_missing,
     )  # fmt: skip
-    try:
-        page_model = open_page(wanted, tell)
-    except Damaged as trouble:
-        tell(f"regard view: damaged checkpoint: {trouble}")
-        return FAILED
+    page_model = open_page(wanted, tell)
     if options.export is not None:
         return _export(page_model, options)
     return _serve(page_model, options)

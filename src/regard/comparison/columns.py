@@ -12,7 +12,7 @@ from typing import Any
 
 from regard.comparison.comparison import DEFAULT_COLUMNS
 from regard.comparison.matching import FLOPS, PARAMETERS
-from regard.comparison.results import Row, deciding
+from regard.comparison.results import Row, deciding, metric_of, t_interval
 from regard.comparison.statistics import CUT, CUT_WORDS, TOO_FEW, TOO_FEW_WORDS, possible
 from regard.errors import BadValue, unknown_name
 from regard.registry import split as split_names
@@ -20,6 +20,7 @@ from regard.tasks.measures.metrics import SHARE, Metric
 
 PLUS_MINUS = "±"
 SPLITS = ("validation", "test")
+_OTHER = Metric("")  # a number that is no metric of a task, without unit and bounds
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -76,16 +77,13 @@ def quality(rows: Sequence[Row], split: str, name: str | None = None, *, decimal
 
     Shares are percentages with these decimals; other metrics have as many as their intervals are worth.
     """
-    metric = deciding(rows)
-    if name is not None and name != metric.name:
-        metric = Metric(name, unit=SHARE if name in _SHARES else "")
-        higher = None
-    else:
-        higher = metric.higher_is_better
-    share = metric.unit == SHARE
+    decides = deciding(rows)
+    metric = decides if name is None else metric_of(name, decides)
+    higher = metric.higher_is_better if metric.name == decides.name else None
     title = (split, metric.name.replace("_", " "))
-    found = [row[split].get(metric.name) for row in rows]
-    return _over_seeds(rows, found, title, share=share, decimals=decimals if share else None, higher=higher)
+    found = [t_interval(row, split, metric.name) for row in rows]
+    digits = decimals if metric.unit == SHARE else None
+    return _over_seeds(rows, found, title, metric, decimals=digits, higher=higher)
 
 
 def number(
@@ -106,14 +104,15 @@ def _over_seeds(
     rows: Sequence[Row],
     found: Sequence[Mapping[str, Any] | None],
     title: tuple[str, ...],
+    metric: Metric = _OTHER,
     *,
-    share: bool = False,
     decimals: int | None = None,
     higher: bool | None,
 ) -> Column | None:
     """A mean over seeds of each row, with half of its interval; None if no row has one."""
     if not any(found):
         return None
+    share = metric.unit == SHARE
     scale = 100.0 if share else 1.0
     numbers = [[_scaled(each and each[end], scale) for end in ("mean", "low", "high")] for each in found]
     means = [mean for mean, _, _ in numbers]
@@ -128,7 +127,7 @@ def _over_seeds(
     ]
     best = _best(texts, means, higher)
     marks = [
-        "" if half is None or low is None or high is None else _mark(low / scale, high / scale, share)
+        "" if half is None or low is None or high is None else _mark(low / scale, high / scale, metric)
         for half, (_, low, high) in zip(halves, numbers, strict=True)
     ]
     cells = [
@@ -144,9 +143,9 @@ def _over_seeds(
     return Column(title, cells, means)
 
 
-def _mark(low: float, high: float, share: bool) -> str:
+def _mark(low: float, high: float, metric: Metric) -> str:
     """Whether an interval leaves what is possible."""
-    found = possible(low, high, Metric("", unit=SHARE if share else ""))
+    found = possible(low, high, metric)
     return TOO_FEW if found.empty else CUT if found.cut else ""
 
 
@@ -190,7 +189,6 @@ def _seeds(rows: Sequence[Row]) -> Column:
 
 
 ALL = "all"
-_SHARES = ("accuracy", "exact_match", "macro_f1")
 NAMED: dict[str, Callable[[Sequence[Row]], Column | None]] = {
     "speed": lambda rows: number(
         rows, "steps_per_second", ("average", "convergence speed"), speed, higher=True

@@ -114,5 +114,4 @@ def _over_seeds(reached: Mapping[Run, float], label: str) -> dict[str, float] | 
     values = [value for (who, _), value in reached.items() if who == label]
     if not values:
         return None
-    over = interval(values)
-    return {"mean": over.mean, "low": over.low, "high": over.high}
+    return interval(values).row()

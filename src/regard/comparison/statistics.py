@@ -17,6 +17,7 @@ from regard.tasks.measures.metrics import SHARE, Metric
 
 LEVEL = 0.95
 ALPHA = 1 - LEVEL
+WORD_ERRORS = "wer"  # how the names of word error rates begin
 _NO_SPREAD = 1e-12  # relative to their size: differences that vary less are equal apart from rounding
 
 
@@ -33,6 +34,10 @@ class Interval:
     def half(self) -> float:
         """Half of the width of the interval."""
         return (self.high - self.low) / 2
+
+    def row(self) -> dict[str, float]:
+        """As rows of results hold it."""
+        return {"mean": self.mean, "low": self.low, "high": self.high}
 
     def __str__(self) -> str:
         if not math.isfinite(self.mean):
@@ -95,10 +100,17 @@ class PossibleInterval:
 
 
 def possible(low: float, high: float, metric: Metric) -> PossibleInterval:
-    """An interval cut to 0 and 1 for a share; as it is for other metrics."""
+    """An interval cut to 0 and 1 for a share, to 0 for a word error rate; as it is for other metrics."""
+    least, most = bounds(metric)
+    return PossibleInterval(max(low, least), min(high, most), low < least, high > most)
+
+
+def bounds(metric: Metric) -> tuple[float, float]:
+    """The least and the largest value that a metric can have, as far as they are known."""
     if metric.unit != SHARE:
-        return PossibleInterval(low, high, False, False)
-    return PossibleInterval(max(low, 0.0), min(high, 1.0), low < 0, high > 1)
+        return -math.inf, math.inf
+    # Words that nobody said count as wrong, so more words may be wrong than were said.
+    return 0.0, math.inf if metric.name.startswith(WORD_ERRORS) else 1.0
 
 
 CUT, TOO_FEW = "†", "‡"  # marks beside intervals

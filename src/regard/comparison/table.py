@@ -17,7 +17,8 @@ from rich.text import Text
 
 from regard.comparison.columns import Column, columns, counted, mark_notes, naming, target_text
 from regard.comparison.comparison import DEFAULT_COLUMNS
-from regard.comparison.results import Row, deciding, size_note
+from regard.comparison.fairness import size_note
+from regard.comparison.results import Row, deciding
 from regard.tasks.measures.metrics import SHARE
 
 _PLAIN = (

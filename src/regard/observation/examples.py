@@ -1,9 +1,10 @@
-"""The example of a task that figures show: the same for every model, so that their figures can be compared."""
+"""The examples of a task that figures and pages show: the same for every model, so that they can be compared."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from regard.errors import BadValue
 from regard.models import Model
 from regard.tasks.batch import Batch
 from regard.tasks.shown import LONGEST, Shown
@@ -11,6 +12,7 @@ from regard.tasks.task import Task
 from regard.training.data import generator
 
 SHORTEST, COMFORTABLE = 8, 24  # positions of a readable example
+NUMBERED = "test"  # the split that `--example N` counts, in every verb
 SEARCHED = 200  # examples
 
 
@@ -20,6 +22,22 @@ def choose(task: Task, split: str = "validation") -> Any:
     first = range(min(SEARCHED, len(examples)))
     fitting = (i for i in first if SHORTEST <= task.length(examples[i]) <= COMFORTABLE)
     return examples[next(fitting, 0)]
+
+
+def numbered(task: Task, number: int) -> Any:
+    """The test example with a number from 0, as `--example` gives it."""
+    examples = task.examples(NUMBERED)
+    if not 0 <= number < len(examples):
+        raise BadValue(f"--example: expected a number from 0 to {len(examples) - 1:,}, got {number}.")
+    return examples[number]
+
+
+def count_numbered(task: Task) -> int:
+    """How many examples `numbered` knows; 0 for data without a test split."""
+    try:
+        return len(task.examples(NUMBERED))
+    except BadValue:
+        return 0
 
 
 def prepare(

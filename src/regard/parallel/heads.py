@@ -16,33 +16,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 import regard.core.attention as core
-from regard.biases import Bias
-from regard.core.grid import Sizes
 from regard.errors import BadValue
-from regard.masks import Mask
-from regard.normalizers import Normalizer
 from regard.parallel.exchange import note_bytes, reporting_loss
 from regard.parallel.layout import Layout
 from regard.parallel.sections import Section, of_bias, of_mask, of_score
-from regard.scores import Score
+from regard.parallel.work import ShardedCall
 
 
 @dataclass(frozen=True)
-class HeadsWork:
-    """One attention over a sharded sequence, as seen by one rank that computes some of its heads."""
+class HeadsWork(ShardedCall):
+    """What one rank computes of it: some of the heads, over the whole sequence."""
 
-    group: dist.ProcessGroup | None
-    rank: int
     rows: Layout
     columns: Layout
-    sizes: Sizes  # of the whole: b, h, q, k
-    score: Score
-    mask: Mask | None
-    bias: Bias | None
-    normalizer: Normalizer
-    scale: float
-    dropout: float
-    impl: str
 
 
 def attend(

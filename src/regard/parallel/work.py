@@ -42,12 +42,11 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RingWork:
+class ShardedCall:
     """One attention over a sharded sequence, as seen by one rank."""
 
     group: dist.ProcessGroup | None
     rank: int
-    schedule: Schedule
     sizes: Sizes  # of the whole: b, h, q, k
     score: Score
     mask: Mask | None
@@ -56,6 +55,13 @@ class RingWork:
     scale: float
     dropout: float
     impl: str
+
+
+@dataclass(frozen=True)
+class RingWork(ShardedCall):
+    """What one rank computes of it, block by block, while keys and values go around."""
+
+    schedule: Schedule
     sections: dict[RingBlock, Mask] = field(
         default_factory=dict
     )  # made in the forward pass, used again in the backward

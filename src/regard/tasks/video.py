@@ -110,7 +110,7 @@ class VideoTask(Task):
 
     def examples(self, split: str) -> Sequence[VideoExample]:
         """Videos, drawn by seed and index."""
-        return Videos(SIZES[checked_split(split)], functools.partial(self._example, split))
+        return Generated(SIZES[checked_split(split)], functools.partial(self._example, split), even=True)
 
     def _example(self, split: str, index: int) -> VideoExample:
         draws = Draws("video", self.seed, split, index)
@@ -173,9 +173,3 @@ class VideoTask(Task):
         if len(tokens) != 2:
             raise BadValue(f"tokens: expected a digit and a motion, got {list(tokens)}.")
         return f"a {tokens[0]} that moves {list(MOTIONS)[tokens[1]]}"
-
-
-class Videos(Generated[VideoExample]):
-    """Videos that are made when asked for, all of one length."""
-
-    even: ClassVar[bool] = True

@@ -118,6 +118,9 @@ def _run_verb(name: str, verb: Verb, options: Namespace, parser: Parser, files: 
             load(files)
         return verb.run(options)
     except RegardError as mistake:
+        if _of_a_checkpoint(mistake):
+            print(f"regard {name}: damaged checkpoint: {said(str(mistake), parser.words)}", file=sys.stderr)
+            return FAILED
         text = mistakes.of_the_library(str(mistake), parser.chosen or parser, parser.words)
         print(f"regard {name}: {said(text, [*parser.words, *files])}", file=sys.stderr)
         return WRONG_CALL
@@ -130,6 +133,12 @@ def _run_verb(name: str, verb: Verb, options: Namespace, parser: Parser, files: 
     except (OSError, UnicodeEncodeError) as trouble:  # an invalid file name, a failing disk
         print(f"regard {name}: {said(_describe(trouble), [*parser.words, *files])}", file=sys.stderr)
         return FAILED
+
+
+def _of_a_checkpoint(mistake: RegardError) -> bool:
+    """Whether a checkpoint is damaged. Asked of modules that are loaded: to import them takes seconds."""
+    checkpoints = sys.modules.get("regard.training.run_folder.checkpoints")
+    return checkpoints is not None and isinstance(mistake, checkpoints.Damaged)
 
 
 def _describe(trouble: OSError | UnicodeEncodeError) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from regard.cli.common.terminal import tell
+from regard.cli.common.loading import add_checkpoint, add_device, add_run
 from regard.core.arguments import finite_number
 from regard.errors import BadValue, RegardError
 
@@ -24,7 +24,7 @@ EXAMPLES = (
     'regard predict runs/story-1 --text "Once upon a time" --sample --temperature 0.8 --max-length 200',
 )
 
-FAILED, WRONG_CALL = 1, 2
+WRONG_CALL = 2
 INPUTS = ("text", "image", "sound", "table")
 EXAMPLE = "example"
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
@@ -34,9 +34,7 @@ BAR = 20  # columns of the longest bar
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "run", metavar="RUN", type=str, help="the folder of a run, or of one of its checkpoints"
-    )
+    add_run(parser)
     text = "a text to predict from; may come several times. Without any input, each line of stdin is a text"
     parser.add_argument("--text", type=str, action="append", metavar="TEXT", help=text)
     image = "an image to predict from, for a run that reads images; may come several times"
@@ -45,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sound", type=str, action="append", metavar="FILE", help=sound)
     table = "a CSV file whose last rows are continued, for a run that forecasts; may come several times"
     parser.add_argument("--table", type=str, action="append", metavar="FILE", help=table)
-    example = "an example of the task's own test split to predict from, by its number from 0"
+    example = "an example of the test split of the run's task, by its number from 0, as in `regard view`"
     parser.add_argument("--example", type=int, metavar="N", help=example)
     figure = "draw the prediction and what it looked at into this file (.svg, .pdf, .png); one input only"
     parser.add_argument("--figure", type=str, metavar="FILE", help=figure)
@@ -63,9 +61,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--seed", type=int, metavar="S", help="with --sample: which draw (default: 0)")
     length = "longest answer in tokens (default: 100 for a completion, else what the run learned)"
     parser.add_argument("--max-length", type=int, metavar="N", help=length)
-    checkpoint = "best (the default), last, or the name or step of one"
-    parser.add_argument("--checkpoint", type=str, metavar="NAME", help=checkpoint)
-    parser.add_argument("--device", type=str, default="auto", help="auto, cpu, cuda, cuda:1, mps")
+    add_checkpoint(parser)
+    add_device(parser)
     parser.add_argument("--json", action="store_true", help="a list of answers as JSON on stdout")
 
 
@@ -73,14 +70,9 @@ def run(options: Namespace) -> int:
     """Predict from each input. 0; 2 for a wrong call or an input the run cannot read; 1 for a damaged checkpoint."""
     from regard.cli.predict.answers import check, draw, predict
     from regard.training.loading import load
-    from regard.training.run_folder.checkpoints import Damaged
 
     writing = _writing(options)
-    try:
-        loaded = load(options.run, options.checkpoint, options.device)
-    except Damaged as trouble:
-        tell(f"regard predict: damaged checkpoint: {trouble}")
-        return FAILED
+    loaded = load(options.run, options.checkpoint, options.device)
     check(loaded, writing, typed=options.example is None)
     found: list[dict[str, Any]] = []
     inputs = _inputs(options, loaded.task)

@@ -16,6 +16,7 @@ import torch
 from regard.errors import BadValue
 from regard.observation import attribution
 from regard.observation.attribution import Attribution
+from regard.observation.examples import numbered
 from regard.tasks.batch import Batch
 from regard.tasks.measures.alignments import attended_links, unusual_words
 from regard.tasks.shown import Looked, Understood
@@ -80,15 +81,12 @@ def example_of(loaded: Loaded, given: Mapping[str, Any]) -> Any:
     """What the task makes of a typed input, or, of `{"example": 3}`, the example of that number in its test split."""
     if "example" not in given:
         return loaded.task.parse(given)
-    examples, number = loaded.task.examples("test"), given["example"]
-    if not 0 <= number < len(examples):
-        raise BadValue(f"--example: expected a number from 0 to {len(examples) - 1:,}, got {number}.")
+    found = numbered(loaded.task, given["example"])
     if loaded.task.problem.answer.writes and loaded.task.problem.answer.needs == "past":
-        found = loaded.task.unanswered(examples[number])
+        found = loaded.task.unanswered(found)
         if found is None:
             raise BadValue(f"--example: {loaded.config.model} continues a text that is typed. Give --text.")
-        return found
-    return examples[number]
+    return found
 
 
 def _batch(loaded: Loaded, example: Any) -> Batch:

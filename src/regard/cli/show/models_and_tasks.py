@@ -73,19 +73,26 @@ def of_item(item: catalogue.Item) -> Facts:
     return {**facts, "namesakes": catalogue.namesakes(item)}
 
 
+def _described(kind: str, name: str, cls: type) -> Facts:
+    """What the docstring of a class says."""
+    doc = docstring.read(cls)
+    return {
+        "kind": kind,
+        "name": name,
+        "summary": doc.summary,
+        "body": [{"kind": part, "text": text} for part, text in doc.body],
+        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+    }
+
+
 def of_model(name: str, given: Mapping[str, Any]) -> Facts:
     """The facts of a model."""
     cls = MODELS[name]
     known = options_of(cls)
     read_options(name, cls, given, known)  # raises for unknown options
-    doc = docstring.read(cls)
     able = [task for task in tasks.names() if any(fits(cls, problem) for problem in catalogue.posed(task))]
     return {
-        "kind": "models",
-        "name": name,
-        "summary": doc.summary,
-        "body": [{"kind": kind, "text": text} for kind, text in doc.body],
-        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+        **_described("models", name, cls),
         "gives": {need: NEEDS[need] for need in cls.gives},
         "tasks": able,
         "attention": cls.takes_attention,
@@ -119,14 +126,9 @@ def of_task(name: str, given: Mapping[str, Any]) -> Facts:
     cls = TASKS[name]
     known = dict(inspect.signature(cls).parameters)
     read_options(name, cls, given, known)  # raises for unknown options
-    doc = docstring.read(cls)
     problems = catalogue.posed(name)
     return {
-        "kind": "tasks",
-        "name": name,
-        "summary": doc.summary,
-        "body": [{"kind": kind, "text": text} for kind, text in doc.body],
-        "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
+        **_described("tasks", name, cls),
         "answers": {type(problem.answer).__name__: problem.answer.words for problem in problems},
         "models": [model for model in models.names() if any(fits(MODELS[model], one) for one in problems)],
         "metric": cls.metric.name,

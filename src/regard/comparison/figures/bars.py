@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from regard.comparison.figures.style import Drawing, Key, Keys, blank, in_percent, number_of, titled, within
-from regard.comparison.results import Row, deciding
+from regard.comparison.results import Row, deciding, t_interval
 from regard.comparison.statistics import PossibleInterval, possible
 from regard.tasks.figures.colours import INK, MUTED
 from regard.tasks.measures.metrics import Metric
@@ -42,7 +42,7 @@ def reached(rows: Sequence[Row], keys: Keys, split: str, seeds: Mapping[str, SEE
     metric = deciding(rows)
     found = []
     for row in rows:
-        over = row[split].get(metric.name)
+        over = t_interval(row, split, metric.name)
         if over and over["mean"] is not None:
             own = seeds.get(row["label"], {})
             cut = possible(over["low"], over["high"], metric)

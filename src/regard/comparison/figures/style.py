@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.comparison.columns import naming
 from regard.comparison.results import Row
+from regard.comparison.statistics import bounds
 from regard.tasks.figures.colours import COLOURS, GRID, INK, MUTED
 from regard.tasks.measures.metrics import SHARE, Metric
 
@@ -169,8 +170,9 @@ def number_of(value: float, metric: Metric) -> str:
 
 
 def within(metric: Metric, low: float, high: float) -> tuple[float, float]:
-    """The limits of an axis: for a share, within 0 and 1 even if an interval is wider."""
-    return (max(low, -0.01), min(high, 1.01)) if metric.unit == SHARE else (low, high)
+    """The limits of an axis, within what the metric can be even if an interval is wider."""
+    least, most = bounds(metric)
+    return max(low, least - 0.01), min(high, most + 0.01)
 
 
 def logarithmic(frame: Axes, which: str) -> None:

@@ -14,12 +14,13 @@ import jinja2
 from markupsafe import Markup
 
 from regard.comparison.comparison import Comparison
+from regard.comparison.fairness import fairness, size_note
 from regard.comparison.figures import svg
 from regard.comparison.figures.style import FEW, NAMED, keys
 from regard.comparison.matching import WORDS
 from regard.comparison.report import robustness, summary, tables
 from regard.comparison.report.gallery import AttentionView, gallery
-from regard.comparison.results import Row, deciding, fairness, size_note
+from regard.comparison.results import Row, deciding
 from regard.comparison.table import target_note
 from regard.observation.figure_text import readable
 from regard.training.run_folder import durable

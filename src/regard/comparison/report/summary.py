@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from regard.comparison.figures.style import display_names, number_of
-from regard.comparison.results import Row, deciding
+from regard.comparison.results import Row, deciding, t_interval
 from regard.comparison.statistics import possible
 from regard.tasks.measures.metrics import Metric
 
@@ -51,7 +51,7 @@ def finding(rows: Sequence[Row], pairs: Sequence[Row], split: str) -> str:
     reached = {
         row["label"]: over
         for row in rows
-        if (over := row[split].get(metric.name)) and over["mean"] is not None
+        if (over := t_interval(row, split, metric.name)) and over["mean"] is not None
     }
     if not reached:
         return "No run finished with a finite result, so there is nothing to compare."

@@ -8,7 +8,7 @@ from typing import Any
 import regard.core.attention as core
 from regard.biases import Bias
 from regard.masks import Mask
-from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
+from regard.observation.capture.edits import Edit, edit_call
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import proof_of
 from regard.observation.capture.reading import GradientInputs, Pairs, Reading
@@ -58,8 +58,4 @@ class AttendAdapter(Adapter):
         )  # fmt: skip
 
     def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
-        args, kwargs = edit_rows(edit, args, kwargs)
-        result = original(*args, **kwargs)
-        if isinstance(result, tuple):
-            return (edit_mixed(edit, result[0], 1), *result[1:])
-        return edit_mixed(edit, result, 1)
+        return edit_call(edit, original, args, kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -72,6 +72,15 @@ def edit_rows(
         else:
             changed_kwargs[name] = rows
     return tuple(changed_args), changed_kwargs
+
+
+def edit_call(edit: Edit, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call attention over (b,h,q,·) rows with them edited, and edit what it mixed; of several results, the first."""
+    args, kwargs = edit_rows(edit, args, kwargs)
+    result = original(*args, **kwargs)
+    if isinstance(result, tuple):
+        return (edit_mixed(edit, result[0], 1), *result[1:])
+    return edit_mixed(edit, result, 1)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import regard.core.attention as core
 from regard.core import formula
 from regard.core.attention import Rows
 from regard.core.grid import Sizes
-from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
+from regard.observation.capture.edits import Edit, edit_call
 from regard.observation.capture.fingerprints import (
     TensorFingerprint,
     changed_error,
@@ -159,11 +159,7 @@ class Flex(Adapter):
         return None
 
     def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
-        args, kwargs = edit_rows(edit, args, kwargs)
-        result = original(*args, **kwargs)
-        if isinstance(result, tuple):
-            return (edit_mixed(edit, result[0], 1), *result[1:])
-        return edit_mixed(edit, result, 1)
+        return edit_call(edit, original, args, kwargs)
 
 
 def _tensors_in(function: Any, depth: int = 4) -> list[Tensor]:

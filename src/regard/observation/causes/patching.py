@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, Unsupported, unknown_name
 from regard.observation.causes.copies import ModelCall, model_call
-from regard.observation.causes.measures import Answer, Measured, Words, measure_of
+from regard.observation.causes.measures import Answer, Measure, Measured, Words, measure_of
 from regard.observation.causes.rerun import LayerEdit, Rerun, RunRecording, SiteEdit
 from regard.observation.causes.result import PatchResult
 from regard.observation.causes.sweep import Edits, SiteChange, Sweep
@@ -73,20 +73,9 @@ def patch(
     """
     if at not in PLACES:
         raise unknown_name("at", at, PLACES)
-    if into not in ("corrupted", "clean"):
-        raise unknown_name("into", into, ("corrupted", "clean"))
     together = None if together is None else whole_number("together", together, 1)
     pair = RunPair(seen, clean, corrupted, into)
-    judged = measure_of(
-        measure,
-        answer,
-        other,
-        position,
-        pair.outputs["clean"],
-        pair.outputs["corrupted"],
-        pair.call.batch,
-        words,
-    )
+    judged = pair.measure(measure, answer, other, position, words)
     sweep = Sweep(pair.rerun, pair.call, judged, together)
     source = pair.donor.layers if at == "layers" else pair.donor.values
     make = layer_patches(source) if at == "layers" else site_patches(source)
@@ -131,6 +120,8 @@ class RunPair:
     """A clean and a corrupted run, recorded; one gives activations, the other receives them."""
 
     def __init__(self, seen: Seen, clean: Any, corrupted: Any, into: str = "corrupted") -> None:
+        if into not in ("corrupted", "clean"):
+            raise unknown_name("into", into, ("corrupted", "clean"))
         self.rerun = Rerun(seen)
         calls = {
             "clean": model_call("clean", clean, seen),
@@ -157,6 +148,13 @@ class RunPair:
         self.call: ModelCall = calls[into]
         self.donor = self.recorded["clean" if into == "corrupted" else "corrupted"]
         self.receiver = self.recorded[into]
+
+    def measure(
+        self, measure: Measured, answer: Answer, other: Answer, position: int, words: Words | None
+    ) -> Measure:
+        """What is measured of the patched run; the two runs say which answers are meant."""
+        clean, corrupted = self.outputs["clean"], self.outputs["corrupted"]
+        return measure_of(measure, answer, other, position, clean, corrupted, self.call.batch, words)
 
 
 def _chosen(sites: Sequence[str] | None, known: list[str], at: str) -> list[str]:

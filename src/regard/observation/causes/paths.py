@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.ablation import checked_heads
-from regard.observation.causes.measures import Answer, Measured, Words, measure_of
+from regard.observation.causes.measures import Answer, Measured, Words
 from regard.observation.causes.patching import CopiedHeads, Positions, RunPair, patch_grid
 from regard.observation.causes.rerun import RowsEdit, SiteEdit
 from regard.observation.causes.result import PatchResult
@@ -60,8 +60,6 @@ def patch_paths(
         through: by which of "query", "key", "value" the receivers are reached; all by default.
         positions, measure, answer, other, position, into, tokens, words, together: as in `patch`.
     """
-    if into not in ("corrupted", "clean"):
-        raise unknown_name("into", into, ("corrupted", "clean"))
     together = None if together is None else whole_number("together", together, 1)
     ways = [through] if isinstance(through, str) else list(through)
     for way in ways:
@@ -70,16 +68,7 @@ def patch_paths(
     if not ways:
         raise BadValue(f"through: expected at least one of {', '.join(THROUGH)}, got none.")
     pair = RunPair(seen, clean, corrupted, into)
-    judged = measure_of(
-        measure,
-        answer,
-        other,
-        position,
-        pair.outputs["clean"],
-        pair.outputs["corrupted"],
-        pair.call.batch,
-        words,
-    )
+    judged = pair.measure(measure, answer, other, position, words)
     ends = {} if receivers is None else checked_heads(seen, receivers, "receivers")
     held = pair.receiver.values
     rows = _rows_of(pair, ends) if ends and len(set(ways)) < len(THROUGH) else {}

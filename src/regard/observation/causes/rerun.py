@@ -222,12 +222,19 @@ def _slow_paths() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-@contextlib.contextmanager
-def _skipping(outputs: Mapping[nn.Module, Any]) -> Iterator[None]:
+def _skipping(outputs: Mapping[nn.Module, Any]) -> contextlib.AbstractContextManager[None]:
     """Let layers return what they would compute, without computing it."""
-    before = {module: vars(module).get("forward") for module in outputs}
-    for module, output in outputs.items():
-        vars(module)["forward"] = lambda *_, output=output, **__: output
+    return other_forwards(
+        {module: lambda *_, output=output, **__: output for module, output in outputs.items()}
+    )
+
+
+@contextlib.contextmanager
+def other_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Let modules run other functions than their own `forward`."""
+    before = {module: vars(module).get("forward") for module in forwards}
+    for module, forward in forwards.items():
+        vars(module)["forward"] = forward
     try:
         yield
     finally:

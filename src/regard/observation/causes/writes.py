@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from regard.observation.ablation import logits_of
 from regard.observation.causes.copies import ModelCall, first_tensor, with_first_tensor
-from regard.observation.causes.rerun import Rerun, RunRecording, SiteEdit
+from regard.observation.causes.rerun import Rerun, RunRecording, SiteEdit, other_forwards
 from regard.observation.observer import numbered, parts_of
 
 EMBEDDING = "embedding"  # the place of writes outside the layers
@@ -161,7 +161,6 @@ class ModelWrites:
         """The output of the model with, in each copy of the examples, one part's writes and no others."""
         copies = len(parts)
         counts: dict[str, int] = {}
-        before: dict[nn.Module, Any] = {}
 
         def replaced(path: str, module: nn.Module) -> Callable[..., Any]:
             own = module.forward
@@ -181,18 +180,9 @@ class ModelWrites:
 
             return forward
 
-        for modules in (self.weighted, self.norms, self.activations):
-            for module, path in modules.items():
-                before[module] = vars(module).get("forward")
-                vars(module)["forward"] = replaced(path, module)
-        try:
+        modules = {**self.weighted, **self.norms, **self.activations}
+        with other_forwards({module: replaced(path, module) for module, path in modules.items()}):
             return self.rerun.run(call.times(copies), _HeadsAlone(self.values, parts))
-        finally:
-            for module, own in before.items():
-                if own is None:
-                    del vars(module)["forward"]
-                else:
-                    vars(module)["forward"] = own
 
     def _masked(self, kept: _Kept, parts: Sequence[WritingPart]) -> Any:
         rows = first_tensor(kept.output)

@@ -35,7 +35,7 @@ class Exported:
     path: Path
     description: Path
     inputs: dict[str, dict[str, Any]]
-    outputs: dict[str, list[int]]
+    outputs: dict[str, list[int | str]]  # "any" where the batches that were compared differ
     batches: list[list[int]]  # the shapes of the first input in the batches that were compared
     largest_difference: float  # of any output, as a share of the largest number in it
     operators: int | None  # how many kinds of operators an ONNX file uses
@@ -88,7 +88,7 @@ def export_run(
         }
         for name, tensor in zip(interface.names, interface.tensors(batches[0]), strict=True)
     }
-    shapes = {name: list(tensor.shape) for name, tensor in zip(names, expected[0], strict=True)}
+    shapes = {name: _common_shape([found[n].shape for found in expected]) for n, name in enumerate(names)}
     exported = Exported(
         path, path.with_suffix(".json"), described, shapes, [list(batch.inputs.shape) for batch in batches],
         worst, count,
@@ -96,6 +96,10 @@ def export_run(
     text = json.dumps(_description(loaded, exported), indent=1, ensure_ascii=False)
     exported.description.write_text(text, encoding="utf-8")
     return exported
+
+
+def _common_shape(shapes: Sequence[Sequence[int]]) -> list[int | str]:
+    return [sizes[0] if len({*sizes}) == 1 else "any" for sizes in zip(*shapes, strict=True)]
 
 
 def _check_path(path: Path, to: str) -> None:

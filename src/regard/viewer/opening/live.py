@@ -119,7 +119,7 @@ class Live:
     def _check(self, given: NewInput) -> None:
         takes = self.made[0].takes
         if given.example is not None and not self.made[0].examples:
-            raise BadValue("example: this model belongs to no task, so there are no examples.")
+            raise BadValue("example: this model has no task with test examples. Give a text or a file.")
         for kind in ("text", given.kind):
             asked = given.text is not None if kind == "text" else kind is not None
             if asked and kind not in takes:

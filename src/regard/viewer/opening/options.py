@@ -35,7 +35,7 @@ class ViewOptions:
     checkpoints: bool = False
     gold: str | None = None
     importance: bool = False
-    example: int | None = None  # which validation example of a run's task is shown, where no input is given
+    example: int | None = None  # which test example of a run's task is shown, where no input is given
     device: str = "auto"
     allow_missing: bool = False  # open a folder with missing tensors; the random weights are labelled
 
@@ -120,7 +120,7 @@ class OpenedModel:
     found_bits: dict[str, Any] | None = None  # what `bits` gave
     takes: tuple[str, ...] = ("text",)  # what may be given as another input: text, image, sound, table
     text: str = ""  # the text that was read, where one was
-    examples: int = 0  # validation examples of a run's task
+    examples: int = 0  # test examples of a run's task
     # The same model with the input of other options; the model is not loaded again.
     reopen: Callable[[ViewOptions], OpenedModel] | None = None
     # Called with the number of keys of the first site once the model has run: the patch grid is only known then.

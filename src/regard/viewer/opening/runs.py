@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.models.stack import CachedStep
-from regard.observation.examples import choose, prepare
+from regard.observation.examples import choose, count_numbered, numbered, prepare
 from regard.tasks.answers import Bits, Decoded, HiddenTokens, NextToken, Writes
 from regard.tasks.batch import Batch
 from regard.tasks.shown import Shown
@@ -79,7 +79,7 @@ def _with_input(loaded: Loaded, options: ViewOptions, before: tuple[Any, str] | 
         loaded.run.resolve().name, name, loaded.model, lambda: loaded.model(batch), labels, words=_about(loaded),
         input=words, two_sides=two_sides, ids=ids, step=_step_of(loaded.checkpoint), image=image,
         takes=task.takes, text=_text_of(options, shown, "text" in task.takes),
-        examples=len(task.examples("validation")),
+        examples=count_numbered(task),
     )  # fmt: skip
     made.reopen = partial(_with_input, loaded, before=(shown.picture, made.text))
     _give_writer(made, loaded, batch)
@@ -177,18 +177,9 @@ def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, lis
             f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in given.items()
         ]
         return *prepare(task, _marked(loaded, example), longest=None), ", ".join(words), notes
-    batch, shown = prepare(task, _marked(loaded, _example(task, options.example)), model=loaded.model)
+    example = choose(task) if options.example is None else numbered(task, options.example)
+    batch, shown = prepare(task, _marked(loaded, example), model=loaded.model)
     return batch, shown, shown.words, []
-
-
-def _example(task: Task, number: int | None) -> Any:
-    """A validation example by its number; by default one of a readable length."""
-    if number is None:
-        return choose(task)
-    examples = task.examples("validation")
-    if not 0 <= number < len(examples):
-        raise BadValue(f"--example: expected 0 to {len(examples) - 1}, got {number}.")
-    return examples[number]
 
 
 @contextmanager

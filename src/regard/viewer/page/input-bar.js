@@ -137,5 +137,5 @@ function exampleStepper(input, send) {
   const at = input.example;
   const go = (by) => send({ example: Math.min(input.examples - 1, Math.max(0, at === null ? 0 : at + by)) });
   const button = (name, sign, words, by) => h("button", { type: "button", class: "plain", "aria-label": words, title: words, data: { testid: `example-${name}` }, on: { click: () => go(by) } }, sign);
-  return h("span", { class: "pair", title: "validation examples of the task" }, button("prev", "‹", "Example before", -1), h("output", { class: "input-unit", data: { testid: "example" } }, at === null ? "examples" : `example ${at} of 0–${input.examples - 1}`), button("next", "›", "Next example", 1));
+  return h("span", { class: "pair", title: "test examples of the task" }, button("prev", "‹", "Example before", -1), h("output", { class: "input-unit", data: { testid: "example" } }, at === null ? "examples" : `example ${at} of 0–${input.examples - 1}`), button("next", "›", "Next example", 1));
 }

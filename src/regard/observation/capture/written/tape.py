@@ -121,14 +121,8 @@ class OperationTape:
     ) -> tuple[Node, Node] | None:
         """Record an operation. If it mixed values with weights, return the nodes of the weights and of the result."""
         name = name_of(function)
-        given, inputs, kind = [], [], ROWS
-        for argument in args:
-            if isinstance(argument, Tensor):
-                argument = self._node(argument)
-                inputs.append(argument)
-            elif type(argument) in (tuple, list):
-                argument = self._nested(argument, inputs)
-            given.append(argument)
+        inputs: list[Node] = []
+        given, kind = self._nested(args, inputs), ROWS
         named = {}
         for key, argument in kwargs.items():
             if isinstance(argument, Tensor):
@@ -145,14 +139,12 @@ class OperationTape:
             kind = WEIGHTS
         if name in RANDOM or (kind == ROWS and name in DROPOUT):
             function = None  # type: ignore[assignment]  # recomputed, it would draw other numbers
-        changed_error = (
-            args[0] if result is None else result
-        )  # None: an in-place assignment to its first argument
-        several = isinstance(changed_error, (tuple, list))
-        for at, tensor in enumerate(changed_error if several else (changed_error,)):
+        made = args[0] if result is None else result  # None: an in-place assignment to its first argument
+        several = isinstance(made, (tuple, list))
+        for at, tensor in enumerate(made if several else (made,)):
             if isinstance(tensor, Tensor):
                 node = Node(tensor, kind, function, name)
-                node.args = tuple(given)
+                node.args = given
                 if named:
                     node.kwargs = named
                 if several:
@@ -202,7 +194,7 @@ class OperationTape:
         return node
 
     def _nested(self, given: Sequence[Any], inputs: list[Node]) -> tuple[Any, ...]:
-        """A list of tensors, or an index made of several parts."""
+        """Arguments with nodes for their tensors, also in lists of tensors and in indices made of several parts."""
         found = []
         for part in given:
             if isinstance(part, Tensor):
