@@ -372,5 +372,8 @@ def test_a_name_with_two_meanings_is_resolved_by_its_kind(tmp_path, capsys):
     )
     assert code == 0 and "of this name" not in text
     assert "feed-forward" in (tmp_path / "model.svg").read_text(encoding="utf-8")
+    for asked, other in (("graph", "task"), ("tasks.graph", "model")):
+        code, text = printed(capsys, "show", asked)
+        assert code == 0 and f"There is a {other} of this name, too: regard show {other}s.graph" in text
     assert main(["show", "gla", "--kind", "mask"]) == 2
     assert "--kind: expected mechanism, model or task, got 'mask'" in capsys.readouterr().err

@@ -60,6 +60,24 @@ def test_a_row_of_words_is_the_weighted_sum_of_the_paper():
     assert torch.allclose(bag(ids)[0, 0], bag.table.weight[[3, 1, 7]].sum(0))
 
 
+def test_learned_weights_of_places_begin_as_a_bag_of_words_and_tell_orders_apart():
+    torch.manual_seed(0)
+    layer = WeightedSum(TokenRows(WORDS, WIDTH), DIM, sets=2, ordered="learned").double()
+    ids = torch.tensor([[[3, 1, 7, 0, 0], [7, 1, 3, 0, 0], [0, 0, 0, 0, 0]]])
+    table, places = layer.table.weight.detach(), layer.places.detach()
+    assert torch.allclose(layer(ids)[0, 0], table[[3, 1, 7]].sum(0))
+    places.copy_(torch.randn(WIDTH, 2 * DIM, dtype=torch.float64))
+    found = layer(ids).detach()
+    for row, words in ((0, (3, 1, 7)), (1, (7, 1, 3))):
+        expected = [
+            sum(float(places[place, k]) * float(table[word, k]) for place, word in enumerate(words))
+            for k in range(2 * DIM)
+        ]
+        assert torch.allclose(found[0, row], torch.tensor(expected, dtype=torch.float64))
+    assert (found[0, 2] == 0).all() and not torch.allclose(found[0, 0], found[0, 1])
+    assert torch.allclose(layer(ids[..., :3]), layer(ids)), "padding changes nothing"
+
+
 def by_hand(model, given, row, hops, adjacent):
     """The whole network for one story, sentence by sentence."""
     tables = model.memory.words.table.weight.detach().split(DIM, 1)

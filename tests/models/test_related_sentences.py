@@ -89,9 +89,10 @@ def test_layers_choose_the_memory_and_more_rounds_cost_one_vector_each():
     assert sizes[1] - sizes[0] == DIM and sizes[2] - sizes[1] == 3 * DIM
 
 
+@pytest.mark.parametrize("ordered", [True, "learned"])
 @pytest.mark.parametrize("tying", ["adjacent", "layer"])
-def test_a_padded_batch_equals_its_stories(tying):
-    model, lengths = built(tying=tying, hops=2).eval(), (7, 3, 1)
+def test_a_padded_batch_equals_its_stories(tying, ordered):
+    model, lengths = built(tying=tying, hops=2, ordered=ordered).eval(), (7, 3, 1)
     given = batch(lengths)
     together = model(given)
     for row, length in enumerate(lengths):

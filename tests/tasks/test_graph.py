@@ -232,6 +232,11 @@ def test_an_edge_list_with_a_table_of_nodes_is_read(tmp_path):
             r"made\.cites:2: the node 'paper99' is not in made\.content",
         ),
         ({"edges": "paper0 paper1\n\npaper0\n"}, r"made\.cites:3: expected two nodes"),
+        ({"edges": "paper0 paper1\npaper1 paper2 0.5\n"}, r"made\.cites:2: .*weights of edges are not read"),
+        (
+            {"nodes": NODES.replace("\n", "\npaper77 nan 1 x\n", 1)},
+            r"made\.content:2: a number is not finite\. Replace NaN",
+        ),
         (
             {"nodes": NODES + "late 1 art\n"},
             r"made\.content:21: has 1 numbers between name and class, expected 2",

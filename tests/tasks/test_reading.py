@@ -8,7 +8,7 @@ import pytest
 
 from regard.errors import BadType, BadValue
 from regard.tasks.formats.reading import paths_of, read_lines, read_text
-from regard.tasks.formats.splits import complete, files_by_split, listed
+from regard.tasks.formats.splits import complete, divided, files_by_split, listed
 
 
 def kept(folder, name, content):
@@ -116,3 +116,15 @@ def test_missing_splits_are_taken_from_training_without_overlap():
     assert only_test["validation"] == [9] and len(only_test["test"]) == 1 and len(only_test["train"]) == 2
     with pytest.raises(BadValue, match="2 different examples are too few"):
         complete({"train": [0, 1, 2]}, ["a", "b", "a"], seed=0)
+    with pytest.raises(BadValue, match="1 different example is too few"):
+        complete({"train": [0, 1, 2]}, ["a", "a", "a"], seed=0)
+
+
+def test_what_is_measured_as_a_whole_is_everything_where_no_file_is_for_testing():
+    parts = {"train": list(range(31)), "validation": [40, 41]}
+    every = [*range(31), 40, 41]
+    assert divided(parts, str, 0, whole=True) == {"validation": every, "test": every}
+    with_test = divided({**parts, "test": [50]}, str, 0, whole=True)
+    assert with_test == {**parts, "test": [50]}, "a file for testing stays what is measured"
+    assert divided({"test": [50]}, str, 0) == {"test": [50]}, "without training there is nothing to take from"
+    assert divided(parts, str, 3) == complete(parts, [str(n) for n in parts["train"]], 3)

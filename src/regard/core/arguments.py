@@ -68,6 +68,15 @@ def readable(tensor: Tensor) -> bool:
     )
 
 
+def names_list(argument: str, given: object) -> list[str]:
+    """A list of names, as the state of a task holds it; anything else is an error."""
+    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+        raise BadValue(
+            f"{argument}: expected a list of names, as `state` makes it, got {described(given):.60}."
+        )
+    return list(given)
+
+
 def share(argument: str, given: object) -> float:
     """A fraction from 0 (included) to 1 (excluded)."""
     found = finite_number(argument, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +76,8 @@ class Answerer(Model):
         hops: how often the memory is read.
         tying: adjacent (the values of a hop are the keys of the next; those of the last are W where any word may be the
             answer) or layer (all hops share theirs, and the row goes through a linear map between hops).
-        ordered: whether a word counts by its place in the sentence; else a sentence is a bag of words.
+        ordered: whether a word counts by its place in the sentence, with the weights of the paper or with learned ones
+            (learned); else a sentence is a bag of words.
         linear_start: training batches before the softmax is put in.
         normalize: what makes weights of scores: softmax, sparsemax, entmax15 …
         dropout: of memories and question.
@@ -99,7 +100,7 @@ class Answerer(Model):
         dim: int = 50,
         hops: int = 3,
         tying: str = "adjacent",
-        ordered: bool = True,
+        ordered: bool | Literal["learned"] = True,
         linear_start: int = 0,
         normalize: str = "softmax",
         dropout: float = 0.0,

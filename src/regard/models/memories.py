@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ class MemoryOptions:
     """What `answerer` is told of how to remember; None: the memory's own default, or nothing to choose."""
 
     tying: str = "adjacent"
-    ordered: bool = True
+    ordered: bool | Literal["learned"] = True
     dropout: float = 0.0
     layers: int | None = None
     num_heads: int | None = None

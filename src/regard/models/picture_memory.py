@@ -42,7 +42,7 @@ class PictureMemory(Memory):
         norm = NORM if options.norm is None else options.norm
         self.features = PictureFeatures(spec, dim, width=width, dropout=options.dropout, norm=norm)
         self.pointed = ModulatedView(spec, asked, dim, width=4 * width, norm=norm)
-        positions = "sinusoidal" if options.ordered else "none"
+        positions = {True: "sinusoidal", False: "none", "learned": "learned"}[options.ordered]
         self.words = StreamEmbedding(asked, dim, positions=positions, dropout=options.dropout)
         shared: dict[str, Any] = {"num_heads": heads, "dropout": options.dropout, "hidden": 2 * dim}
         self.own = nn.ModuleList(

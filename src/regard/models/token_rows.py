@@ -7,6 +7,7 @@ Every model that reads any stream reads `TokenRows` by the weighted sum below. `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +25,31 @@ class WeightedSum(nn.Module):
         m = Σ_j l_j ⊙ A x_j,   l_kj = (1 − j/J) − (k/d)(1 − 2j/J)
 
     for token j of J and column k of d, both counted from 1: the position encoding of Sukhbaatar et al. 2015, section
-    4.1. With `ordered=False` all weights are 1: a bag of words. A row without tokens is zeros.
+    4.1. With `ordered=False` all weights are 1: a bag of words; with "learned" they are parameters that begin with 1
+    (Henaff et al. 2017; Dehghani et al. 2019). A row without tokens is zeros.
 
     `sets`: how many vectors each row gets, from as many tables.
     """
 
-    def __init__(self, spec: TokenRows | Tokens, dim: int, *, sets: int = 1, ordered: bool = True) -> None:
+    def __init__(
+        self, spec: TokenRows | Tokens, dim: int, *, sets: int = 1, ordered: bool | Literal["learned"] = True
+    ) -> None:
         super().__init__()
         self.dim, self.sets, self.padding, self.ordered = dim, sets, spec.padding, ordered
         self.table = nn.Embedding(spec.count, sets * dim)  # one look-up for all tables
         nn.init.normal_(self.table.weight, std=0.1)
+        self.places: nn.Parameter | None = None
+        if ordered == "learned":
+            width = spec.width if isinstance(spec, TokenRows) else spec.length
+            assert width is not None
+            self.places = nn.Parameter(torch.ones(width, sets * dim))
 
     def forward(self, ids: Tensor) -> Tensor:
         """(…,width) ids → (…,sets·dim)."""
         vectors: Tensor = self.table(ids)
         real = (ids != self.padding).to(vectors)
+        if self.places is not None:
+            return torch.einsum("...wd,wd->...d", vectors * real[..., None], self.places[: ids.shape[-1]])
         if not self.ordered:
             return (real[..., None, :] @ vectors)[..., 0, :]
         # The weights are a sum of two products of a number for the place and one for the column.

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from regard.core.arguments import share, whole_number
+from regard.core.arguments import names_list, share, whole_number
 from regard.errors import BadValue
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import INPUTS, TARGETS, Batch, Stream
 from regard.tasks.formats.babi import ENDING, Asked, read_questions, words_of
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, wrong
-from regard.tasks.formats.splits import checked_split, complete, listed, named_split
+from regard.tasks.formats.splits import checked_split, divided, listed, named_split
 from regard.tasks.generated.draws import Generated
 from regard.tasks.generated.rooms import story as generated_story
 from regard.tasks.measures.kinds import ERROR, FAILED, error_of_kind
@@ -105,11 +105,7 @@ class StoryQuestions(Task):
         for path in self._files():
             part = list(read_questions(path, self.encoding, other))
             found.setdefault(named_split(path) or "train", []).extend(part)
-        if self.whole and "test" not in found:
-            return dict.fromkeys(("validation", "test"), next(iter(found.values())))
-        if "train" not in found:
-            return {**found}
-        return {**complete(found, _stories(found["train"]), self.seed)}
+        return {**divided(found, _story, self.seed, self.whole)}
 
     def _generated(self, split: str, index: int) -> Asked:
         sentences, question, answer, supports, kind = generated_story(self.seed, split, index)
@@ -346,10 +342,10 @@ class StoryQuestions(Task):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore vocabulary, labels and sizes."""
-        labels = state["labels"]
-        if not isinstance(labels, list) or not all(isinstance(one, str) for one in labels):
-            raise BadValue("labels: expected a list of names, as `state` makes it.")
-        self.labels, self.vocabulary = list(labels), vocabulary.restored(state["vocabulary"])
+        self.labels, self.vocabulary = (
+            names_list("labels", state["labels"]),
+            vocabulary.restored(state["vocabulary"]),
+        )
         self.width = whole_number("width", state["width"], 1)
         self.sentences = whole_number("sentences", state["sentences"], 1)
 
@@ -359,6 +355,6 @@ def _sentences(text: str) -> list[str]:
     return [part.strip() for part in re.split(r"[.?!\n]", text) if words_of(part)]
 
 
-def _stories(questions: Sequence[Asked]) -> list[str]:
-    """For each question a key that it shares with the other questions of its story."""
-    return [f"{one.path.name}/{one.whole}" for one in questions]
+def _story(question: Asked) -> str:
+    """A key that a question shares with the other questions of its story."""
+    return f"{question.path.name}/{question.whole}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from regard.core.arguments import whole_number
+from regard.core.arguments import names_list, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import TARGETS, Batch, Stream
@@ -323,10 +323,10 @@ class PictureQuestions(Task):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore vocabulary, labels and sizes."""
-        labels = state["labels"]
-        if not isinstance(labels, list) or not all(isinstance(one, str) for one in labels):
-            raise BadValue("labels: expected a list of names, as `state` makes it.")
-        self.labels, self.vocabulary = list(labels), vocabulary.restored(state["vocabulary"])
+        self.labels, self.vocabulary = (
+            names_list("labels", state["labels"]),
+            vocabulary.restored(state["vocabulary"]),
+        )
         self.width = whole_number("width", state["width"], 1)
         self.size, self.patch = (
             whole_number("size", state["size"], 1),

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.core.arguments import share, whole_number
+from regard.core.arguments import names_list, share, whole_number
 from regard.errors import BadValue
 from regard.tasks.answers import OneOf
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats import hub
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, wrong
-from regard.tasks.formats.splits import checked_split, chosen_files, complete
+from regard.tasks.formats.splits import checked_split, chosen_files, divided
 from regard.tasks.formats.tables import ENDINGS, LABEL, TEXT, Columns, Row, find_columns, labelled, read_table
 from regard.tasks.generated.opinions import opinions
 from regard.tasks.measures.metrics import ACCURACY, LOSS, SHARE, Answered, Counts, Metric
@@ -143,9 +143,7 @@ class Classify(Task):
             parts = self._from_hub(str(self.data))
         else:
             parts = self._from_files(paths_of(self.data))
-        if self.whole and "test" not in parts:
-            return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
-        return complete(parts, [row.text for row in parts["train"]], self.seed) if "train" in parts else parts
+        return divided(parts, lambda row: row.text, self.seed, self.whole)
 
     def _from_hub(self, data: str) -> dict[str, list[Row]]:
         splits = hub.load(data)
@@ -319,12 +317,10 @@ class Classify(Task):
             raise BadValue(
                 f"parts: only words have parts, but the pieces of this vocabulary are {self.level}."
             )
-        labels = state["labels"]
-        if not isinstance(labels, list) or not all(isinstance(one, str) for one in labels):
-            raise BadValue("labels: expected a list of names, as `state` makes it.")
-        self.labels, self.max_length = list(labels), whole_number("max_length", state["max_length"], 1)
+        self.labels = names_list("labels", state["labels"])
+        self.max_length = whole_number("max_length", state["max_length"], 1)
         if self.naive_bayes:
-            self.counts = NaiveBayes.restored(state.get("naive_bayes"), len(labels))
+            self.counts = NaiveBayes.restored(state.get("naive_bayes"), len(self.labels))
         self._encoded = {}
 
 

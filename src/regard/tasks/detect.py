@@ -17,7 +17,6 @@ from regard.tasks.batch import Batch
 from regard.tasks.figures.boxes_and_masks import box_figure, outlined
 from regard.tasks.formats import coco
 from regard.tasks.formats.located_files import LocatedFiles
-from regard.tasks.formats.reading import Data
 from regard.tasks.located_pictures import LocatedPictures
 from regard.tasks.measures.average_precision import MAP, MAP_50
 from regard.tasks.measures.metrics import LOSS, Metric
@@ -63,21 +62,6 @@ class Detect(LocatedPictures):
         models={"detector": "detector(norm=batch)"},
         reaches={"map_50": 0.9, "map": 0.65},
     )
-
-    def __init__(
-        self,
-        data: Data | None = None,
-        side: int = 32,
-        patch: int = 4,
-        most: int = 4,
-        overlap: float = 0.0,
-        clutter: int = 0,
-        scenes: int = 20_000,
-        bad_files: str = "stop",
-        seed: int = 0,
-        whole: bool = False,
-    ) -> None:
-        super().__init__(data, side, patch, most, overlap, clutter, scenes, bad_files, seed, whole)
 
     def read(self, paths: list[Path]) -> tuple[dict[str, LocatedFiles[Any]], list[str], int]:
         """Pictures with COCO's annotations."""

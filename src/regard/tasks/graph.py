@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.arguments import whole_number
+from regard.core.arguments import names_list, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers import EachOf
 from regard.tasks.batch import ASKED, Batch, Stream
@@ -209,13 +209,10 @@ class GraphTask(Task):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take sizes and classes from a run."""
-        classes = state["classes"]
-        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
-            raise BadValue("classes: expected a list of names.")
         self._restored = {
             "width": whole_number("width", state["width"], 1),
             "count": whole_number("count", state["count"], 1),
-            "classes": classes,
+            "classes": names_list("classes", state["classes"]),
         }
 
 

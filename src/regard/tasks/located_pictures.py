@@ -41,16 +41,16 @@ class LocatedPictures(Task):
 
     def __init__(
         self,
-        data: Data | None,
-        side: int,
-        patch: int,
-        most: int,
-        overlap: float,
-        clutter: int,
-        scenes: int,
-        bad_files: str,
-        seed: int,
-        whole: bool,
+        data: Data | None = None,
+        side: int = 32,
+        patch: int = 4,
+        most: int = 4,
+        overlap: float = 0.0,
+        clutter: int = 0,
+        scenes: int = 20_000,
+        bad_files: str = "stop",
+        seed: int = 0,
+        whole: bool = False,
     ) -> None:
         self.data, self.whole, self.bad = data, whole, BadFiles(bad_files)
         self.side = whole_number("side", side, 1)

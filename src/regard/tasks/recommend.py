@@ -49,10 +49,15 @@ class History(NamedTuple):
 class Recommend(Task):
     """Ranks all items by how likely a user takes them next; without a file, generated users who follow stories.
 
-    The last item of each user is for the test, the one before it for validation, the others for training. `hit_at_10`
-    and `ndcg_at_10` rank the right item among 100 that the user never took, `full_hit_at_10` and `full_ndcg_at_10`
-    among all items that the user has not taken before. Ties count against the right item. `regard evaluate` prints the
-    same for a ranking by popularity (`popular_…`).
+    The last item of each user is for the test, the one before it for validation, the others for training. In the test
+    the history ends with the validation item. `hit_at_10` and `ndcg_at_10` rank the right item among 100 that the user
+    never took, `full_hit_at_10` and `full_ndcg_at_10` among all items that the user has not taken before. Ties count
+    against the right item. `regard evaluate` prints the same for a ranking by popularity (`popular_…`).
+
+    Splits and histories are those of SASRec (Kang and McAuley 2018). Its program draws the 100 items anew in each
+    evaluation, some of them twice, outside the training items alone, so that the held-out items may be among them; and
+    of more than 10,000 users it measures 10,000. Here all users are measured, each against 100 different items that do
+    not change.
 
     Args:
         data: a file of lines `user item` in time order, plain or .gz
@@ -240,12 +245,13 @@ class Recommend(Task):
         return [(POPULAR[name], state) for name, state in sums.items()]
 
     def protocol(self) -> dict[str, Any]:
-        """How items are ranked, and which users are left out."""
+        """What is read, how items are ranked, and which users are left out."""
         short = sum(len(items) < FEWEST for items in self.histories.values())
         found = {
             "sampled": f"the next item among {self.negatives} that the user never took, drawn once for each user "
             f"(seed {self.seed}); ties count against it",
             "full": "among all items that the user has not taken before",
+            "history": f"the newest {self.limit} items before the one asked for: in the test, the validation item too",
             "users": f"{len(self.histories) - short:,}; the last item is the test, the one before it validation",
         }
         if short:

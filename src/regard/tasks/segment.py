@@ -15,7 +15,6 @@ from regard.tasks.batch import Batch
 from regard.tasks.figures.boxes_and_masks import mask_figure, tinted
 from regard.tasks.formats import mask_files
 from regard.tasks.formats.located_files import LocatedFiles
-from regard.tasks.formats.reading import Data
 from regard.tasks.located_pictures import LocatedPictures
 from regard.tasks.measures.mean_iou import MEAN_IOU
 from regard.tasks.measures.metrics import ACCURACY, LOSS, Metric
@@ -54,21 +53,6 @@ class Segment(LocatedPictures):
     recipe = Recipe(
         model="segmenter", steps=800, batch_size=16, lr=2e-3, warmup=50, reaches={"mean_iou": 0.82}
     )
-
-    def __init__(
-        self,
-        data: Data | None = None,
-        side: int = 32,
-        patch: int = 4,
-        most: int = 4,
-        overlap: float = 0.0,
-        clutter: int = 0,
-        scenes: int = 20_000,
-        bad_files: str = "stop",
-        seed: int = 0,
-        whole: bool = False,
-    ) -> None:
-        super().__init__(data, side, patch, most, overlap, clutter, scenes, bad_files, seed, whole)
 
     def read(self, paths: list[Path]) -> tuple[dict[str, LocatedFiles[Any]], list[str], int]:
         """Pictures with masks."""

@@ -120,8 +120,14 @@ class SeriesTask(Task):
         """The columns that were asked for, or those of the run."""
         wanted = self.names or tuple(name.strip() for name in (self.columns or "").split(",") if name.strip())
         for name in wanted:
-            if name not in table.names:
+            if name in table.names:
+                continue
+            if not self.names:
                 raise unknown_name(f"columns: column of {where}", name, table.names)
+            raise BadValue(
+                f"{where}: there is no column {name!r}, and this run reads {', '.join(self.names)}. "
+                f"The file has {', '.join(table.names)}: name its columns as in the training data."
+            )
         order = [table.names.index(name) for name in wanted or table.names]
         return replace(table, names=tuple(table.names[n] for n in order), values=table.values[:, order])
 

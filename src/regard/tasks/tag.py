@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.arguments import finite_number, share, whole_number
+from regard.core.arguments import finite_number, names_list, share, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.tasks.answers.tags import OUTSIDE, Tags
 from regard.tasks.batch import TARGETS, Batch, Stream
 from regard.tasks.figures.marked_words import marked_words_figure
 from regard.tasks.formats.conll import SCHEMES, TaggedSentence, read_sentences
 from regard.tasks.formats.reading import Data, checked_encoding, excerpt, paths_of, read_lines, wrong
-from regard.tasks.formats.splits import checked_split, chosen_files, complete, listed, named_split
+from regard.tasks.formats.splits import checked_split, chosen_files, divided, listed, named_split
 from regard.tasks.generated.dispatches import dispatches
 from regard.tasks.measures.entities import ACCURACY, F1, PRECISION, RECALL, entities, f1_of_type
 from regard.tasks.measures.metrics import LOSS, Answering, Metric, State
@@ -146,11 +146,7 @@ class Tag(Task):
             {str(path): path for some in files.values() for path in some}, self.scheme, self.encoding, other
         )
         parts = {split: [one for path in some for one in read[str(path)]] for split, some in files.items()}
-        if self.whole and "test" not in parts:
-            return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
-        if "train" not in parts:
-            return parts
-        return complete(parts, [" ".join(one.words) for one in parts["train"]], self.seed)
+        return divided(parts, lambda one: " ".join(one.words), self.seed, self.whole)
 
     @cached_property
     def untagged(self) -> list[tuple[str, ...]]:
@@ -362,10 +358,7 @@ class Tag(Task):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore tags and vocabularies."""
-        tags = state["tags"]
-        if not isinstance(tags, list) or not all(isinstance(one, str) for one in tags):
-            raise BadValue("tags: expected a list of names, as `state` makes it.")
-        self.tags = tuple(tags)
+        self.tags = tuple(names_list("tags", state["tags"]))
         self.pieces = WordPieces.restored(state)
         if self.pieces is None:
             self.forms.restore(state)

@@ -19,7 +19,7 @@ from regard.tasks.dates import GENERATED, LONGEST, TRAIN, date_pair
 from regard.tasks.formats import direction, hub
 from regard.tasks.formats.direction import Direction
 from regard.tasks.formats.reading import Data, checked_encoding, paths_of, read_lines, wrong
-from regard.tasks.formats.splits import NAMES, checked_split, complete, files_by_split, listed, plain_name
+from regard.tasks.formats.splits import NAMES, checked_split, divided, files_by_split, listed, plain_name
 from regard.tasks.generated.draws import Generated
 from regard.tasks.measures.alignments import measured_shapes
 from regard.tasks.measures.bleu import Bleu
@@ -119,11 +119,7 @@ class Translate(ParallelTask):
         if self.data is None:
             return {split: Generated(size, partial(_date, split)) for split, size in EMBEDDED.items()}
         parts = self._from_hub() if hub.is_hub(self.data) else self._from_files(paths_of(self.data))
-        if self.whole and "test" not in parts:
-            return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
-        if "train" not in parts:
-            return dict(parts)
-        return dict(complete(parts, [pair.source for pair in parts["train"]], self.seed))
+        return {**divided(parts, lambda pair: pair.source, self.seed, self.whole)}
 
     def _direct(self, found: Direction) -> None:
         """Note which side of the data is read; refuse data that reverse what a run learned."""

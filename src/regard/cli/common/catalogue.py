@@ -207,10 +207,12 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
     )
 
 
-def namesakes(entry: Entry) -> list[Item]:
-    """The models and tasks that are called like a mechanism."""
-    names = (entry.name, *entry.aliases)
-    return [item for items in MODELS_AND_TASKS.values() for item in items() if item.name in names]
+def namesakes(thing: Entry | Item) -> list[str]:
+    """Where the models and tasks stand that are called like a mechanism, a model or a task: tasks.graph."""
+    names = (thing.name, *thing.aliases) if isinstance(thing, Entry) else (thing.name,)
+    kind = thing.kind if isinstance(thing, Item) else ""
+    others = [items() for other, items in MODELS_AND_TASKS.items() if other != kind]
+    return [f"{item.kind}.{item.name}" for items in others for item in items if item.name in names]
 
 
 def _find_model_or_task(kinds: list[str], asked: str) -> Item | None:

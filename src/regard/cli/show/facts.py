@@ -35,7 +35,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
         "kind": "mechanism",
         "name": entry.name,
         "aliases": list(entry.aliases),
-        "namesakes": [f"{item.kind}.{item.name}" for item in namesakes(entry)],
+        "namesakes": namesakes(entry),
         "family": family(entry),
         "summary": doc.summary,
         "formula": "\n".join(text for kind, text in doc.body if kind == "formula"),

@@ -69,7 +69,8 @@ SHARED_OPTIONS = {
 
 def of_item(item: catalogue.Item) -> Facts:
     """The facts of a model or a task."""
-    return (of_model if item.kind == "models" else of_task)(item.name, item.given)
+    facts = (of_model if item.kind == "models" else of_task)(item.name, item.given)
+    return {**facts, "namesakes": catalogue.namesakes(item)}
 
 
 def _described(kind: str, name: str, cls: type) -> Facts:

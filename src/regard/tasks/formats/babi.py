@@ -61,7 +61,9 @@ def read_questions(path: Path, encoding: str = "utf-8", other: str = "latin-1") 
             continue
         question, answer, supports = _question(path, line, cells, places)
         if not story:
-            raise wrong(path, line, "a question without a sentence before it in its story.")
+            raise wrong(
+                path, line, "a question without a sentence before it in its story. Put the sentences first."
+            )
         places[number] = None
         count += 1
         yield Asked(tuple(story), question, answer, supports, kind, whole, path, line)
@@ -111,7 +113,8 @@ def _question(
             raise wrong(
                 path,
                 line,
-                f"supporting ids: expected those of earlier sentences of the story, got {excerpt(word)}.",
+                f"supporting ids: expected those of earlier sentences of the story, got {excerpt(word)}. "
+                "Correct it, or leave the ids out.",
             )
         supports.append(place)
     return question, answer.lower(), tuple(supports)

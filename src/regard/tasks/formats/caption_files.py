@@ -10,7 +10,7 @@ from typing import NamedTuple
 from regard.errors import BadValue
 from regard.tasks.formats.image_files import ENDINGS
 from regard.tasks.formats.reading import excerpt, read_lines, wrong
-from regard.tasks.formats.splits import complete, listed, named_split
+from regard.tasks.formats.splits import divided, listed, named_split
 from regard.tasks.formats.stores import is_store
 
 TEXTS = (".txt", ".tsv")
@@ -94,12 +94,7 @@ def read_described(
         )
     if files.lists:
         parts = {split: _listed(path, known, encoding, other) for split, path in files.lists.items()}
-    if whole and "test" not in parts:
-        every = [one for part in parts.values() for one in part]
-        return {"validation": every, "test": every}
-    if "train" not in parts:
-        return parts
-    return complete(parts, [one.image for one in parts["train"]], seed)
+    return divided(parts, lambda one: one.image, seed, whole)
 
 
 def _listed(path: Path, known: dict[str, tuple[str, ...]], encoding: str, other: str) -> list[Described]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from regard.errors import BadValue
 from regard.tasks.formats import woz
 from regard.tasks.formats.reading import Data, excerpt, paths_of, read_lines, wrong
-from regard.tasks.formats.splits import chosen_files, complete, listed
+from regard.tasks.formats.splits import chosen_files, divided, listed
 from regard.tasks.formats.woz import Dialogue, spoken
 from regard.tasks.generated import restaurants
 
@@ -71,11 +71,7 @@ def read_exchanges(
         split: [one for path in some for one in read_turns(path, encoding, labelled, other)]
         for split, some in chosen_files(given, ENDINGS).items()
     }
-    if whole and "test" not in lines:
-        return dict.fromkeys(("validation", "test"), next(iter(lines.values())))
-    if "train" in lines:
-        lines = complete(lines, ["\t".join(one.context) for one in lines["train"]], seed)
-    return lines
+    return divided(lines, lambda one: "\t".join(one.context), seed, whole)
 
 
 def read_turns(path: Path, encoding: str, labelled: bool, other: str = "latin-1") -> list[Exchange]:

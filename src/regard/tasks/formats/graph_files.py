@@ -159,14 +159,17 @@ def read_edge_list(edges: Path, nodes: Path, seed: int, dangling: str) -> GraphD
             features[index] = [float(word) for word in words[1:-1]]
         except ValueError as error:
             raise wrong(nodes, number, f"expected numbers between name and class: {error}.") from None
+        if not np.isfinite(features[index]).all():
+            raise wrong(nodes, number, "a number is not finite. Replace NaN and infinity.")
     classes = sorted({words[-1] for _, words in rows})
     labels = np.array([classes.index(words[-1]) for _, words in rows], np.int64)
     pairs = []
     for number, line in _lines(edges):
         words = line.replace(",", " ").split()
-        if len(words) < 2:
-            raise wrong(edges, number, f"expected two nodes, from and to, got {excerpt(line)}.")
-        unknown = [word for word in words[:2] if word not in place]
+        if len(words) != 2:
+            hint = " Leave out what follows them: weights of edges are not read." if len(words) > 2 else ""
+            raise wrong(edges, number, f"expected two nodes, from and to, got {excerpt(line)}.{hint}")
+        unknown = [word for word in words if word not in place]
         if not unknown:
             pairs.append((place[words[0]], place[words[1]]))
         elif dangling == "refuse":

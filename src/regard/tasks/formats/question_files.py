@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from regard.errors import BadValue
 from regard.tasks.formats.reading import excerpt, read_lines, wrong
-from regard.tasks.formats.splits import complete, listed, named_split
+from regard.tasks.formats.splits import divided, listed, named_split
 from regard.tasks.formats.stores import is_store
 
 ENDINGS = (".jsonl", ".json")
@@ -53,12 +53,7 @@ def read_questions(
         for number, line in enumerate(read_lines(path, encoding, other), 1):
             if line.strip():
                 part.append(_read(path, number, line))
-    if whole and "test" not in parts:
-        every = [one for part in parts.values() for one in part]
-        return {"validation": every, "test": every}
-    if "train" not in parts:
-        return parts
-    return complete(parts, [one.image for one in parts["train"]], seed)
+    return divided(parts, lambda one: one.image, seed, whole)
 
 
 def _read(path: Path, number: int, line: str) -> ImageQuestion:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -120,6 +120,21 @@ def single_file(paths: Sequence[Path], endings: Sequence[str], wanted: str) -> P
     raise BadValue(f"data: expected one {wanted}, got the folder {str(paths[0])!r}. It has {names}.")
 
 
+def divided(
+    parts: dict[str, list[Item]], key: Callable[[Item], str], seed: int, whole: bool = False
+) -> dict[str, list[Item]]:
+    """The splits of what files hold: completed from the training set where there is one.
+
+    `key`: the text of an item; items of equal texts stay together. `whole`: everything is for testing where no file is.
+    """
+    if whole and "test" not in parts:
+        every = [one for part in parts.values() for one in part]
+        return {"validation": every, "test": every}
+    if "train" not in parts:
+        return parts
+    return complete(parts, [key(one) for one in parts["train"]], seed)
+
+
 def complete(parts: dict[str, list[Item]], keys: Sequence[str], seed: int) -> dict[str, list[Item]]:
     """All three splits: those that are missing are taken from the training set, a tenth of it each, by `seed`.
 
@@ -129,7 +144,8 @@ def complete(parts: dict[str, list[Item]], keys: Sequence[str], seed: int) -> di
     if not missing:
         return parts
     if (count := len(set(keys))) <= len(missing):
-        examples = "1 example is" if count == 1 else f"{count} different examples are"
+        several = "1 different example is" if count == 1 else f"{count} different examples are"
+        examples = "1 example is" if len(keys) == 1 else several
         raise BadValue(
             f"data: {examples} too few to take {' and '.join(missing)} from. "
             f"Expected at least {len(missing) + 1}, or a folder with files for each split."

@@ -85,7 +85,7 @@ def read_table(
     if _position(first, text, TEXT) is None or _position(first, label, LABEL) is None:
         return Table(path, None, rows)
     if len(rows) == 1:
-        raise wrong(path, 1, "a header, but no line after it.")
+        raise wrong(path, 1, "a header, but no line after it. Add lines of text and label.")
     return Table(path, first, rows[1:])
 
 

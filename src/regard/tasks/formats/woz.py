@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from regard.errors import BadValue
 from regard.tasks.formats.reading import Data, excerpt, paths_of, read_text, wrong
-from regard.tasks.formats.splits import complete, files_by_split, listed
+from regard.tasks.formats.splits import divided, files_by_split, listed
 
 REQUEST = "request"  # the slot whose values are the slots that a user asks for
 _PIECES = re.compile(r"\d+|[^\W\d_]+|[^\w\s]|_")
@@ -98,11 +98,7 @@ def read_splits(
         for split, some in named.items()
     }
     ontology = read_ontology(ontologies[0], encoding, other) if ontologies else None
-    if whole and "test" not in parts:
-        return dict.fromkeys(("validation", "test"), next(iter(parts.values()))), ontology
-    if "train" in parts:
-        parts = complete(parts, [dialogue.text for dialogue in parts["train"]], seed)
-    return parts, ontology
+    return divided(parts, lambda dialogue: dialogue.text, seed, whole), ontology
 
 
 def read_dialogues(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> list[Dialogue]:
@@ -192,7 +188,7 @@ def _turn(path: Path, line: int, where: str, value: Any) -> Turn:
             raise wrong(path, line, f"{where}: expected a text {name!r}, got {excerpt(json.dumps(text))}.")
         said.append(spoken(text))
     if not said[1]:
-        raise wrong(path, line, f"{where}: the user says nothing ('transcript' is empty).")
+        raise wrong(path, line, f"{where}: the user says nothing ('transcript' is empty). Remove the turn.")
     label = _pairs(path, line, f"{where}: turn_label", value.get("turn_label", []))
     state: list[tuple[str, str]] = []
     goals = value.get("belief_state", [])

@@ -68,7 +68,9 @@ def _format(raw: bytes) -> tuple[int, int]:
         if raw[at : at + 4] == b"fmt ":
             chunk = raw[at + 8 : at + 8 + size]
             if len(chunk) < 16:
-                raise _Damaged(f"has a damaged header: its format takes {len(chunk)} bytes, expected 16.")
+                raise _Damaged(
+                    f"has a damaged header: its format takes {len(chunk)} bytes, expected 16. {CUT_OFF}"
+                )
             (kind,) = struct.unpack_from("<H", chunk)
             if kind == EXTENSIBLE and len(chunk) >= 26:
                 (kind,) = struct.unpack_from("<H", chunk, 24)  # the beginning of the sub-format's identifier

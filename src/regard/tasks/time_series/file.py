@@ -67,7 +67,7 @@ def read_series(path: Path, encoding: str, dates: str | None, gaps: str, other: 
     lines = _LineNumbers(path, text, delimiter, named)
     stamps, values = _quickly(text, delimiter, named, len(header)) or _line_by_line(path, lines, len(header))
     if not stamps:
-        raise wrong(path, line, "a header, but no line after it.")
+        raise wrong(path, line, "a header, but no line after it. Expected lines of a time and numbers.")
     times, dated = _times(path, stamps, dates, lines)
     return _at_equal_steps(path, tuple(names), values, times, dated, gaps, stamps, lines)
 
