@@ -37,6 +37,7 @@ CONTESTANTS = (
     ("digits", f"lstm-attention({SIZE})"),
 )
 # Whether the kernels are used, and several steps are one graph; all are compiled.
+GROUP = 8  # steps in one graph, where they are grouped
 MODES = {"unfused": (False, False), "fused": (True, False), "fused, grouped": (True, True)}
 KINDS = ((False, False, 3), (True, True, 3), (True, True, 0), (True, False, 2))
 TUNINGS: tuple[dict[str, int], ...] = (
@@ -331,8 +332,7 @@ def contestant(
         with tempfile.TemporaryDirectory() as folder, Signals() as signals:
             trainer = trainer_of(task, model, device, device == "cuda", folder, signals)
             with trainer.open():
-                if not grouped:
-                    trainer.learner._step.steps_per_graph = 1
+                trainer.learner._step.steps_per_graph = GROUP if grouped else 1
                 for _ in range(40 if device == "cuda" else 2):
                     trainer.advance()
                 trainer.synchronize()

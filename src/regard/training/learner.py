@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from regard import models
-from regard.nn import fused_rows
 from regard.tasks.batch import Batch
 from regard.training import optim
 from regard.training.averaging import AveragedWeights, check_trained, named_trained, split_trained
@@ -69,12 +68,14 @@ class Learner:
 
     def _ungrouped(self) -> str:
         """Why each captured step is launched on its own; empty if several may be one graph."""
-        if not fused_rows.enabled:
-            return "fused rows are switched off (regard.nn.fused_rows.enabled)"
+        if STEPS_PER_GRAPH == 1:
+            return "groups are switched off (STEPS_PER_GRAPH of regard.training.cuda_graph.graphed_step)"
         if self.buffers.names:
             return "snapshots read the model's buffers before each step"
         if any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules()):
-            return "eight steps with cuDNN's recurrent layers in one graph read memory that is not theirs"
+            return (
+                "several steps with cuDNN's recurrent layers in one graph crashed, and the cause is not known"
+            )
         return ""
 
     def _prepare(

@@ -35,7 +35,7 @@ _CHECKED = {
     "sigmoid": 256,
     "entmax15": 64,
     "sparsemax": 64,
-    "hard": 64,
+    "hard": 256,
 }  # widths on an H200, see `only_by_name`
 _MOST_KEYS = 1 << 24  # the index of a chosen key is kept in float32
 

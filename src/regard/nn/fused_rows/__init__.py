@@ -6,6 +6,5 @@
 
 from __future__ import annotations
 
-# The one switch: whether stacks of layers use the kernels where they can, and captured steps are launched in groups.
-enabled = False
+enabled = True  # whether stacks of layers use the kernels where they can
 on_cpu = False  # set by tests that run the kernels in Triton's interpreter

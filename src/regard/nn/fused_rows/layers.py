@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from regard.nn.blocks import EncoderLayer
 
 NARROWEST, WIDEST = 16, 256  # a block of rows, and tiles of weights, must fit on one multiprocessor
+MOST_ROWS = (
+    4096  # the kernels are for steps bound by launches; above this, torch's products were not compared with
+)
 ACTIVATIONS = ("relu", "gelu", "silu")
 _ATTEND = core.attend  # while a model is observed, another function is in its place
 
@@ -41,6 +44,8 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
         return "there is a mask (of padding, or of the caller) or a source"
     if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:
         return "the model is exported, observed, transformed or shared between ranks"
+    if rows.shape[0] * rows.shape[1] > MOST_ROWS:
+        return f"there are more than {MOST_ROWS} rows"
     width = rows.shape[2]
     if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
         return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
