@@ -114,8 +114,11 @@ class Session:
             if job.alone and self.running:
                 return  # it waits for the others, and later ones wait for it
             self.waiting.remove(job)
-            if time.monotonic() + job.seconds <= self.until:
+            left = self.until - time.monotonic()
+            if job.seconds <= left:
                 self._start(job)
+            else:
+                print(f"{job.name}: not started, it needs {job.seconds:g} s of {left:.0f} s left", flush=True)
 
     def _start(self, job: Job) -> None:
         outcome = self.outcomes[job.name]

@@ -52,11 +52,12 @@ def test_a_job_that_runs_too_long_is_ended_with_what_it_started(tmp_path):
     assert subprocess.run(["pgrep", "-f", str(marker)], capture_output=True).returncode == 1
 
 
-def test_a_job_that_cannot_end_in_time_is_not_started(tmp_path):
+def test_a_job_that_cannot_end_in_time_is_not_started(tmp_path, capsys):
     job = session.Job("long", "true", seconds=50)
     one = session.Session([job], 1, tmp_path, tmp_path / "out", seconds=5)
     one.run()
     assert one.outcomes["long"].ended == "not started"
+    assert capsys.readouterr().out == "long: not started, it needs 50 s of 5 s left\n"
 
 
 def test_a_job_alone_waits_for_the_others_and_later_ones_wait_for_it(tmp_path):
