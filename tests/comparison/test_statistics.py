@@ -203,6 +203,12 @@ def test_a_wide_interval_says_how_large_a_difference_would_have_shown():
     assert "3 seeds" in found.sentence
 
 
+def test_a_difference_that_only_the_number_of_comparisons_takes_away_is_not_called_too_small():
+    found = judge(("a", "b"), difference(0.047, 0.023, p=0.012), SURE, (0.051, 0.001), ACCURACY)
+    assert found.better is None and "would show" not in found.sentence
+    assert "2.40 points to 7.00 points" in found.sentence and "corrected for their number" in found.sentence
+
+
 @pytest.mark.parametrize(
     ("given", "p", "words"),
     [

@@ -213,6 +213,13 @@ def judge(
             f"No difference can be claimed beyond this test set: {ahead} was ahead by {size} consistently over seeds, "
             f"but perhaps not on other test examples ({tests}).",
         )
+    if found.half < abs(found.mean):  # one test alone would claim it
+        return Verdict(
+            None,
+            f"No difference can be claimed: {ahead} was ahead by {size} (95 % interval {_amount(low, metric)} to "
+            f"{_amount(high, metric)}), but among so many comparisons one may look so by chance ({tests}, corrected "
+            "for their number).",
+        )
     return Verdict(
         None,
         f"No difference can be claimed: {ahead} was ahead by {size} on average, but with the variance of these {seeds} "
