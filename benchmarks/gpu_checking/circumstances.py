@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,22 +50,8 @@ def in_a_graph() -> dict[str, Any]:
     """A captured call reads what its tensors hold when it is replayed."""
     found = {}
     for name in ("window", "global", "documents"):
-        given, asked, other = rows(1, 4, 1024, 64), options(name, 1024, 4), rows(1, 4, 1024, 64, seed=11)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                trained(*given, **asked)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kept = trained(*given, **asked)
-        expected = trained(*other, **asked)
-        with torch.no_grad():
-            for mine, theirs in zip(given, other, strict=True):
-                mine.copy_(theirs)
-        graph.replay()
-        found[name] = same(kept, expected)
+        given, other = (rows(1, 4, 1024, 64, seed=seed) for seed in (0, 11))
+        found[name] = _replayed(given, other, options(name, 1024, 4))
     return {"ok": all(found.values()), "by_mask": found}
 
 
@@ -72,24 +59,29 @@ def additive_in_a_graph() -> dict[str, Any]:
     """Additive scores of several strips, and of one whose scores are kept, captured with their backward pass."""
     found = {}
     for name, shape in (("several strips", (1, 1, 4096, 64)), ("kept scores", (16, 1, 256, 256))):
-        given, other = rows(*shape, dtype=torch.float32), rows(*shape, dtype=torch.float32, seed=11)
-        asked = {"score": scores.additive(torch.linspace(-1, 1, shape[3], device=DEVICE))}
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                trained(*given, **asked)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            kept = trained(*given, **asked)
-        expected = trained(*other, **asked)
-        with torch.no_grad():
-            for mine, theirs in zip(given, other, strict=True):
-                mine.copy_(theirs)
-        graph.replay()
-        found[name] = same(kept, expected)
+        given, other = (rows(*shape, dtype=torch.float32, seed=seed) for seed in (0, 11))
+        score = scores.additive(torch.linspace(-1, 1, shape[3], device=DEVICE))
+        found[name] = _replayed(given, other, {"score": score})
     return {"ok": all(found.values()), "by_case": found}
+
+
+def _replayed(given: Sequence[Tensor], other: Sequence[Tensor], asked: dict[str, Any]) -> bool:
+    """Whether a graph captured on `given` computes the same on `other` as a call does."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            trained(*given, **asked)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = trained(*given, **asked)
+    expected = trained(*other, **asked)
+    with torch.no_grad():
+        for mine, theirs in zip(given, other, strict=True):
+            mine.copy_(theirs)
+    graph.replay()
+    return same(kept, expected)
 
 
 def with_kept_scores() -> dict[str, Any]:
