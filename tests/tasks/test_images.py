@@ -157,6 +157,7 @@ def test_a_broken_file_is_named_and_the_others_go_on_where_that_is_asked_for(tmp
         tasks.build("images(bad_files=ignore)")
 
 
+@pytest.mark.filterwarnings("always::regard.tasks.formats.image_files.PicturesRead")
 def test_the_flag_of_the_command_line_is_the_tasks_option(tmp_path, capsys):
     written(tmp_path / "set", [*members(8), ("cat/words.jpg", b"no picture")])
     out, options = tmp_path / "run", ["--device", "cpu"]
