@@ -1,5 +1,8 @@
 """The custom operators behind `tiled`, checked by torch's own opcheck: schema, fake tensors, autograd, AOT."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -75,3 +78,10 @@ def test_the_operators_with_dropout_pass_too(operator, device):
     func, args, kwargs = record(CASES["plain"], device, dropout=0.3)[f"regard.{operator}.default"]
     args = tuple(fresh(x, trainable=operator == "tiled") for x in args)
     torch.library.opcheck(func, args, kwargs)
+
+
+def test_no_two_modules_define_an_operator_of_the_same_name():
+    """Modules with kernels are loaded when asked for, so that two of one name may first meet in a user's process."""
+    sources = (path.read_text() for path in Path(regard.__file__).parent.rglob("*.py"))
+    names = [name for text in sources for name in re.findall(r"\.define\(\s*f?\"(\w+)\(", text)]
+    assert len(names) > 12 and len(set(names)) == len(names), sorted(names)

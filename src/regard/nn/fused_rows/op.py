@@ -21,11 +21,11 @@ _OPTIONS = (
     "ScalarType dtype"
 )
 _LIBRARY.define(
-    f"rows(Tensor x, Tensor? mixed, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor, Tensor[])"
+    f"fused_rows(Tensor x, Tensor? mixed, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor, Tensor[])"
 )
 _LIBRARY.define(
-    "rows_backward(Tensor? d_last, Tensor[] d_maps, Tensor x, Tensor? mixed, Tensor? seed, Tensor middle, Tensor last, "
-    f"Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
+    "fused_rows_backward(Tensor? d_last, Tensor[] d_maps, Tensor x, Tensor? mixed, Tensor? seed, Tensor middle, "
+    f"Tensor last, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor, Tensor)"
 )
 
 
@@ -82,7 +82,7 @@ def run(
     x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions
 ) -> tuple[Tensor, list[Tensor]]:
     """The rows after the stages "out" and "feed" (x itself without them), and the results of the maps (b,h,n,·)."""
-    last, _, ys = torch.ops.regard.rows.default(x, mixed, seed, weights, *options.listed())
+    last, _, ys = torch.ops.regard.fused_rows.default(x, mixed, seed, weights, *options.listed())
     return (last if options.out or options.feed else x), ys
 
 
@@ -244,7 +244,7 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_middle: Tensor | None, d_m
     if torch.is_grad_enabled():
         found = _recorded(x, mixed, seed, weights, options, d_last, d_maps)
         return found[0], found[1], None, found[2:], *none
-    d_x, d_mixed, grads = torch.ops.regard.rows_backward.default(
+    d_x, d_mixed, grads = torch.ops.regard.fused_rows_backward.default(
         d_last, d_maps, x, mixed, seed, middle, last, weights, *ctx.given
     )
     shapes = options.stages(x, weights).shapes()
@@ -268,8 +268,8 @@ def _recorded(
     return gradients(zip(made, grads, strict=True), views, again=True)
 
 
-_LIBRARY.impl("rows", _forward, "CompositeExplicitAutograd")
-_LIBRARY.impl("rows_backward", _backward, "CompositeExplicitAutograd")
-torch.library.register_fake("regard::rows", _forward_shapes, lib=_LIBRARY)
-torch.library.register_fake("regard::rows_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd("regard::rows", _differentiate, setup_context=_remember, lib=_LIBRARY)
+_LIBRARY.impl("fused_rows", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("fused_rows_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("regard::fused_rows", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("regard::fused_rows_backward", _backward_shapes, lib=_LIBRARY)
+torch.library.register_autograd("regard::fused_rows", _differentiate, setup_context=_remember, lib=_LIBRARY)
