@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -49,7 +50,8 @@ class Worker:
             env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},  # beside other work
         )
         self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
         if not self._next(START):
             self.stop()
             raise RuntimeError(
@@ -87,6 +89,11 @@ class Worker:
             code = None
             self.process.kill()
             self.process.wait()
+        self.reader.join()  # it ends with the process's output
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):  # a name that was written but not flushed
+                pipe.close()
         return code
 
 
