@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from benchmarks.gpu_checking.formula import BOUNDS, DEVICE, NAMES, error, options, rows, same, trained
+from benchmarks.gpu_checking.timing import graphed
 from torch import Tensor
 
 import regard
@@ -67,20 +69,12 @@ def additive_in_a_graph() -> dict[str, Any]:
 
 def _replayed(given: Sequence[Tensor], other: Sequence[Tensor], asked: dict[str, Any]) -> bool:
     """Whether a graph captured on `given` computes the same on `other` as a call does."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            trained(*given, **asked)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = trained(*given, **asked)
+    replay = graphed(partial(trained, *given, **asked))
     expected = trained(*other, **asked)
     with torch.no_grad():
         for mine, theirs in zip(given, other, strict=True):
             mine.copy_(theirs)
-    graph.replay()
+    _, kept = replay()
     return same(kept, expected)
 
 

@@ -27,22 +27,10 @@ from torch import Tensor
 
 import regard
 from regard import biases, masks
+from regard.benchmarks.gpu.host import Nothing
 
 SIZES = {"4k": (4, 16, 4096), "16k": (1, 16, 16384)}
 _FLEX: dict[Any, Callable[..., Tensor]] = {}
-
-
-class Nothing(torch.autograd.Function):
-    """The least that a training call of a Python autograd function costs."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        ctx.save_for_backward(q, k, v)
-        return torch.empty_like(q)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        return tuple(torch.empty_like(part) for part in ctx.saved_tensors)
 
 
 def host_us(call: Callable[[], Any], count: int = 100) -> float:
