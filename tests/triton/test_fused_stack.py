@@ -168,3 +168,16 @@ def test_only_what_the_short_kernels_know_is_run_by_them(monkeypatch, kernels, c
         assert stack(x).shape == x.shape
     assert short.count == calls
     assert short_attention.LONGEST == LONGEST
+
+
+def test_a_compiled_stack_takes_any_batch(kernels):
+    stack = stack_of(dropout=0.1)
+    compiled = torch.compile(stack, fullgraph=True, backend="aot_eager", dynamic=True)
+    for batch in (2, 5):
+        x = torch.randn(batch, 7, D, dtype=WIDE, device=DEVICE)
+        with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+            torch.manual_seed(9)
+            found = compiled(x)
+            torch.manual_seed(9)
+            assert torch.equal(found, stack(x))
+            found.sum().backward()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard import masks
 from regard.core.arguments import finite_number
+from regard.nn import masking
 from regard.nn.attention import Attention, AttentionInputs
 from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.fused_rows.short_attention import PlainAttention
@@ -137,16 +140,20 @@ class Multihead(HeadProjections, Attention):
             return None
         return PlainAttention(self.causal, self._width**-0.5 if self.scale is None else self.scale)
 
-    def mixed_heads(self, heads: list[Tensor]) -> Tensor:
+    def mixed_heads(self, heads: list[Tensor], causal: bool = False) -> Tensor:
         """Let projected queries attend to projected keys and values, all (b,h,·,d), without a mask of the caller.
 
-        It is called between the kernels of fused rows, so a short attention may be a kernel, too.
+        `causal`: the last query is at the last key, and each sees its own position and earlier ones. This is called
+        between the kernels of fused rows, so a short attention may be a kernel, too.
         """
         query, key, value = heads
         plain = self.plain_attention()
+        if plain is not None and causal:
+            plain = replace(plain, causal=True)
         if plain is not None and not plain.refusal(query.shape[2], key.shape[2], query.shape[3]):
             return plain.run(query, key, value)
-        return self.mix(AttentionInputs(query, key, value, self.own_mask(), query, 0, None))
+        mask = masking.joined(self.own_mask(), masks.causal() if causal else None)
+        return self.mix(AttentionInputs(query, key, value, mask, query, 0, None))
 
     @property
     def head_dim(self) -> int:

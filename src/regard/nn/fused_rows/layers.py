@@ -51,12 +51,12 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
     if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
         return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
     for number, layer in enumerate(layers):
-        if why := _refused_layer(layer, width):
+        if why := _refused_layer(layer, rows.shape[1], width):
             return f"layer {number}: {why}"
     return ""
 
 
-def _refused_layer(layer: Any, width: int) -> str:
+def _refused_layer(layer: Any, length: int, width: int) -> str:
     from regard.nn.blocks import EncoderLayer
 
     if type(layer) is not EncoderLayer:
@@ -77,6 +77,8 @@ def _refused_layer(layer: Any, width: int) -> str:
     maps = layer.attention.row_maps()
     if maps is None:
         return "the attention is not made of linear maps of rows without options"
+    if length < maps.shortest:
+        return f"there are fewer than {maps.shortest} rows, so that the attention does not use all its maps"
     linear = [feed.rise, feed.fall, maps.out, *maps.maps]
     for each in linear:
         if type(each) is not nn.Linear or each.bias is None:

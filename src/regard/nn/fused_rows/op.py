@@ -97,11 +97,10 @@ def _shared(
     stages: Stages, options: RowOptions, x: Tensor, mixed: Tensor | None, seed: Tensor | None
 ) -> dict[str, Any]:
     """The constants that both kernels take."""
-    wide = torch.float64 if options.dtype == torch.float64 else torch.float32
     found: dict[str, Any] = {
         "D": stages.dim, "F": stages.hidden, "COUNT": stages.maps, "HAS_OUT": stages.out, "HAS_FEED": stages.feed,
         "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation,
-        "DT": triton_dtype(options.dtype), "WIDE": triton_dtype(wide), "R": TUNING.rows,
+        "DT": triton_dtype(options.dtype), "WIDE": triton_dtype(_wide(options.dtype)), "R": TUNING.rows,
         "TILE": TUNING.tile_of(stages.dim), "STAGES": TUNING.stages,
     }  # fmt: skip
     for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
@@ -110,6 +109,11 @@ def _shared(
     if not block_sizes.INTERPRETED:
         found["num_warps"] = TUNING.warps_of(stages.dim)
     return found
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of sums of products."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _strides(tensor: Tensor | None) -> tuple[int, int, int]:
@@ -162,13 +166,15 @@ def _forward_shapes(
 class Factors:
     """What the backward kernels of one call, or of several, keep for the gradients of weights."""
 
-    def __init__(self, pieces: Sequence[Stages], x: Tensor, dtype: torch.dtype, wide: torch.dtype) -> None:
+    def __init__(self, pieces: Sequence[Stages], x: Tensor, dtype: torch.dtype) -> None:
         self.pieces = tuple(pieces)
         self.rows = x.shape[0] * x.shape[1]
         self.blocks = -(-self.rows // TUNING.rows)
-        self.pitch, self.vectors = (sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors"))
+        self.pitch, self.vectors = (
+            sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
+        )
         self.kept = x.new_empty((self.rows, self.pitch), dtype=dtype)
-        self.sums = x.new_empty((self.blocks, self.vectors), dtype=wide)
+        self.sums = x.new_empty((self.blocks, self.vectors), dtype=_wide(dtype))
 
     def of(self, number: int) -> tuple[Tensor, Tensor]:
         """Where one of the calls writes its factors and sums."""
@@ -185,9 +191,9 @@ class Factors:
         table, tall, width = jobs(self.pieces, into.device)
         launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
         weight_gradients[(len(table),)](
-            self.kept, self.sums, into, table, self.rows, self.blocks, PITCH=self.pitch, VECTORS=self.vectors, TALL=tall,
-            WIDTH=width, BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype), WIDE=triton_dtype(self.sums.dtype),
-            STAGES=TUNING.grad_stages, **launch,
+            self.kept, self.sums, into, table, self.rows, self.blocks, PITCH=self.pitch, VECTORS=self.vectors,
+            TALL=tall, WIDTH=width, BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype),
+            WIDE=triton_dtype(self.sums.dtype), STAGES=TUNING.grad_stages, **launch,
         )  # fmt: skip
 
 
@@ -197,7 +203,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     options = RowOptions(*given)
     grads = _weight_shapes(x, weights, options)
-    factors = Factors([options.stages(x, weights)], x, options.dtype, grads.dtype)
+    factors = Factors([options.stages(x, weights)], x, options.dtype)
     d_x, d_mixed = rows_back(
         d_last, d_maps, x, mixed, seed, middle, last, weights, options, factors, number=0
     )

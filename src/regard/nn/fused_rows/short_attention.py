@@ -5,6 +5,7 @@ torch's kernels for long sequences take four launches and more for this, each lo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,7 @@ def _sizes(query: Tensor, key: Tensor, causal: bool) -> dict[str, Any]:
     return found
 
 
-def as_rows(shape: torch.Size, like: Tensor) -> Tensor:
+def as_rows(shape: Sequence[int], like: Tensor) -> Tensor:
     """An empty (b,h,n,d) in which the heads of a row lie side by side."""
     batch, heads, length, width = shape
     return like.new_empty((batch, length, heads, width)).transpose(1, 2)

@@ -18,17 +18,15 @@ from regard.nn.fused_rows import op, plain, short_attention
 from regard.nn.fused_rows.layout import Stages, sizes
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
-_OPTIONS = (
-    "str activation, float[] rates, float[] eps, int heads, bool causal, float scale, ScalarType dtype"
-)
-_LIBRARY.define(
-    f"fused_stack(Tensor x, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor[])"
-)
+_OPTIONS = "str activation, float[] rates, float[] eps, int heads, bool causal, float scale, ScalarType dtype"
+_LIBRARY.define(f"fused_stack(Tensor x, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor[])")
 _LIBRARY.define(
     "fused_stack_backward(Tensor d_last, Tensor x, Tensor? seed, Tensor last, Tensor[] kept, Tensor[] weights, "
     f"{_OPTIONS}) -> (Tensor, Tensor)"
 )
-PER_LAYER = 6  # kept tensors: queries, keys, values, mixed heads, rows after the attention, rows after the layer
+PER_LAYER = (
+    6  # kept tensors: queries, keys, values, mixed heads, rows after the attention, rows after the layer
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,8 @@ class StackOptions:
 
     def listed(self) -> tuple[Any, ...]:
         """In the order of the operator."""
-        return (self.activation, list(self.rates), list(self.eps), self.heads, self.causal, self.scale, self.dtype)  # fmt: skip
+        numbers = (self.heads, self.causal, self.scale)
+        return (self.activation, list(self.rates), list(self.eps), *numbers, self.dtype)
 
     @property
     def layers(self) -> int:
@@ -108,7 +107,7 @@ def _forward_shapes(
 ) -> tuple[Tensor, list[Tensor]]:
     options = StackOptions(*given)
     batch, length, dim = x.shape
-    shape = torch.Size((batch, options.heads, length, dim // options.heads))
+    shape = (batch, options.heads, length, dim // options.heads)
 
     def like() -> Tensor:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -127,7 +126,7 @@ def _backward(
     stages, own = options.split(x, weights)
     first, *others = options.pieces()
     _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
-    factors = op.Factors(stages, x, options.dtype, grads.dtype)
+    factors = op.Factors(stages, x, options.dtype)
     d_rows: Tensor | None = d_last
     d_heads: list[Tensor] = []
     whole = [*kept, last]
@@ -137,9 +136,7 @@ def _backward(
         d_rows, d_mixed = op.rows_back(
             d_rows, d_heads, before, mixed, seed, middle, after, own[number + 1], others[number], factors, number + 1
         )  # fmt: skip
-        d_heads = list(
-            short_attention._backward(d_mixed, query, key, value, options.causal, options.scale)
-        )
+        d_heads = list(short_attention._backward(d_mixed, query, key, value, options.causal, options.scale))
     d_x, _ = op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
     factors.weight_gradients(grads)
     return d_x, grads
@@ -204,6 +201,4 @@ _LIBRARY.impl("fused_stack", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("fused_stack_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_stack", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_stack_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd(
-    "regard::fused_stack", _differentiate, setup_context=_remember, lib=_LIBRARY
-)
+torch.library.register_autograd("regard::fused_stack", _differentiate, setup_context=_remember, lib=_LIBRARY)
