@@ -21,7 +21,6 @@ class RowMaps:
     mix: Callable[[list[Tensor]], Tensor]
     out: nn.Linear
     heads: int
-    plain: PlainAttention | None = (
-        None  # what `mix` is, where it is attention of the first map to the other two
+    # What `mix` is, where it is attention of the first map to the other two.
+    plain: PlainAttention | None = None
     shortest: int = 1  # rows of a sequence; with fewer, some maps would not be used
-    )
