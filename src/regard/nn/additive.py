@@ -13,7 +13,6 @@ from regard.nn.attention import AttentionInputs
 from regard.nn.mechanism import mechanism
 from regard.scores import Score
 
-
 FEW = 1 << 18  # evaluations of tanh that the plain formula makes at once: 1 MiB
 
 
