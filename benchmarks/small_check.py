@@ -1,6 +1,6 @@
 """Small models in few kernels: are the kernels right on this GPU, and how fast do training steps get?
 
-    python benchmarks/small_check.py [--device cuda] [--seconds 1] [--patience 60] [--out FOLDER]
+    python benchmarks/small_check.py [--device cuda] [--seconds 1] [--patience 60] [--out FOLDER] [--only PARTS]
 
 1. Each row-wise piece, and attention over few keys, against float64, beside the same by torch in bf16.
 2. Losses of a short training with the kernels and without, dropout off; and with one step or several in a graph, which
@@ -360,7 +360,14 @@ def aside(function: Callable[..., Any], number: int, device: str, answers: Any) 
 
 
 def contestant(
-    task: str, model: str, device: str, seconds: float, warm: Any, turn: Any, results: Any
+    task: str,
+    model: str,
+    device: str,
+    seconds: float,
+    tuning: dict[str, int],
+    warm: Any,
+    turn: Any,
+    results: Any,
 ) -> None:
     """In a process of its own: warm up, wait for the turn, measure single steps, then groups."""
     named = {"task": task, "model": model}
@@ -368,8 +375,10 @@ def contestant(
     try:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
         torch.set_num_threads(1)
+        from regard.nn.fused_rows import op
         from regard.training.signals import Signals
 
+        vars(op.TUNING).update(tuning)
         count = WARM if device == "cuda" else 2
         with tempfile.TemporaryDirectory() as folder, Signals() as signals:
             trainer = trainer_of(task, model, device, device == "cuda", folder, signals)
@@ -528,6 +537,11 @@ class Report:
         self.path.write_text(json.dumps(self.results, indent=1, default=str) + "\n", encoding="utf-8")
 
 
+def read_tuning(text: str) -> dict[str, int]:
+    """Sizes of blocks by the names of `regard.nn.fused_rows.op.Tuning`."""
+    return {name: int(number) for name, number in (part.split("=") for part in text.split(","))}
+
+
 def main() -> int:
     """Run all parts; 1 if something failed."""
     parser = argparse.ArgumentParser(
@@ -540,6 +554,9 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", help="parts to run: pieces, losses, steps, tuning (separated by commas)"
     )
+    parser.add_argument(
+        "--set", type=read_tuning, default={}, help="sizes of blocks for the steps, as in tile=128,warps=8"
+    )
     options = parser.parse_args()
     device: str = options.device
     parts = set(options.only.split(",")) if options.only else {"pieces", "losses", "steps", "tuning"}
@@ -548,7 +565,7 @@ def main() -> int:
     warm, started = spawn.Semaphore(0), []
     for task, model in CONTESTANTS if "steps" in parts else ():
         turn, answers = spawn.Semaphore(0), spawn.Queue()
-        arguments = (task, model, device, options.seconds, warm, turn, answers)
+        arguments = (task, model, device, options.seconds, options.set, warm, turn, answers)
         child = spawn.Process(target=contestant, args=arguments, daemon=True)
         child.start()
         started.append((task, model, child, turn, answers))
