@@ -557,18 +557,27 @@ def main() -> int:
     parser.add_argument(
         "--set", type=read_tuning, default={}, help="sizes of blocks for the steps, as in tile=128,warps=8"
     )
+    parser.add_argument(
+        "--also",
+        type=read_tuning,
+        action="append",
+        default=[],
+        help="more sizes of blocks, tried with the first two models; may be repeated",
+    )
     options = parser.parse_args()
     device: str = options.device
     parts = set(options.only.split(",")) if options.only else {"pieces", "losses", "steps", "tuning"}
     report = Report(options.out / "small_check.json")
     spawn = multiprocessing.get_context("spawn")
     warm, started = spawn.Semaphore(0), []
-    for task, model in CONTESTANTS if "steps" in parts else ():
+    entries = [(task, model, options.set) for task, model in CONTESTANTS]
+    entries += [(task, model, tuning) for task, model in CONTESTANTS[:2] for tuning in options.also]
+    for task, model, tuning in entries if "steps" in parts else ():
         turn, answers = spawn.Semaphore(0), spawn.Queue()
-        arguments = (task, model, device, options.seconds, options.set, warm, turn, answers)
+        arguments = (task, model, device, options.seconds, tuning, warm, turn, answers)
         child = spawn.Process(target=contestant, args=arguments, daemon=True)
         child.start()
-        started.append((task, model, child, turn, answers))
+        started.append((task, model, tuning, child, turn, answers))
     asides: list[tuple[str, Any, Any]] = []
     plan: list[tuple[str, Callable[..., Any], int]] = [
         ("pieces", checked_piece, len(piece_cases(device))),
@@ -595,9 +604,9 @@ def main() -> int:
         if not warm.acquire(timeout=max(0.0, end - time.monotonic())):
             break
     # Groups after all single steps, and those that have crashed last: what comes first is then certain.
-    turns = [(mode, one) for mode in ("single", "grouped") for one in started]
+    turns = [("single", one) for one in started] + [("grouped", one) for one in started[: len(CONTESTANTS)]]
     turns.sort(key=lambda pair: pair[0] == "grouped" and "lstm" in pair[1][1])
-    for mode, (task, model, child, turn, answers) in turns:
+    for mode, (task, model, tuning, child, turn, answers) in turns:
         turn.release()
         try:
             found = answers.get(timeout=4 * options.seconds + (20 if child.is_alive() else 0.1))
@@ -606,7 +615,7 @@ def main() -> int:
             child.kill()
         if device == "cpu" and mode == "grouped":
             continue
-        report.add("steps", found)
+        report.add("steps", {**found, "tuning": tuning})
     for *_, child, _, _ in started:
         child.kill()
     if "tuning" in parts:
