@@ -15,8 +15,7 @@ from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.nn import masking
-from regard.nn.dynamic_memory_projected import mixed
+from regard.nn import dynamic_memory_projected, masking
 from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.mechanism import Mechanism, mechanism
 from regard.nn.multihead import Multihead
@@ -314,9 +313,10 @@ class DynamicMemory(Mechanism):
             return None
         maps = (reader.query_map, reader.key_map, reader.value_map, writer.key_map, writer.value_map)
         # A single segment is not written.
-        return RowMaps(
-            maps, partial(projected.mixed, self), reader.output_map, self.num_heads, shortest=self.segment + 1
-        )
+        return RowMaps(maps, self._mixed, reader.output_map, self.num_heads, shortest=self.segment + 1)
+
+    def _mixed(self, heads: list[Tensor]) -> Tensor:
+        return dynamic_memory_projected.mixed(self, heads)
 
     def _updated(self, candidate: Tensor, memory: Tensor) -> Tensor:
         """Return the next memory (b,m,dim) from the candidates C_s and the memory."""
