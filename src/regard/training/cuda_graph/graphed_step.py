@@ -36,9 +36,10 @@ MAX_BATCHES_PER_REPEAT = (
 )
 MAX_SHAPES = 32  # captured shapes
 MAX_PENDING = 32  # steps whose results were not read yet
-# Steps of one shape that are launched together while nothing else is due. Off (1): on an H200 groups of eight took
-# `static-transformer` from 2,400 to 3,290 steps/s, but slowed `decoder` and `dynamic-transformer`, and `lstm-attention`
-# ended with an illegal memory access; neither cause is known.
+# Steps of one shape that are launched together while nothing else is due. Off (1) until measured again: on an H200
+# groups of eight gained 2 to 5 % for all models in one run and 37 % for `static-transformer` in another, in which
+# `decoder` and `dynamic-transformer` lost, probably because other processes used the GPU. `lstm-attention` ended with
+# an illegal memory access, whose cause is not known.
 STEPS_PER_GRAPH = 1
 
 
