@@ -42,13 +42,13 @@ from benchmarks.gpu_checking.formula import (
 )
 from benchmarks.gpu_checking.normalizers import compile_once, normalizers
 from benchmarks.gpu_checking.normalizers import configurations as normalized
-from benchmarks.gpu_checking.regret import regret
+from benchmarks.gpu_checking.regret import by_kind, regret
 from benchmarks.gpu_checking.report import Report
 from benchmarks.gpu_checking.summaries import CASES as SUMMARIES
 from benchmarks.gpu_checking.summaries import summarized
 from benchmarks.gpu_checking.timing import host, peer_cases, peers, regarded_and_flex
 
-SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60, "normalizers": 150, "regret": 300}
+SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60, "normalizers": 150, "regret": 100}
 
 
 def check(report: Report) -> None:
@@ -88,6 +88,8 @@ def compile_part(part: int, parts: int, stages: str) -> None:
         jobs += ALL
     if "normalizers" in stages:
         jobs += [partial(compile_once, *case) for case in normalized()]
+    if "regret" in stages:
+        jobs += by_kind()
     for job in jobs[part::parts]:
         try:
             job()
@@ -130,7 +132,7 @@ def main() -> None:
     parser.add_argument("--stages", default="warm,check,host,peers", help="which to run, joined by commas")
     parser.add_argument("--seconds", default="", help="limits of stages, such as check=40,peers=60")
     parser.add_argument(
-        "--only", default="", help="how the names of the cases to try begin, such as 'hard causal'"
+        "--only", default="", help="how the names of the cases to try begin, such as 'hard causal,hard 4k'"
     )
     parser.add_argument("--processes", type=int, default=12, help="how many compile at a time")
     parser.add_argument("--compile", nargs=2, type=int, help=argparse.SUPPRESS)
@@ -142,7 +144,7 @@ def main() -> None:
         pair.split("=")[0]: float(pair.split("=")[1]) for pair in given.seconds.split(",") if pair
     }
     report = Report(given.out, given.only)
-    stages: dict[str, Callable[[Report], None]] = {
+    stages: dict[str, Callable[[Report], object]] = {
         "warm": partial(warm, processes=given.processes, stages=given.stages), "check": check, "host": host,
         "peers": peers, "normalizers": normalizers, "regret": regret,
     }  # fmt: skip

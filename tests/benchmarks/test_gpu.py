@@ -246,6 +246,27 @@ def test_other_normalisers_are_timed_beside_softmax(name, train):
     assert len(found.details["errors"]) == (4 if train else 1)
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_sparsemax_is_timed_beside_tiled(train):
+    found = normalizers.measured(QUICK, "sparsemax", TINY, train, torch.float32, against=normalizers.TILED)
+    assert found.best == normalizers.TILED and found.value == pytest.approx(found.peer / found.ours, rel=0.9)
+    assert normalizers.SOFTMAX in found.peers
+
+
+def test_the_memory_of_every_normaliser_is_measured_at_two_lengths(monkeypatch):
+    lengths = []
+
+    def counted(call, device):
+        call()
+        lengths.append(call.args[1][0].shape[2])
+        return lengths[-1] ** (2 if len(lengths) in (3, 4) else 1)
+
+    monkeypatch.setattr(normalizers, "extra_bytes", counted)
+    found = normalizers.growth(QUICK, TINY, torch.float32)
+    assert lengths == [65, 131] * 4 and found.value == pytest.approx((131 / 65) ** 2)
+    assert found.details["times"]["hard"] == pytest.approx(131 / 65)
+
+
 def test_decoding_is_a_share_of_the_copy_bandwidth():
     found = decoding.measured(QUICK, batch=1, cache=64, copied=2**16, dtype=torch.float32)
     rate = found.details["ours_tb_per_second"] / found.details["copy_tb_per_second"]

@@ -58,7 +58,7 @@ class Case:
     at_most: bool
     measure: Callable[[Setting], Measurement]
     device: str = "cpu"
-    ahead: tuple[Ahead, ...] = ()  # each compiles some of its kernels, or a peer's, into the caches of this machine
+    ahead: tuple[Ahead, ...] = ()  # each compiles kernels, ours or a peer's, into this machine's caches
     rank: int = 0  # lower ranks are measured first, since time may run out
     by_name: bool = False  # takes so long that it is measured only where it is named
 

@@ -81,9 +81,7 @@ def compiled(setting: Setting, work: Work, size: Size, train: bool, ours: bool) 
     tensors = inputs(size, setting.device, torch.bfloat16, grad=train)
     upstream = gradient(size, setting.device, torch.bfloat16) if train else None
     side = (
-        partial(_ours, work.options(size, setting.device))
-        if ours
-        else peers.flex(work, size, setting.device)
+        partial(_ours, work.options(size, setting.device)) if ours else peers.flex(work, size, setting.device)
     )
     timed_call(side, tensors, upstream)()
 

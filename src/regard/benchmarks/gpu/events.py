@@ -21,9 +21,9 @@ from regard.benchmarks.case import Measurement, Setting
 from regard.benchmarks.timing import TimedCall, quartiles, without_garbage_collection
 
 CALLS, GROUPS = 20, 7  # calls in a group, groups of each contestant
-LONGEST_GROUP = 0.08  # seconds: a group of long calls has fewer, since the clock is exact to a millionth of that …
+LONGEST_GROUP = 0.08  # seconds: groups of long calls have fewer; events resolve a microsecond …
 FEW = 4  # … but not fewer than these
-FAR_BEHIND = 3.0  # whoever is so many times slower than another one cannot be the best, and gets no more than FEW
+FAR_BEHIND = 3.0  # times slower than another one: cannot be the best, and gets no more than FEW
 TOO_LONG = 0.1  # seconds of a call: one is a group
 
 

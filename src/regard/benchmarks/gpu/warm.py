@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 
 import torch
 
@@ -72,9 +73,8 @@ def in_turns(cases: Sequence[Case]) -> list[str]:
 
 def load_compiler() -> None:
     """Have this process import and start what its first case would otherwise wait for."""
-    import torch._inductor.compile_fx
-    import torch.nn.attention.flex_attention  # noqa: F401
-
+    for module in ("torch._inductor.compile_fx", "torch.nn.attention.flex_attention"):
+        import_module(module)
     with suppress(RuntimeError):
         for dtype in (torch.float64, torch.bfloat16):
             rows = torch.ones(64, 64, device="cuda", dtype=dtype)
