@@ -14,6 +14,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from benchmarks.gpu_checking.report import Report
 import regard
 from regard.benchmarks.gpu.events import group
 
-REQUESTS, KINDS, ALLOWED = 200, 40, 0.05
+REQUESTS, KINDS, ALLOWED = 200, 30, 0.05
 CANDIDATES = ("sdpa", "triton", "tiled")  # what `auto` may take; flex and reference are never automatic
 MASKS = ("full", "full", "causal", "causal", "window", "padding", "documents", "prefix", "alibi", "softcap")
 WIDTHS = (32, 48, 64, 80, 96, 128, 256)
@@ -231,5 +232,6 @@ def by_kind() -> list[Callable[[], None]]:
 
 def _compile(requests: Sequence[Drawn]) -> None:
     for one in requests:
-        calls_of(one)[1]("triton")
+        with suppress(regard.Unsupported, torch.cuda.OutOfMemoryError):  # whoever times it tells
+            calls_of(one)[1]("triton")
         torch.cuda.empty_cache()

@@ -77,7 +77,7 @@ def test_what_matters_most_is_measured_first():
     families = {name.split("-")[0] for name in gpu}
     first = gpu[: gpu.index("dot-full-16k-d128-forward")]
     assert {name.split("-")[0] for name in first} == families
-    assert all("d64" not in name and "16k-d128" not in name for name in first) and len(first) == 38
+    assert all("d64" not in name and "16k-d128" not in name for name in first) and len(first) == 41
     assert gpu.index("window-4k-d64-train") < gpu.index("window-16k-d64-forward")
 
 

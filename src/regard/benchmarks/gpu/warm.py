@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 
@@ -90,9 +90,15 @@ def written(jobs: Sequence[str]) -> int:
     return end
 
 
-def child(work: int = 0) -> None:
-    """One of the processes: it takes jobs from the pipe, its standard input, until none is left."""
+def taken(work: int = 0) -> Iterator[str]:
+    """The jobs that a process gets from the pipe, by default its standard input, until none is left."""
     while record := os.read(work, RECORD):
-        name, job = record.decode().split()
+        yield record.decode().strip()
+
+
+def child(work: int = 0) -> None:
+    """One of the processes: it does the jobs that it gets."""
+    for record in taken(work):
+        name, job = record.split()
         with suppress(Exception):
             CASES[name].ahead[int(job)](Setting(device="cuda"))
