@@ -8,6 +8,7 @@ import torch
 from triton import knobs
 
 INTERPRETED: bool = knobs.runtime.interpret  # the kernels run on the CPU, in Python
+REGISTERS = 65536  # of a multiprocessor of an H200
 
 
 class BlockSizes(NamedTuple):
@@ -17,6 +18,15 @@ class BlockSizes(NamedTuple):
     block_k: int
     warps: int
     stages: int
+    programs: int = 0  # to run at a time on a multiprocessor, which limits the registers of each thread; 0: no limit
+
+    def options(self) -> dict[str, int]:
+        """The arguments that say how a kernel cuts its work, and the compiler's options."""
+        limit = {"maxnreg": min(255, REGISTERS // (self.programs * self.warps * 32) // 8 * 8)} if self.programs else {}
+        return {
+            "BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages,
+            **limit,
+        }  # fmt: skip
 
 
 def padded(width: int) -> int:

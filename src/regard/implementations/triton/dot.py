@@ -17,7 +17,6 @@ from regard.implementations.triton.kernel_work import (
     AnyLaunch,
     KernelWork,
     copied_in_bulk,
-    cut,
     described,
     laid_out,
     launch,
@@ -76,7 +75,7 @@ def _forward_launch(work: KernelWork, tensors: dict[str, Any], repeats: bool) ->
         "Q_STRIDES": strides(query), "K_STRIDES": strides(key), "V_STRIDES": strides(value),
         "OUT_STRIDES": strides(output), "BULK": bulk, "SINKS": work.sink is not None, **work.tables(lists),
         **work.ordered(lists, cutting), **work.unclean_keys(shape.block_k), **work.numbers(), **work.form(),
-        **cut(shape),
+        **shape.options(),
     }  # fmt: skip
     also = {"K_ROWS": "K", "V_ROWS": "V"}
     if cutting is None:
@@ -193,7 +192,7 @@ class Backward:
             **self.tensors, "padded_rows": self.padded_rows, "Q_STRIDES": strides(self.query),
             "K_STRIDES": strides(self.key), "V_STRIDES": strides(self.value),
             "GRAD_STRIDES": strides(self.grad), **self.work.tables(lists),
-            **self.work.numbers(), **self.work.form(), "HIDES_ROWS": self.work.prepared.hides_rows, **cut(shape),
+            **self.work.numbers(), **self.work.form(), "HIDES_ROWS": self.work.prepared.hides_rows, **shape.options(),
         }  # fmt: skip
 
     def sink(self) -> Tensor:

@@ -80,7 +80,7 @@ def forward(
                 BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
-        for step in tl.range(clean if BULK else begin, end):
+        for step in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN, TABLES,
