@@ -62,7 +62,7 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
 
 def _forward_launch(work: KernelWork, tensors: dict[str, Any], repeats: bool) -> AnyLaunch:
     query, key, value, output = work.query, work.key, work.value, tensors["OUT"]
-    shape = block_sizes.forward_shape(query.dtype, work.width)
+    shape = block_sizes.forward_shape(query.dtype, work.width, work.prepared.walk)
     (batch, heads, queries, _), width = work.prepared.sizes, value.shape[3]
     lines, across = batch * heads, block_sizes.padded(width)
     lists = work.prepared.lists(shape.block_q, shape.block_k)
@@ -217,7 +217,7 @@ class Backward:
         work, prepared, shape = (
             self.work,
             self.work.prepared,
-            block_sizes.keys_shape(self.query.dtype, self.work.width),
+            block_sizes.keys_shape(self.query.dtype, self.work.width, self.work.prepared.walk),
         )
         (batch, groups, keys, wide), group = self.key.shape, self.query.shape[1] // self.key.shape[1]
         lines, lists = batch * groups, prepared.lists(shape.block_q, shape.block_k, by_key=True)
@@ -273,7 +273,7 @@ class Backward:
 
     def _queries_launch(self, tensors: dict[str, Any], repeats: bool) -> AnyLaunch:
         work, prepared = self.work, self.work.prepared
-        shape = block_sizes.queries_shape(self.query.dtype, work.width)
+        shape = block_sizes.queries_shape(self.query.dtype, work.width, prepared.walk)
         batch, heads, queries, _ = prepared.sizes
         lines, lists, dense = (
             batch * heads,
