@@ -16,10 +16,9 @@ from regard.interop.huggingface.mask_functions import Extent, Factories, joined
 from regard.interop.huggingface.structured_mask import StructuredMask, added
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.masks.positional import FullMask
 
 
-def mask_function(library: ModuleType, positional: bool = False) -> Callable[..., Tensor | None]:
+def mask_function(library: ModuleType, positional: bool = False) -> Callable[..., Tensor]:
     """The function for `AttentionMaskInterface`. `library` is `transformers.masking_utils`.
 
     `positional`: the mechanism depends on where queries stand, which a plain tensor does not tell.
@@ -36,10 +35,10 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
         dtype: torch.dtype = torch.float32,
         allow_is_bidirectional_skip: bool = False,
         **given: Any,
-    ) -> Tensor | None:
-        """A mask (b,1,q,k). It is None only where all keys are visible and the model takes None for that.
+    ) -> Tensor:
+        """A mask (b,1,q,k), never None: a layer that is given none would have to guess whether it is causal.
 
-        So no attention function has to guess whether it is causal.
+        (Those of Phi-4's image encoder say that they are, although their model asks for a bidirectional mask.)
         """
 
         def visible(function: Callable[..., Any], padding: Tensor | None) -> Tensor:
@@ -63,8 +62,6 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
         found = factories.read(mask_function, extent, lambda function: visible(function, None))
         if attention_mask is not None:
             found = _without_padding(found, attention_mask, extent)
-        if allow_is_bidirectional_skip and isinstance(found, FullMask):
-            return None
         return StructuredMask(found, batch_size, queries, kv_length, device, dtype, extent.anchor)
 
     return regard_mask
