@@ -157,8 +157,7 @@ def test_a_structured_mask_that_is_written_to_holds_what_was_written(write):
     assert torch.equal(copy.deepcopy(mask) + 0, dense)
 
 
-def test_a_mask_that_hides_nothing_is_a_mask_too():
-    """With None a layer would have to guess, and some guess that they are causal."""
+def test_a_mask_that_hides_nothing_is_none_where_the_model_takes_that():
     given = {
         "batch_size": 2,
         "kv_length": 7,
@@ -166,13 +165,13 @@ def test_a_mask_that_hides_nothing_is_a_mask_too():
         "mask_function": library.bidirectional_mask_function,
     }
     make = mask_function(library)
-    for skip in (False, True):  # transformers' own functions return None if they may
-        assert make(**given, allow_is_bidirectional_skip=skip).structure == masks.full()
-        ones = torch.ones(2, 7, dtype=torch.bool)
-        assert make(**given, allow_is_bidirectional_skip=skip, attention_mask=ones).structure == masks.full()
-        assert make(
-            **given, allow_is_bidirectional_skip=skip, attention_mask=REAL[:, :7]
-        ).structure == masks.padding(REAL[:, :7])
+    assert make(**given, allow_is_bidirectional_skip=True) is None
+    assert (
+        make(**given, allow_is_bidirectional_skip=True, attention_mask=torch.ones(2, 7, dtype=torch.bool))
+        is None
+    )
+    assert make(**given, allow_is_bidirectional_skip=True, attention_mask=REAL[:, :7]) is not None
+    assert make(**given).structure == masks.full()
     causal = given | {"mask_function": library.causal_mask_function, "allow_is_causal_skip": True}
     assert make(**causal).structure == masks.causal()
 
