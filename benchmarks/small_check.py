@@ -1,6 +1,6 @@
 """Small models in few kernels: are the kernels right on this GPU, and how fast do training steps get?
 
-    python benchmarks/small_check.py [--device cuda] [--seconds 1] [--patience 60] [--out FOLDER]
+    python benchmarks/small_check.py [--device cuda] [--seconds 1] [--patience 60] [--out FOLDER] [--only PARTS]
 
 1. Each row-wise piece, and attention over few keys, against float64, beside the same by torch in bf16.
 2. Losses of a short training with the kernels and without, dropout off; and with one step or several in a graph, which
@@ -360,7 +360,14 @@ def aside(function: Callable[..., Any], number: int, device: str, answers: Any) 
 
 
 def contestant(
-    task: str, model: str, device: str, seconds: float, warm: Any, turn: Any, results: Any
+    task: str,
+    model: str,
+    device: str,
+    seconds: float,
+    tuning: dict[str, int],
+    warm: Any,
+    turn: Any,
+    results: Any,
 ) -> None:
     """In a process of its own: warm up, wait for the turn, measure single steps, then groups."""
     named = {"task": task, "model": model}
@@ -368,8 +375,10 @@ def contestant(
     try:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
         torch.set_num_threads(1)
+        from regard.nn.fused_rows import op
         from regard.training.signals import Signals
 
+        vars(op.TUNING).update(tuning)
         count = WARM if device == "cuda" else 2
         with tempfile.TemporaryDirectory() as folder, Signals() as signals:
             trainer = trainer_of(task, model, device, device == "cuda", folder, signals)
@@ -528,6 +537,11 @@ class Report:
         self.path.write_text(json.dumps(self.results, indent=1, default=str) + "\n", encoding="utf-8")
 
 
+def read_tuning(text: str) -> dict[str, int]:
+    """Sizes of blocks by the names of `regard.nn.fused_rows.op.Tuning`."""
+    return {name: int(number) for name, number in (part.split("=") for part in text.split(","))}
+
+
 def main() -> int:
     """Run all parts; 1 if something failed."""
     parser = argparse.ArgumentParser(
@@ -540,18 +554,30 @@ def main() -> int:
     parser.add_argument(
         "--only", default="", help="parts to run: pieces, losses, steps, tuning (separated by commas)"
     )
+    parser.add_argument(
+        "--set", type=read_tuning, default={}, help="sizes of blocks for the steps, as in tile=128,warps=8"
+    )
+    parser.add_argument(
+        "--also",
+        type=read_tuning,
+        action="append",
+        default=[],
+        help="more sizes of blocks, tried with the first two models; may be repeated",
+    )
     options = parser.parse_args()
     device: str = options.device
     parts = set(options.only.split(",")) if options.only else {"pieces", "losses", "steps", "tuning"}
     report = Report(options.out / "small_check.json")
     spawn = multiprocessing.get_context("spawn")
     warm, started = spawn.Semaphore(0), []
-    for task, model in CONTESTANTS if "steps" in parts else ():
+    entries = [(task, model, options.set) for task, model in CONTESTANTS]
+    entries += [(task, model, tuning) for task, model in CONTESTANTS[:2] for tuning in options.also]
+    for task, model, tuning in entries if "steps" in parts else ():
         turn, answers = spawn.Semaphore(0), spawn.Queue()
-        arguments = (task, model, device, options.seconds, warm, turn, answers)
+        arguments = (task, model, device, options.seconds, tuning, warm, turn, answers)
         child = spawn.Process(target=contestant, args=arguments, daemon=True)
         child.start()
-        started.append((task, model, child, turn, answers))
+        started.append((task, model, tuning, child, turn, answers))
     asides: list[tuple[str, Any, Any]] = []
     plan: list[tuple[str, Callable[..., Any], int]] = [
         ("pieces", checked_piece, len(piece_cases(device))),
@@ -578,9 +604,9 @@ def main() -> int:
         if not warm.acquire(timeout=max(0.0, end - time.monotonic())):
             break
     # Groups after all single steps, and those that have crashed last: what comes first is then certain.
-    turns = [(mode, one) for mode in ("single", "grouped") for one in started]
+    turns = [("single", one) for one in started] + [("grouped", one) for one in started[: len(CONTESTANTS)]]
     turns.sort(key=lambda pair: pair[0] == "grouped" and "lstm" in pair[1][1])
-    for mode, (task, model, child, turn, answers) in turns:
+    for mode, (task, model, tuning, child, turn, answers) in turns:
         turn.release()
         try:
             found = answers.get(timeout=4 * options.seconds + (20 if child.is_alive() else 0.1))
@@ -589,7 +615,7 @@ def main() -> int:
             child.kill()
         if device == "cpu" and mode == "grouped":
             continue
-        report.add("steps", found)
+        report.add("steps", {**found, "tuning": tuning})
     for *_, child, _, _ in started:
         child.kill()
     if "tuning" in parts:

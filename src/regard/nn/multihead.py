@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -149,7 +148,7 @@ class Multihead(HeadProjections, Attention):
         query, key, value = heads
         plain = self.plain_attention()
         if plain is not None and causal:
-            plain = replace(plain, causal=True)
+            plain = PlainAttention(True, plain.scale)
         if plain is not None and not plain.refusal(query.shape[2], key.shape[2], query.shape[3]):
             return plain.run(query, key, value)
         mask = masking.joined(self.own_mask(), masks.causal() if causal else None)

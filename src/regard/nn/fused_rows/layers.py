@@ -131,20 +131,19 @@ def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> St
     from regard.nn.fused_rows.stack_op import StackOptions
 
     plain, heads = maps[0].plain, maps[0].heads
-    activation = layers[0].feed_forward.activation
-    alike = all(
-        one.plain == plain
-        and one.heads == heads
-        and layer.feed_forward.activation == activation
-        and layer.feed_forward.rise.weight.shape == layers[0].feed_forward.rise.weight.shape
-        for layer, one in zip(layers, maps, strict=True)
-    )
     length, width = rows.shape[1], rows.shape[2] // heads
-    if plain is None or not alike or plain.refusal(length, length, width):
+    if plain is None or plain.refusal(length, length, width):
         return None
+    first = layers[0].feed_forward
+    for layer, own in zip(layers, maps, strict=True):
+        feed, other = layer.feed_forward, own.plain
+        if other is None or (own.heads, other.causal, other.scale) != (heads, plain.causal, plain.scale):
+            return None
+        if feed.activation != first.activation or feed.rise.weight.shape != first.rise.weight.shape:
+            return None
     norms: list[Any] = [one.norm for layer in layers for one in _around(layer)]
     return StackOptions(
-        activation,
+        first.activation,
         [rate for layer in layers for rate in _rates(layer)],
         [norm.eps for norm in norms],
         heads,
