@@ -22,17 +22,17 @@ class BlockSizes(NamedTuple):
         0  # to run at a time on a multiprocessor, which limits the registers of each thread; 0: no limit
     )
 
-    def options(self) -> dict[str, int]:
-        """The arguments that say how a kernel cuts its work, and the compiler's options."""
-        limit = (
-            {"maxnreg": min(255, REGISTERS // (self.programs * self.warps * 32) // 8 * 8)}
-            if self.programs
-            else {}
-        )
-        return {
-            "BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages,
-            **limit,
+    def options(self, limited: bool = True) -> dict[str, int]:
+        """The arguments that say how a kernel cuts its work, and the compiler's options.
+
+        `limited=False`: registers are not, for kernels that hold the addresses of rows in them.
+        """
+        found = {
+            "BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages
         }  # fmt: skip
+        if self.programs and limited:
+            found["maxnreg"] = min(255, REGISTERS // (self.programs * self.warps * 32) // 8 * 8)
+        return found
 
 
 def padded(width: int) -> int:

@@ -211,7 +211,7 @@ def _common(work: KernelWork, name: str, lists: BlockLists, shape: block_sizes.B
     """What all three kernels take, besides tensors that change; no dropout, no pieces of long rows."""
     found = {
         **work.tables(lists), **work.ordered(lists, None), **work.numbers(), **work.form(), "KIND": name,
-        **shape._replace(programs=0).options(),
+        **shape.options(limited=False),
         "Q_STRIDES": strides(work.query), "K_STRIDES": strides(work.key), "V_STRIDES": strides(work.value),
     }  # fmt: skip
     return {key: one for key, one in found.items() if key not in _NOT_TAKEN}
