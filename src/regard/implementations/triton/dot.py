@@ -192,7 +192,8 @@ class Backward:
             **self.tensors, "padded_rows": self.padded_rows, "Q_STRIDES": strides(self.query),
             "K_STRIDES": strides(self.key), "V_STRIDES": strides(self.value),
             "GRAD_STRIDES": strides(self.grad), **self.work.tables(lists),
-            **self.work.numbers(), **self.work.form(), "HIDES_ROWS": self.work.prepared.hides_rows, **shape.options(bulk),
+            **self.work.numbers(), **self.work.form(), "HIDES_ROWS": self.work.prepared.hides_rows,
+            **shape.options(bulk),
         }  # fmt: skip
 
     def sink(self) -> Tensor:
