@@ -128,6 +128,24 @@ def test_a_stack_as_one_operator_drops_as_its_pieces_do(monkeypatch, kernels):
     assert weights.count == 3  # before, between and after two attentions
 
 
+def test_a_stack_that_would_keep_too_much_is_several_operators(monkeypatch, kernels):
+    stack = stack_of()
+    x = torch.randn(B, 7, D, dtype=WIDE, device=DEVICE)
+    maps = [layer.attention.row_maps() for layer in stack.layers]
+    kept = B * 7 * sum(one.pitch for one in stages(x, stack))
+    monkeypatch.setattr(layers, "MOST_FACTORS", kept)
+    assert layers._as_one(list(stack.layers), maps, x) is not None
+    monkeypatch.setattr(layers, "MOST_FACTORS", kept - 1)
+    assert layers._as_one(list(stack.layers), maps, x) is None
+
+
+def stages(x, stack):
+    """What one operator does between and around the attentions of a stack."""
+    maps = [layer.attention.row_maps() for layer in stack.layers]
+    options = layers._as_one(list(stack.layers), maps, x)
+    return options.split(x, layers._all_weights(list(stack.layers), maps))[0]
+
+
 def test_a_second_derivative_of_a_stack_is_that_of_its_modules(monkeypatch, kernels):
     if DEVICE == "cuda":
         pytest.skip("products in bfloat16 have no second derivative to compare")

@@ -25,6 +25,7 @@ NARROWEST, WIDEST = 16, 256  # a block of rows, and tiles of weights, must fit o
 MOST_ROWS = (
     4096  # the kernels are for steps bound by launches; above this, torch's products were not compared with
 )
+MOST_FACTORS = 2**25  # numbers that one operator for a whole stack keeps for the gradients of weights: 64 MiB
 ACTIVATIONS = ("relu", "gelu", "silu")
 _ATTEND = core.attend  # while a model is observed, another function is in its place
 
@@ -127,7 +128,11 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
 
 
 def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> StackOptions | None:
-    """The options of one operator for the whole stack; None where an attention is more than few keys and a softmax."""
+    """The options of one operator for the whole stack; None: one for each layer.
+
+    Each attention must be a softmax over few keys, and the layers few enough to keep what their weights' gradients
+    are made from until the end.
+    """
     from regard.nn.fused_rows.stack_op import StackOptions
 
     plain, heads = maps[0].plain, maps[0].heads
@@ -141,6 +146,9 @@ def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> St
             return None
         if feed.activation != first.activation or feed.rise.weight.shape != first.rise.weight.shape:
             return None
+    factors = 8 * rows.shape[2] + 2 * first.rise.weight.shape[0]  # of a row in a layer
+    if rows.shape[0] * length * len(layers) * factors > MOST_FACTORS:
+        return None
     norms: list[Any] = [one.norm for layer in layers for one in _around(layer)]
     return StackOptions(
         first.activation,
