@@ -196,6 +196,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{name} documents", partial(attend, (1, heads, n, 64), normalize=name, **asked["documents"])
     yield from additive_cases(asked)
     yield from observing_cases(asked)
+    yield from small_cases()
 
 
 def additive_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -243,6 +244,39 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
     yield "decoding", partial(decoding, 1, 4096)
     yield "decoding, all at once", partial(decoding, 64, 77)
     yield "decoding, lengths", partial(decoding, 8, 32768, high=torch.tensor([9] * 8, dtype=torch.int32))
+
+
+def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Small models in few kernels: a stack of layers, and attention over few keys."""
+    from regard.nn.fused_rows import op, short_attention, stack_op
+
+    def stack(batch: int, length: int, dim: int, heads: int, **tuning: int) -> None:
+        usual = dict(vars(op.TUNING))
+        vars(op.TUNING).update(tuning)
+        options = stack_op.StackOptions("gelu", [0.1] * 6, [1e-5] * 4, heads, True, 0.2, torch.bfloat16)
+        x, seed = torch.empty(batch, length, dim), torch.tensor([3])
+        pieces = options.pieces()
+        stages = [op.Stages(one.out, one.feed, one.maps, dim, 4 * dim if one.feed else 0) for one in pieces]
+        weights = [torch.empty(shape, dtype=torch.bfloat16) for one in stages for shape in one.shapes()]
+        last, kept = stack_op._forward(x, seed, weights, *options.listed())
+        stack_op._backward(x, x, seed, last, kept, weights, *options.listed())
+        vars(op.TUNING).update(usual)
+
+    yield "small stack", partial(stack, 32, 64, 128, 4)
+    yield "small stack of 256", partial(stack, 8, 13, 256, 8)
+    for name, tuning in (
+        ("tile 128", {"tile": 128}), ("8 warps", {"warps": 8}), ("tile 128, 8 warps", {"tile": 128, "warps": 8}),
+        ("tile 128, 8 warps, 3 stages", {"tile": 128, "warps": 8, "stages": 3}),
+    ):  # fmt: skip
+        yield f"small stack, {name}", partial(stack, 32, 64, 128, 4, **tuning)
+
+    def short(queries: int, keys: int, width: int) -> None:
+        q, k, v = (torch.empty(2, 4, n, width, dtype=torch.bfloat16) for n in (queries, keys, keys))
+        short_attention._forward(q, k, v, False, 0.2)
+        short_attention._backward(q, q, k, v, False, 0.2)
+
+    for sizes in ((16, 8, 32), (8, 16, 32), (4, 36, 32), (64, 64, 128), (64, 64, 16)):
+        yield f"short attention {sizes}", partial(short, *sizes)
 
 
 def main() -> None:

@@ -1,8 +1,11 @@
 """Steps that are launched together: order, rates, results, and what happens when a result is asked for early."""
 
+import pytest
 import torch
 
 from regard.tasks import Batch
+from regard.training.cuda_graph import graphed_step
+from regard.training.cuda_graph.graphed_step import GraphedStep, layout
 from regard.training.cuda_graph.packed_batch import RATE, PackedBatch
 from regard.training.cuda_graph.step_group import CapturedStep, StepGroup
 
@@ -83,3 +86,55 @@ def test_a_result_that_is_asked_for_early_launches_what_is_queued():
     more = [steps.add(batch(n), 0.25, nothing) for n in range(20, 20 + COUNT)]
     assert [number for _, number, _ in steps.ran] == [*range(1, COUNT + 3), *range(20, 20 + COUNT)]
     assert [one.result().loss for one in [*taken, *more]] == [7.0 * number for _, number, _ in steps.ran]
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """A step whose graphs exist already: it notes which batches go to a group, and which are replayed alone."""
+    ran = []
+
+    class NotedGroup:
+        latest, queued = None, 0
+
+        def __init__(self, step, optimizer, single, given, count, pool, rings):
+            ran.append(("made", given.size))
+
+        def add(self, given, rate, check):
+            ran.append(("group", given.size))
+
+        def flush(self):
+            ran.append(("flush", 0))
+
+    monkeypatch.setattr(graphed_step, "StepGroup", NotedGroup)
+    monkeypatch.setattr(
+        GraphedStep, "_replay", lambda self, given, single: ran.append(("single", given.size))
+    )
+    step = NoStep()
+    step.limit, step.average = 1.0, None
+    made = GraphedStep(step, torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]), nothing)
+    step.update, made.rate, made.steps_per_graph = object(), 0.5, COUNT
+    for size in (2, 5):
+        made.captured[layout(sized(size))] = None
+    made.ran = ran
+    return made
+
+
+def sized(size):
+    return Batch.of(torch.zeros(size, 3), targets=torch.zeros(size))
+
+
+def test_the_last_batch_of_an_epoch_gets_no_group_of_its_own(captured):
+    for _ in range(20):
+        for size in (*[5] * (2 * COUNT), 2):
+            captured([sized(size)])
+    assert captured.ran.count(("made", 5)) == 1 and ("made", 2) not in captured.ran
+    assert captured.ran.count(("single", 2)) == 20 and ("group", 2) not in captured.ran
+    # Before a batch of another shape, what is queued is launched: steps keep their order.
+    assert captured.ran[-2:] == [("flush", 0), ("single", 2)]
+
+
+def test_batches_of_one_shape_that_never_come_in_a_row_are_not_grouped(captured):
+    for _ in range(30):
+        for size in (5, 2):
+            captured([sized(size)])
+    assert {what for what, _ in captured.ran} == {"single"}

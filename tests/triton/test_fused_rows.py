@@ -201,7 +201,14 @@ def graded(stack, x, pull):
     return found, *torch.autograd.grad(found, [x, *stack.parameters()], pull)
 
 
-@pytest.mark.parametrize("attention", ["multihead", "causal", "static-memory(slots=5)"])
+ATTENTIONS = [
+    "multihead", "causal", "static-memory(slots=5)", "dynamic-memory(slots=5,segment=3,bidirectional=true)",
+    "dynamic-memory(slots=5,segment=6,bidirectional=true)", "dynamic-memory(slots=5,segment=3)",
+    "dynamic-memory(slots=3,segment=4,update=memory,bidirectional=true)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
 def test_a_stack_of_layers_equals_its_modules(monkeypatch, kernels, attention):
     torch.manual_seed(3)
     causal = attention == "causal"
@@ -249,6 +256,7 @@ MODELS = {
         Problem.of(Vectors(5), OneOf(3)),
         5,
     ),  # each layer's memory is one call more
+    "dynamic-transformer(slots=5,segment=3)": (Problem.of(Vectors(5), OneOf(3)), 3),
 }
 
 
@@ -261,7 +269,8 @@ def test_models_really_use_the_kernels(monkeypatch, kernels, name, compiled):
     monkeypatch.setattr(row_kernels, "rows_backward", backward)
     problem, calls = MODELS[name]
     plain, _, options = name.partition("(")
-    attention = {"attention": f"static-memory({options}"} if options else {}
+    memory = plain.replace("transformer", "memory")
+    attention = {"attention": f"{memory}({options}"} if options else {}
     model = models.build(plain, problem, layers=2, dim=D, num_heads=H, **attention).to(DEVICE)
     read = torch.compile(model, backend="aot_eager") if compiled else model
     data = torch.randn(B, N, 5) if options else torch.randint(1, 11, (B, N))
@@ -283,6 +292,7 @@ REFUSED = {
     "rotary": ({"attention": "multihead(positions=rotary)"}, "linear maps"),
     "grouped": ({"attention": "multihead(kv_heads=1)"}, "linear maps"),
     "linear": ({"attention": "linear"}, "linear maps"),
+    "one segment": ({"attention": f"dynamic-memory(segment={N})"}, f"fewer than {N + 1} rows"),
 }
 
 

@@ -16,6 +16,7 @@ from regard.errors import BadValue, unknown_name
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.nn import masking
+from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.mechanism import Mechanism, mechanism
 from regard.nn.multihead import Multihead
 from regard.nn.nonfinite import zero_nonfinite
@@ -271,8 +272,19 @@ class DynamicMemory(Mechanism):
             if wanted == 0:
                 return memory[:, None]
             segments = wanted
-        rows = rows.narrow(1, 0, segments * self.segment)
-        keys, values = self.writer.project_source(rows, 0)
+        keys, values = self.writer.project_source(rows.narrow(1, 0, segments * self.segment), 0)
+        return self._written_from(memory, keys, values, segments, writes, real)
+
+    def _written_from(
+        self,
+        memory: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        segments: int,
+        writes: Tensor | None = None,
+        real: Tensor | None = None,
+    ) -> Tensor:
+        """The same from projected keys and values (b,h,segments·segment,d), for at least one segment."""
         # For few keys the plain formula is fastest, and its slots × segment array is small.
         impl = "reference" if self.segment < _FEW else "auto"
 
@@ -294,6 +306,68 @@ class DynamicMemory(Mechanism):
             inputs.append(real.unflatten(1, (segments, self.segment)).movedim(1, 0))
         _, (found,) = run_steps(write, [memory], inputs)
         return torch.cat([memory[None], found]).transpose(0, 1)
+
+    def row_maps(self) -> RowMaps | None:
+        reader, writer = self.reader, self.writer
+        if not (reader.is_plain and writer.is_plain):
+            return None
+        maps = (reader.query_map, reader.key_map, reader.value_map, writer.key_map, writer.value_map)
+        # A single segment is not written.
+        return RowMaps(maps, self._mixed, reader.output_map, self.num_heads, shortest=self.segment + 1)
+
+    def _mixed(self, heads: list[Tensor]) -> Tensor:
+        """`_within` or `_within_both` of two segments or more without padding, from projections (b,h,n,d).
+
+        The projections are the queries, keys and values of the reader, and the keys and values of the writer.
+        """
+        batch, _, new, _ = heads[0].shape
+        segments = self._segments(new)
+        extra, real = segments * self.segment - new, None
+        if extra:
+            heads = [pad(each, (0, 0, 0, extra)) for each in heads]
+            real = (torch.arange(new + extra, device=heads[0].device) < new).expand(batch, -1)
+        query, key, value, *written = heads
+        memory = self._memories(batch, written, segments, real if self.bidirectional else None).flatten(0, 1)
+        # Each segment is an entry of the batch. Its keys and values come after those of the slots.
+        kept_key, kept_value = self.reader.project_source(memory, 0)
+        keys = torch.cat([kept_key.to(key.dtype), self._heads_apart(key)], 2)
+        values = torch.cat([kept_value.to(value.dtype), self._heads_apart(value)], 2)
+        rows = [self._heads_apart(query), keys, values]
+        if not self.bidirectional:
+            found = self.reader.mixed_heads(rows, causal=True)
+        elif real is None:
+            found = self.reader.mixed_heads(rows)
+        else:
+            seen = PaddingMask(pad(self._apart(real), (memory.shape[1], 0), value=True))
+            found = core.attend(*rows, mask=seen, dropout=self.reader.weights_dropout)
+        found = found.unflatten(0, (batch, segments)).transpose(1, 2).flatten(2, 3)
+        return found.narrow(2, 0, new)
+
+    def _memories(self, batch: int, written: Sequence[Tensor], segments: int, real: Tensor | None) -> Tensor:
+        """The memory (b,segments,m|2m,dim) that each segment reads, from the keys and values of the writer."""
+        memory, last = self._slots(batch), segments - 1
+        size = last * self.segment
+        if not self.bidirectional:
+            keys, values = (each.narrow(2, 0, size) for each in written)
+            return self._written_from(memory, keys, values, last)
+
+        def both(given: Tensor, axis: int) -> Tensor:
+            """The segments in order, and after them in the batch from the last to the first; the last is not read."""
+            split: Tensor = given.unflatten(axis, (segments, self.segment))
+            backwards = split.flip(axis).flatten(axis, axis + 1)
+            return torch.cat([given, backwards]).narrow(axis, 0, size)
+
+        keys, values = (both(each, 2) for each in written)
+        told = None if real is None else both(real, 1)
+        writes = None if told is None else told[:, :: self.segment]
+        slots = torch.cat(memory.chunk(2, 1))
+        earlier, later = self._written_from(slots, keys, values, last, writes, told).chunk(2)
+        return torch.cat([earlier, later.flip(1)], 2)
+
+    def _heads_apart(self, heads: Tensor) -> Tensor:
+        """Complete segments (b,h,length,d) as entries of a batch, (b·segments,h,segment,d)."""
+        split: Tensor = heads.unflatten(2, (-1, self.segment))
+        return split.transpose(1, 2).flatten(0, 1)
 
     def _updated(self, candidate: Tensor, memory: Tensor) -> Tensor:
         """Return the next memory (b,m,dim) from the candidates C_s and the memory."""

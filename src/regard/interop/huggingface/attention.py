@@ -14,6 +14,7 @@ import regard.core.attention as core
 from regard import masks, scores
 from regard.errors import BadValue, Unsupported
 from regard.interop.huggingface.linear import mix_linear
+from regard.interop.huggingface.masking import asked_for_all_keys
 from regard.interop.huggingface.mechanisms import MechanismChange, looks_back, summed
 from regard.interop.huggingface.structured_mask import StructuredMask
 from regard.masks import Mask
@@ -135,10 +136,10 @@ def _assumed(module: nn.Module, queries: int, given: dict[str, Any]) -> Mask | N
     """The mask of a layer that was given none: causal if the layer says so."""
     causal = given.get("is_causal")
     if causal is None:
-        # A few layers say that they are causal although they, or their model, are no decoder.
+        # A few layers say that they are causal although they, or their model, are no decoder (Phi-4's for images).
         config = getattr(module, "config", None)
         causal = getattr(module, "is_causal", False) and getattr(module, "is_decoder", True)
-        causal = causal and getattr(config, "is_causal", True)
+        causal = causal and getattr(config, "is_causal", True) and not asked_for_all_keys(config)
     if queries == 1 or not causal:
         return None
     window = given.get("sliding_window")

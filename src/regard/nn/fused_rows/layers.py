@@ -19,6 +19,7 @@ from regard.nn.fused_rows.row_maps import RowMaps
 
 if TYPE_CHECKING:
     from regard.nn.blocks import EncoderLayer
+    from regard.nn.fused_rows.stack_op import StackOptions
 
 NARROWEST, WIDEST = 16, 256  # a block of rows, and tiles of weights, must fit on one multiprocessor
 MOST_ROWS = (
@@ -50,12 +51,12 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
     if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
         return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
     for number, layer in enumerate(layers):
-        if why := _refused_layer(layer, width):
+        if why := _refused_layer(layer, rows.shape[1], width):
             return f"layer {number}: {why}"
     return ""
 
 
-def _refused_layer(layer: Any, width: int) -> str:
+def _refused_layer(layer: Any, length: int, width: int) -> str:
     from regard.nn.blocks import EncoderLayer
 
     if type(layer) is not EncoderLayer:
@@ -76,6 +77,8 @@ def _refused_layer(layer: Any, width: int) -> str:
     maps = layer.attention.row_maps()
     if maps is None:
         return "the attention is not made of linear maps of rows without options"
+    if length < maps.shortest:
+        return f"there are fewer than {maps.shortest} rows, so that the attention does not use all its maps"
     linear = [feed.rise, feed.fall, maps.out, *maps.maps]
     for each in linear:
         if type(each) is not nn.Linear or each.bias is None:
@@ -109,6 +112,10 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
     drops = any(_rates(layer) != [0.0, 0.0, 0.0] for layer in listed)
     seed = draw_seed(rows.device) if drops else None
     heads = [_row_maps(layer) for layer in listed]
+    if (options := _as_one(listed, heads, rows)) is not None:
+        from regard.nn.fused_rows import stack_op
+
+        return stack_op.run(rows, seed, _all_weights(listed, heads), options)
     rows, found = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
     for number, (layer, own) in enumerate(zip(listed, heads, strict=True)):
         last = number + 1 == len(listed)
@@ -117,6 +124,61 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
             None if last else listed[number + 1], None if last else heads[number + 1],
         )  # fmt: skip
     return rows
+
+
+def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> StackOptions | None:
+    """The options of one operator for the whole stack; None where an attention is more than few keys and a softmax."""
+    from regard.nn.fused_rows.stack_op import StackOptions
+
+    plain, heads = maps[0].plain, maps[0].heads
+    length, width = rows.shape[1], rows.shape[2] // heads
+    if plain is None or plain.refusal(length, length, width):
+        return None
+    first = layers[0].feed_forward
+    for layer, own in zip(layers, maps, strict=True):
+        feed, other = layer.feed_forward, own.plain
+        if other is None or (own.heads, other.causal, other.scale) != (heads, plain.causal, plain.scale):
+            return None
+        if feed.activation != first.activation or feed.rise.weight.shape != first.rise.weight.shape:
+            return None
+    norms: list[Any] = [one.norm for layer in layers for one in _around(layer)]
+    return StackOptions(
+        first.activation,
+        [rate for layer in layers for rate in _rates(layer)],
+        [norm.eps for norm in norms],
+        heads,
+        plain.causal,
+        plain.scale,
+        _dtype(rows),
+    )
+
+
+def _around(layer: EncoderLayer) -> tuple[Any, Any]:
+    return layer.around_attention, layer.around_feed_forward
+
+
+def _all_weights(layers: list[EncoderLayer], maps: list[RowMaps]) -> list[Tensor]:
+    """The weights of all calls, one after the other."""
+    found: list[Tensor] = []
+    for number, (layer, own) in enumerate(zip(layers, maps, strict=True)):
+        norm: Any = layer.around_attention.norm
+        if number == 0:
+            found += _after(norm, own.maps)
+        found += _own_weights(layer, own)
+        if number + 1 < len(layers):
+            following: Any = layers[number + 1].around_attention.norm
+            found += _after(following, maps[number + 1].maps)
+    return found
+
+
+def _own_weights(layer: EncoderLayer, own: RowMaps) -> list[Tensor]:
+    """The weights of the stages "out" and "feed" of a layer."""
+    norm: Any = layer.around_feed_forward.norm
+    feed = layer.feed_forward
+    return [
+        own.out.weight, own.out.bias, norm.weight, norm.bias, feed.rise.weight, feed.rise.bias, feed.fall.weight,
+        feed.fall.bias,
+    ]  # fmt: skip
 
 
 def begin(
@@ -153,10 +215,7 @@ def _between(
 
     own, feed = _row_maps(layer), layer.feed_forward
     norm: Any = layer.around_feed_forward.norm
-    weights = [
-        own.out.weight, own.out.bias, norm.weight, norm.bias, feed.rise.weight, feed.rise.bias, feed.fall.weight,
-        feed.fall.bias,
-    ]  # fmt: skip
+    weights = _own_weights(layer, own)
     eps, count, heads = [norm.eps, 0.0], 0, 1
     if after is not None and maps is not None:
         following: Any = after.around_attention.norm

@@ -63,11 +63,29 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
 
 
 @lru_cache(64)
-def jobs(stages: Stages, device: torch.device) -> tuple[Tensor, int, int]:
-    """What `weight_gradients` computes, (jobs,5), and the height and width of a tile."""
-    dim, hidden = stages.dim, stages.hidden
+def jobs(pieces: tuple[Stages, ...], device: torch.device) -> tuple[Tensor, int, int]:
+    """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile.
+
+    Factors and sums of the calls lie side by side, and so do the gradients of their weights.
+    """
+    dim = pieces[0].dim
     tall, width = min(TALL, dim), min(WIDTH, dim)
-    offsets, total = [], 0
+    found: list[tuple[int, int, int, int, int]] = []
+    column = place = total = 0
+    for stages in pieces:
+        found += _jobs(stages, column, place, total, tall, width)
+        column, place = column + stages.pitch, place + stages.vectors
+        total += sum(sizes(stages.shapes()))
+    found.sort(key=lambda job: job[0])  # long jobs first
+    return torch.tensor(found, dtype=torch.int32, device=device), tall, width
+
+
+def _jobs(
+    stages: Stages, column: int, place: int, total: int, tall: int, width: int
+) -> list[tuple[int, int, int, int, int]]:
+    """The jobs of one call, whose factors, sums and gradients begin at these columns and this offset."""
+    dim, hidden = stages.dim, stages.hidden
+    offsets = []
     for size in sizes(stages.shapes()):
         offsets.append(total)
         total += size
@@ -83,15 +101,14 @@ def jobs(stages: Stages, device: torch.device) -> tuple[Tensor, int, int]:
         for j in range(0, stages.shapes()[number][0], width):
             found.append((1, start + j, 0, offsets[number] + j, 0))
 
-    column = place = 0
     first = 2 * stages.out + 6 * stages.feed  # the last normalisation
     if stages.maps:
-        vector(first, 0)
-        vector(first + 1, dim)
+        vector(first, place)
+        vector(first + 1, place + dim)
         for i in range(stages.maps):
-            matrix(first + 2 + i, (1 + i) * dim, 0)
-            vector(first + 2 + stages.maps + i, (2 + i) * dim)
-        column, place = (1 + stages.maps) * dim, (2 + stages.maps) * dim
+            matrix(first + 2 + i, column + (1 + i) * dim, column)
+            vector(first + 2 + stages.maps + i, place + (2 + i) * dim)
+        column, place = column + (1 + stages.maps) * dim, place + (2 + stages.maps) * dim
     if stages.feed:
         start = 2 * stages.out
         vector(start, place)
@@ -104,5 +121,4 @@ def jobs(stages: Stages, device: torch.device) -> tuple[Tensor, int, int]:
     if stages.out:
         matrix(0, column + dim, column)
         vector(1, place)
-    found.sort(key=lambda job: job[0])  # long jobs first
-    return torch.tensor(found, dtype=torch.int32, device=device), tall, width
+    return found

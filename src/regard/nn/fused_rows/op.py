@@ -13,6 +13,7 @@ from regard.core.differentiate import fresh_views, gradients
 from regard.implementations.triton import block_sizes
 from regard.nn.fused_rows import plain
 from regard.nn.fused_rows.layout import Stages, jobs, sizes
+from regard.nn.fused_rows.short_attention import as_rows, triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
@@ -96,13 +97,10 @@ def _shared(
     stages: Stages, options: RowOptions, x: Tensor, mixed: Tensor | None, seed: Tensor | None
 ) -> dict[str, Any]:
     """The constants that both kernels take."""
-    import triton.language as tl
-
-    names = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}
     found: dict[str, Any] = {
         "D": stages.dim, "F": stages.hidden, "COUNT": stages.maps, "HAS_OUT": stages.out, "HAS_FEED": stages.feed,
-        "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation, "DT": names[options.dtype],
-        "WIDE": tl.float64 if options.dtype == torch.float64 else tl.float32, "R": TUNING.rows,
+        "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation,
+        "DT": triton_dtype(options.dtype), "WIDE": triton_dtype(_wide(options.dtype)), "R": TUNING.rows,
         "TILE": TUNING.tile_of(stages.dim), "STAGES": TUNING.stages,
     }  # fmt: skip
     for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
@@ -111,6 +109,11 @@ def _shared(
     if not block_sizes.INTERPRETED:
         found["num_warps"] = TUNING.warps_of(stages.dim)
     return found
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of sums of products."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _strides(tensor: Tensor | None) -> tuple[int, int, int]:
@@ -160,55 +163,94 @@ def _forward_shapes(
     return last, middle, ys
 
 
+class Factors:
+    """What the backward kernels of one call, or of several, keep for the gradients of weights."""
+
+    def __init__(self, pieces: Sequence[Stages], x: Tensor, dtype: torch.dtype) -> None:
+        self.pieces = tuple(pieces)
+        self.rows = x.shape[0] * x.shape[1]
+        self.blocks = -(-self.rows // TUNING.rows)
+        self.pitch, self.vectors = (
+            sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
+        )
+        self.kept = x.new_empty((self.rows, self.pitch), dtype=dtype)
+        self.sums = x.new_empty((self.blocks, self.vectors), dtype=_wide(dtype))
+
+    def of(self, number: int) -> tuple[Tensor, Tensor]:
+        """Where one of the calls writes its factors and sums."""
+        before = self.pieces[:number]
+        return (
+            self.kept[:, sum(one.pitch for one in before) :],
+            self.sums[:, sum(one.vectors for one in before) :],
+        )
+
+    def weight_gradients(self, into: Tensor) -> None:
+        """The gradients of all weights, in the order of the calls."""
+        from regard.nn.fused_rows.kernels import weight_gradients
+
+        table, tall, width = jobs(self.pieces, into.device)
+        launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
+        weight_gradients[(len(table),)](
+            self.kept, self.sums, into, table, self.rows, self.blocks, PITCH=self.pitch, VECTORS=self.vectors,
+            TALL=tall, WIDTH=width, BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype),
+            WIDE=triton_dtype(self.sums.dtype), STAGES=TUNING.grad_stages, **launch,
+        )  # fmt: skip
+
+
 def _backward(
     d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
     last: Tensor, weights: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    from regard.nn.fused_rows.kernels import rows_backward, weight_gradients
-
     options = RowOptions(*given)
+    grads = _weight_shapes(x, weights, options)
+    factors = Factors([options.stages(x, weights)], x, options.dtype)
+    d_x, d_mixed = rows_back(
+        d_last, d_maps, x, mixed, seed, middle, last, weights, options, factors, number=0
+    )
+    factors.weight_gradients(grads)
+    return d_x, d_mixed, grads
+
+
+def rows_back(
+    d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
+    last: Tensor, weights: list[Tensor], options: RowOptions, factors: Factors, number: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The gradients of the rows and of the mixed heads; `factors` gets what those of the weights are made from."""
+    from regard.nn.fused_rows.kernels import rows_backward
+
     stages = options.stages(x, weights)
     x, mixed = x.contiguous(), _last_contiguous(mixed)
     d_last = None if d_last is None else d_last.contiguous()
     d_maps = _alike(d_maps)
-    d_x, d_mixed, grads = _backward_shapes(d_last, d_maps, x, mixed, seed, middle, last, weights, *given)
-    batch, length, dim = x.shape
-    rows = batch * length
-    blocks = -(-rows // TUNING.rows)
-    wide = grads.dtype
-    kept = x.new_empty((rows, stages.pitch), dtype=options.dtype)
-    sums = x.new_empty((blocks, stages.vectors), dtype=wide)
+    d_x, d_mixed = _row_shapes(x, mixed)
+    kept, sums = factors.of(number)
     before = middle if options.out and options.feed else x
     after = last if options.out or options.feed else x
-    constants = _shared(stages, options, x, mixed, seed)
-    rows_backward[(blocks,)](
+    rows_backward[(factors.blocks,)](
         x if d_last is None else d_last, tuple(d_maps) or (x,), x, x if mixed is None else mixed,
         x if seed is None else seed, before, after, d_x, d_mixed, kept, sums, *_filled(stages.split(weights), x),
-        options.salt, rows, length, *_strides(mixed), *_strides(d_maps[0] if d_maps else None), *options.eps,
-        PITCH=stages.pitch, VECTORS=stages.vectors, MAP_HEAD=dim // options.heads, HAS_DX=d_last is not None,
-        **constants,
+        options.salt, factors.rows, x.shape[1], *_strides(mixed), *_strides(d_maps[0] if d_maps else None),
+        *options.eps, PITCH=factors.pitch, VECTORS=factors.vectors, MAP_HEAD=x.shape[2] // options.heads,
+        HAS_DX=d_last is not None, **_shared(stages, options, x, mixed, seed),
     )  # fmt: skip
-    table, tall, width = jobs(stages, x.device)
-    launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
-    weight_gradients[(len(table),)](
-        kept, sums, grads, table, rows, blocks, PITCH=stages.pitch, VECTORS=stages.vectors, TALL=tall, WIDTH=width,
-        BLOCK=TUNING.grad_rows, DT=constants["DT"], WIDE=constants["WIDE"], STAGES=TUNING.grad_stages, **launch,
-    )  # fmt: skip
-    return d_x, d_mixed, grads
+    return d_x, d_mixed
 
 
 def _backward_shapes(
     d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
     last: Tensor, weights: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    options = RowOptions(*given)
+    return *_row_shapes(x, mixed), _weight_shapes(x, weights, RowOptions(*given))
+
+
+def _row_shapes(x: Tensor, mixed: Tensor | None) -> tuple[Tensor, Tensor]:
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    d_mixed = _empty(x)
-    if mixed is not None:  # stored as rows
-        batch, heads, length, width = mixed.shape
-        d_mixed = mixed.new_empty((batch, length, heads, width)).transpose(1, 2)
+    return d_x, _empty(x) if mixed is None else as_rows(mixed.shape, mixed)
+
+
+def _weight_shapes(x: Tensor, weights: list[Tensor], options: RowOptions) -> Tensor:
     total = sum(sizes(options.stages(x, weights).shapes()))
-    return d_x, d_mixed, x.new_empty(total, dtype=weights[0].dtype)
+    return x.new_empty(total, dtype=weights[0].dtype)
 
 
 def _last_contiguous(tensor: Tensor | None) -> Tensor | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from regard.nn.fused_rows.short_attention import PlainAttention
+
 
 @dataclass(frozen=True)
 class RowMaps:
@@ -19,3 +21,6 @@ class RowMaps:
     mix: Callable[[list[Tensor]], Tensor]
     out: nn.Linear
     heads: int
+    # What `mix` is, where it is attention of the first map to the other two.
+    plain: PlainAttention | None = None
+    shortest: int = 1  # rows of a sequence; with fewer, some maps would not be used

@@ -98,8 +98,7 @@ class BoxesHead(Head):
         # column that is cut off.
         asked = torch.full((len(scores), count + 1), self.classes, device=scores.device)
         asked = asked.scatter(1, torch.where(has, query, count), labels)[:, :count]
-        weights = torch.ones(self.classes + 1, device=scores.device)
-        weights[self.classes] = NOTHING
+        weights = F.pad(scores.new_ones(self.classes), (0, 1), value=NOTHING)  # no copy from the host
         told = F.cross_entropy(
             scores.flatten(0, 1), asked.flatten(), weights, reduction="sum", label_smoothing=smoothing
         )

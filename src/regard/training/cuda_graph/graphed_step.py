@@ -87,6 +87,8 @@ class GraphedStep:
         self.rate: float | None = None  # of the next step; None: the optimiser's own
         self.steps_per_graph = 1  # above 1, so many steps of a shape are launched together
         self.groups: dict[tuple[Any, ...], StepGroup | None] = {}  # None: capturing several steps failed
+        self.last_shape: tuple[Any, ...] | None = None
+        self.in_a_row = 0  # batches of that shape
         if optimizer.param_groups[0]["params"][0].is_cuda:
             step.update = _fused_update(optimizer, step.limit)
 
@@ -98,6 +100,8 @@ class GraphedStep:
             return self._eager(batch)
         shape = layout(batch)
         self.seen[shape] += 1
+        self.in_a_row = self.in_a_row + 1 if shape == self.last_shape else 1
+        self.last_shape = shape
         for known, group in self.groups.items():
             if group is not None and known != shape:
                 group.flush()  # steps keep their order
@@ -189,9 +193,14 @@ class GraphedStep:
         return CapturedStep(graph, packed, result, gradients)
 
     def _group(self, shape: tuple[Any, ...], batch: Batch) -> StepGroup | None:
-        """Several steps of a shape in one graph, captured once a single one has been replayed a few times."""
-        if shape in self.groups or self.seen[shape] <= 2 * WARMUP:
-            return self.groups.get(shape)
+        """Several steps of a shape in one graph, captured once a single one has been replayed a few times.
+
+        A shape that comes alone, as the last batch of an epoch does, would never fill a group.
+        """
+        if shape in self.groups:
+            return self.groups[shape]
+        if self.seen[shape] <= 2 * WARMUP or self.in_a_row < self.steps_per_graph:
+            return None
         if (
             self.rate is None
             or self.step.update is None
