@@ -19,6 +19,6 @@ def _made(place: str, registered: tuple[str, ...]) -> dict[str, Any]:
 def facts_of(place: str) -> dict[str, Any]:
     """The facts of `models.decoder`, `tasks.dates`, `decoder(layers=8)`, …; each caller has a copy of its own.
 
-    A page names the models and tasks that go together. Some tests register toys, so pages are kept for each set of them.
+    A page names the models and tasks that go together. Tests register toys, so pages are kept for each set of names.
     """
     return copy.deepcopy(_made(place, (*models.names(), *tasks.names())))
