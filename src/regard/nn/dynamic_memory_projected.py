@@ -39,8 +39,8 @@ def mixed(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
         found = core.attend(query, keys, values, mask=seen, dropout=layer.reader.weights_dropout)
     else:
         found = layer.reader.mixed_heads([query, keys, values], causal=not layer.bidirectional)
-    found = found.unflatten(0, (batch, segments)).transpose(1, 2).flatten(2, 3)
-    return found.narrow(2, 0, new)
+    joined: Tensor = found.unflatten(0, (batch, segments)).transpose(1, 2).flatten(2, 3)
+    return joined.narrow(2, 0, new)
 
 
 def _memories(

@@ -95,7 +95,8 @@ def _forward(
     _, _, heads = op._forward(x, None, None, own[0], *first.listed())
     rows, kept = x, []
     for piece, part in zip(others, own[1:], strict=True):
-        mixed = short_attention._forward(*heads, options.causal, options.scale)
+        query, key, value = heads
+        mixed = short_attention._forward(query, key, value, options.causal, options.scale)
         rows, middle, after = op._forward(rows, mixed, seed, part, *piece.listed())
         kept += [*heads, mixed, middle, rows]
         heads = after
@@ -185,7 +186,10 @@ def _recorded(
     stages, own = options.split(x, trained)
     heads: list[Tensor] = []
     for number, piece in enumerate(options.pieces()):
-        mixed = short_attention.plain(*heads, options.causal, options.scale) if number else None
+        mixed = None
+        if number:
+            query, key, value = heads
+            mixed = short_attention.plain(query, key, value, options.causal, options.scale)
         found = plain.rows(
             rows, mixed, seed, own[number], stages[number], piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
