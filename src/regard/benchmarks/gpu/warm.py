@@ -73,8 +73,8 @@ def in_turns(cases: Sequence[Case]) -> list[str]:
 
 def load_compiler() -> None:
     """Have this process import and start what its first case would otherwise wait for."""
-    for module in ("torch._inductor.compile_fx", "torch.nn.attention.flex_attention"):
-        import_module(module)
+    import_module("torch._inductor.compile_fx")
+    import_module("torch.nn.attention.flex_attention")
     with suppress(RuntimeError):
         for dtype in (torch.float64, torch.bfloat16):
             rows = torch.ones(64, 64, device="cuda", dtype=dtype)
