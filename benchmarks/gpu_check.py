@@ -20,6 +20,7 @@ on.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -42,13 +43,15 @@ from benchmarks.gpu_checking.formula import (
 )
 from benchmarks.gpu_checking.normalizers import compile_once, normalizers
 from benchmarks.gpu_checking.normalizers import configurations as normalized
-from benchmarks.gpu_checking.regret import regret
+from benchmarks.gpu_checking.regret import by_kind, regret
 from benchmarks.gpu_checking.report import Report
 from benchmarks.gpu_checking.summaries import CASES as SUMMARIES
 from benchmarks.gpu_checking.summaries import summarized
 from benchmarks.gpu_checking.timing import host, peer_cases, peers, regarded_and_flex
 
-SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60, "normalizers": 150, "regret": 300}
+from regard.benchmarks.gpu.warm import taken, written
+
+SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60, "normalizers": 150, "regret": 100}
 
 
 def check(report: Report) -> None:
@@ -77,9 +80,11 @@ def compare_with_float64(name: str, d: int, dtype: torch.dtype, n: int) -> dict[
     return {"error": off, "same_bits": equal, "ok": equal and off < BOUNDS[dtype]}
 
 
-def compile_part(part: int, parts: int, stages: str) -> None:
-    """What a warming process does: run its share of the cases once."""
+def jobs_ahead(stages: str) -> list[Callable[[], Any]]:
+    """What warming processes run once, so that it is compiled."""
     jobs: list[Callable[[], Any]] = []
+    if "regret" in stages:
+        jobs += by_kind()
     if "peers" in stages:
         jobs += [partial(regarded_and_flex, *case) for case in peer_cases()]
     if "check" in stages:
@@ -88,9 +93,15 @@ def compile_part(part: int, parts: int, stages: str) -> None:
         jobs += ALL
     if "normalizers" in stages:
         jobs += [partial(compile_once, *case) for case in normalized()]
-    for job in jobs[part::parts]:
+    return jobs
+
+
+def compile_jobs(stages: str) -> None:
+    """What a warming process does: it takes the next job from the pipe until none is left."""
+    jobs = jobs_ahead(stages)
+    for number in taken():
         try:
-            job()
+            jobs[int(number)]()
         except Exception:  # the stage that needs it tells
             traceback.print_exc()
 
@@ -103,11 +114,12 @@ def run_once(name: str, d: int, dtype: torch.dtype, n: int) -> None:
 def warm(report: Report, processes: int, stages: str) -> None:
     """Let other processes compile, so that Triton's and torch's caches on disk hold everything."""
     command = [sys.executable, "-m", "benchmarks.gpu_check", "--stages", stages, "--compile"]
+    work = written([str(number) for number in range(len(jobs_ahead(stages)))])
     running = [
-        subprocess.Popen([*command, str(part), str(processes)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL)
-        for part in range(processes)
-    ]  # fmt: skip
+        subprocess.Popen(command, stdin=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(processes)
+    ]
+    os.close(work)
     try:
         for process in running:
             process.wait(max(0.1, report.until - time.time()))
@@ -130,19 +142,19 @@ def main() -> None:
     parser.add_argument("--stages", default="warm,check,host,peers", help="which to run, joined by commas")
     parser.add_argument("--seconds", default="", help="limits of stages, such as check=40,peers=60")
     parser.add_argument(
-        "--only", default="", help="how the names of the cases to try begin, such as 'hard causal'"
+        "--only", default="", help="how the names of the cases to try begin, such as 'hard causal,hard 4k'"
     )
     parser.add_argument("--processes", type=int, default=12, help="how many compile at a time")
-    parser.add_argument("--compile", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--compile", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.compile:
-        compile_part(*given.compile, given.stages)
+        compile_jobs(given.stages)
         return
     limits = SECONDS | {
         pair.split("=")[0]: float(pair.split("=")[1]) for pair in given.seconds.split(",") if pair
     }
     report = Report(given.out, given.only)
-    stages: dict[str, Callable[[Report], None]] = {
+    stages: dict[str, Callable[[Report], object]] = {
         "warm": partial(warm, processes=given.processes, stages=given.stages), "check": check, "host": host,
         "peers": peers, "normalizers": normalizers, "regret": regret,
     }  # fmt: skip

@@ -30,10 +30,12 @@ DETAILS = (
 )  # what a record of --out has beside the page's
 EXPLAINED = """A model is built small, with random weights and windows of 6, in float32. *Difference* is the largest
 difference of any output from that on eager attention, relative to the largest number of that output (at most 1e-5
-counts as equal); then the same on a batch padded on the right and on the left, real positions only (*as sdpa*: the
-output reads a row of padding, which is uniform on eager attention only). *Without attention* is the difference when
-all attention returns zeros: how much the comparison can show. *Tokens*: greedy search, three beams, a static cache
-after a left-padded prompt; – where the model does not write text, or cannot do so on eager attention either."""
+counts as equal); then the same on a batch padded on the right and on the left, real positions only. *Empty rows*: an
+output reads rows of padding that see no key. They are zeros on regard and on sdpa, the mean of all values on eager
+attention; with that mean put in their place, every number of every output equals eager attention. *Without attention*
+is the difference when all attention returns zeros: how much the comparison can show. *Tokens*: greedy search, three
+beams, a static cache after a left-padded prompt; – where the model does not write text, or cannot do so on eager
+attention either."""
 KINDS = (
     ("equal", "Equal to eager attention"),
     ("differs", "Different from eager attention"),
@@ -147,7 +149,7 @@ def _row(record: dict[str, Any]) -> str:
     cells = [record["name"], record["class"], str(record["calls"])]
     for name in ("difference", "right_padded", "left_padded", "without_attention"):
         found = record[name]
-        cells.append(f"{found:.1e}" if isinstance(found, float) else found if "sdpa" in found else "–")
+        cells.append(f"{found:.1e}" if isinstance(found, float) else found if "empty rows" in found else "–")
     tokens = [_tokens(found) for found in record["generation"].values()]
     return f"| {' | '.join([*cells, ', '.join(tokens) or '–'])} |"
 

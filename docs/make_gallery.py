@@ -16,7 +16,7 @@ from regard.tasks import TASKS
 IMAGES = Path(__file__).with_name("images")
 NAMES = (
     "speech", "dialogue", "respond", "reply", "answer", "graph", "series", "recommend", "tag", "align", "match",
-    "images", "ask", "detect", "segment", "glimpse", "agent",
+    "images", "video", "caption", "ask", "detect", "segment", "glimpse", "agent",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `from te
 
 from tests.selection import (  # noqa: F401 - hooks of pytest
     pytest_addoption,
+    pytest_collection,
     pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_sessionfinish,

@@ -31,10 +31,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
 
 
+def pytest_collection() -> None:
+    """Search for no garbage while modules and tests are made: they stay until the end."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave modules and tests, which stay until the end, out of every later collection of garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

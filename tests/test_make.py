@@ -1,4 +1,4 @@
-"""`make test` with a stand-in for pytest: every part runs, and one that fails is not lost."""
+"""`make test` and `make check` with stand-ins for their programs: every part runs, and one that fails is not lost."""
 
 import os
 import shutil
@@ -31,6 +31,10 @@ def make(tmp_path):
     python.parent.mkdir(parents=True)
     python.write_text(PYTHON)
     python.chmod(0o755)
+    for name in ("ruff", "mypy", "mkdocs"):
+        program = python.with_name(name)
+        program.write_text(f'#!/bin/sh\necho "ran: {name} $*"\nexit ${{{name.upper()}:-0}}\n')
+        program.chmod(0o755)
     stamp = tmp_path / ".venv" / ".installed"
     stamp.touch()
     os.utime(stamp, (2e9, 2e9))  # newer than what it depends on
@@ -84,6 +88,25 @@ def test_quick_takes_a_sample_of_every_part_but_the_browsers(make):
     code, ran, errors = make("quick", CORE=1)
     assert code != 0 and len(ran) == 2
     assert "tests failed in: core" in errors
+
+
+@pytest.mark.parametrize("part", ["RUFF", "MYPY", "MKDOCS"])
+def test_the_checks_fail_if_one_of_them_does(make, part):
+    code, ran, _ = make("check", **{part: 1})
+    assert code != 0
+    assert len(ran) == (1 if part == "RUFF" else 4)
+
+
+def test_the_checks_are_lint_format_types_and_the_site(make):
+    code, ran, _ = make("check")
+    assert code == 0
+    assert sorted(line.split()[1] for line in ran) == ["mkdocs", "mypy", "ruff", "ruff"]
+
+
+def test_what_the_browsers_part_prints_is_shown_after_the_others(make):
+    code, ran, _ = make("test", BROWSER=1)
+    assert code != 0
+    assert "browser.scheduling" in ran[-1]
 
 
 def test_continuous_integration_checks_and_tests():

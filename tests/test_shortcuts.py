@@ -117,3 +117,28 @@ def test_plain_calls_without_a_request_equal_the_formula_whatever_their_layout()
         for _ in range(2):
             found = regard.attend(*given, impl="sdpa")
             torch.testing.assert_close(found, (given[0] @ given[1].mT / 4).softmax(-1) @ given[2])
+
+
+@pytest.mark.parametrize("queries, keys", [(23, 23), (17, 23), (23, 17), (1, 23), (7, 7)])
+@pytest.mark.parametrize(
+    "mask", [masks.causal(), masks.causal(offset=0), masks.causal(offset=3), masks.causal(align="top-left")]
+)
+@torch.no_grad()
+def test_causal_calls_give_the_formula_the_first_and_the_second_time(queries, keys, mask):
+    rows = [drawn(2, 4, queries, 8), drawn(2, 2, keys, 8), drawn(2, 2, keys, 8)]
+    true = regard.attend(*[part.double() for part in rows], mask=mask, impl="reference")
+    for found in twice(*rows, mask=mask):
+        torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-5)
+
+
+def test_causal_calls_of_a_known_signature_keep_guards_and_errors():
+    query, key, value = (drawn(1, 2, 23, 8).requires_grad_() for _ in range(3))
+    for _ in range(2):
+        output = regard.attend(query, key, value, mask=masks.causal())
+        with pytest.raises(regard.Unsupported, match="second derivative"):
+            torch.autograd.grad(output.square().sum(), query, create_graph=True)
+    with torch.no_grad():
+        query[0, 0, 4, 2] = float("inf")  # torch's kernel would return zeros where all scores are −inf
+        key[0, 0, :, 2] = -1.0
+        found = regard.attend(query, key, value, mask=masks.causal())[0, 0]
+        assert found[4].isnan().all() and found[:4].isfinite().all() and found[5:].isfinite().all()

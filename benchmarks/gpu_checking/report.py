@@ -14,9 +14,9 @@ class Report:
     """The file of results, and when the stage that is running must end."""
 
     def __init__(self, path: str | None, only: str = "") -> None:
-        """`only`: how the names of the cases to try begin."""
+        """`only`: how the names of the cases to try begin, joined by commas."""
         self.path, self.begun, self.until = None if path is None else Path(path), time.time(), 0.0
-        self.only = only
+        self.only = tuple(only.split(","))
 
     def write(self, stage: str, case: str, **found: Any) -> None:
         line = json.dumps(

@@ -20,7 +20,8 @@ FIELDS = {
 def run(request, tmp_path_factory):
     task, model = FIELDS[request.param]
     out = tmp_path_factory.mktemp(request.param) / "run"
-    regard.train(task, model=model, steps=40, batch_size=8, out=out, device="cpu", quiet=True)
+    # Without a limit, ten validations of a thousand examples each would take most of the time.
+    regard.train(task, model=model, steps=40, batch_size=8, eval_limit=40, out=out, device="cpu", quiet=True)
     return out
 
 

@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import regard
 from regard import masks
-from regard.benchmarks.case import Setting, Wrong
+from regard.benchmarks.case import CASES, Setting, Wrong
 from regard.benchmarks.gpu import (
     additive,
     check,
@@ -27,7 +27,7 @@ from regard.benchmarks.gpu import (
     warm,
 )
 from regard.benchmarks.gpu.dot import CAUSAL, FULL
-from regard.benchmarks.gpu.events import Times, alone, compared, side_by_side
+from regard.benchmarks.gpu.events import Times, alone, calls_in_a_group, compared, side_by_side
 from regard.benchmarks.gpu.structured import SPARSE, STRUCTURED, document_ends
 from regard.benchmarks.gpu.work import Size, Work, gradient, inputs
 
@@ -98,7 +98,7 @@ def test_a_comparison_times_every_peer_that_runs_and_keeps_the_errors_of_the_oth
 def test_a_peer_that_computes_something_else_is_left_out(monkeypatch):
     window = SPARSE[0]
     cheat = Work("x", "x", mask=STRUCTURED[1].mask)
-    monkeypatch.setattr(peers, "flex", lambda work, size, device: eager_flex(cheat, size, device))
+    monkeypatch.setattr(peers, "flex", lambda work, size, device, mode=None: eager_flex(cheat, size, device))
     with pytest.raises(RuntimeError, match=r"no peer ran.*FlexAttention: Wrong: not timed"):
         compare.measured(QUICK, window, TINY, False, faster=True, dtype=torch.float32)
     monkeypatch.setattr(peers, "flex", eager_flex)
@@ -199,18 +199,43 @@ def test_the_host_is_judged_by_its_slowest_mask():
     assert found.peers[host.NOTHING] > 0 and all(len(one) == 3 for one in found.details["readings"].values())
 
 
-def test_names_to_compile_are_taken_from_the_pipe_once_each_in_order(monkeypatch):
+def test_jobs_to_compile_are_taken_from_the_pipe_once_each_in_order(monkeypatch):
     taken = []
+
+    def fails(setting):
+        raise RuntimeError("where it counts, it fails again")
+
+    def job(name):
+        return lambda setting: taken.append(name)
+
     cases = {
-        name: types.SimpleNamespace(ahead=lambda setting, name=name: taken.append(name)) for name in "abc"
+        "a": types.SimpleNamespace(ahead=(job("a's first"), job("a's second"))),
+        "b": types.SimpleNamespace(ahead=(fails,)),
     }
-    cases["b"].ahead = None
     monkeypatch.setattr(warm, "CASES", cases)
-    work = warm.written(["c", "b", "a"])
-    assert os.read(work, warm.RECORD).strip() == b"c"  # another process took this one
+    work = warm.written(["a 0", "b 0", "a 1", "a 0"])
+    assert os.read(work, warm.RECORD).split() == [b"a", b"0"]  # another process took this one
     warm.child(work)
     os.close(work)
-    assert taken == ["a"]
+    assert taken == ["a's second", "a's first"]
+
+
+def test_families_take_turns_with_their_jobs():
+    def one(name, jobs):
+        return types.SimpleNamespace(name=name, ahead=(print,) * jobs)
+
+    cases = [one("x-1", 2), one("x-2", 1), one("y-1", 1), one("z-1", 0), one("x-3", 1), one("y-2", 2)]
+    assert warm.in_turns(cases) == ["x-1 0", "x-1 1", "y-1 0", "x-2 0", "y-2 0", "y-2 1", "x-3 0"]
+    every = warm.in_turns([CASES[name] for name in CASES])
+    assert len(set(every)) == len(every) and all(len(job) <= warm.RECORD for job in every)
+    assert len(every) * warm.RECORD <= 2**16  # what a pipe holds
+
+
+def test_long_calls_come_in_smaller_groups():
+    assert calls_in_a_group(1e-4, 1e-4) == 20 and calls_in_a_group(4e-3, 4e-3) == 20
+    assert calls_in_a_group(0.01, 0.01) == 8 and calls_in_a_group(0.05, 0.05) == 4
+    assert calls_in_a_group(0.2, 0.2) == 1
+    assert calls_in_a_group(1e-3, 1e-4) == 4 and calls_in_a_group(0.05, 0.01) == 1  # far behind
 
 
 @pytest.mark.parametrize("name", normalizers.BARS)
@@ -219,6 +244,27 @@ def test_other_normalisers_are_timed_beside_softmax(name, train):
     found = normalizers.measured(QUICK, name, TINY, train, torch.float32)
     assert found.value > 0 and found.best == normalizers.SOFTMAX
     assert len(found.details["errors"]) == (4 if train else 1)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_sparsemax_is_timed_beside_tiled(train):
+    found = normalizers.measured(QUICK, "sparsemax", TINY, train, torch.float32, against=normalizers.TILED)
+    assert found.best == normalizers.TILED and found.value == pytest.approx(found.peer / found.ours, rel=0.9)
+    assert normalizers.SOFTMAX in found.peers
+
+
+def test_the_memory_of_every_normaliser_is_measured_at_two_lengths(monkeypatch):
+    lengths = []
+
+    def counted(call, device):
+        call()
+        lengths.append(call.args[1][0].shape[2])
+        return lengths[-1] ** (2 if len(lengths) in (3, 4) else 1)
+
+    monkeypatch.setattr(normalizers, "extra_bytes", counted)
+    found = normalizers.growth(QUICK, TINY, torch.float32)
+    assert lengths == [65, 131] * 4 and found.value == pytest.approx((131 / 65) ** 2)
+    assert found.details["times"]["hard"] == pytest.approx(131 / 65)
 
 
 def test_decoding_is_a_share_of_the_copy_bandwidth():

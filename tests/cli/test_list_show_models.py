@@ -1,5 +1,6 @@
 """Models and tasks in `regard list` and `regard show`."""
 
+import functools
 import inspect
 import json
 import re
@@ -11,9 +12,10 @@ from regard import models, nn, tasks
 from regard.cli.common import catalogue
 from regard.cli.common.console import console
 from regard.cli.main import main
-from regard.cli.show import facts, page
+from regard.cli.show import page
 from regard.models.model import MODELS
 from regard.tasks.task import TASKS
+from tests.model_pages import facts_of
 
 # Other tests register toys of their own.
 MODEL_NAMES = [name for name in models.names() if MODELS[name].__module__.startswith("regard.")]
@@ -21,15 +23,14 @@ TASK_NAMES = [name for name in tasks.names() if TASKS[name].__module__.startswit
 PLACES = [f"models.{name}" for name in MODEL_NAMES] + [f"tasks.{name}" for name in TASK_NAMES]
 
 
+@functools.cache
+def problems_of(task):
+    return tasks.build(task).problems()
+
+
 def printed(capsys, *arguments):
     code = main(list(arguments))
     return code, capsys.readouterr().out
-
-
-def facts_of(name):
-    found = catalogue.find(name)
-    assert isinstance(found, catalogue.Item)
-    return facts.of_value(found)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -55,7 +56,7 @@ def test_the_page_of_a_model_names_its_answers_its_options_and_where_an_attentio
     content = facts_of(f"models.{name}")
     assert tuple(content["gives"]) == MODELS[name].gives
     assert content["attention"] == MODELS[name].takes_attention
-    problems = {task: tasks.build(task).problems() for task in content["tasks"]}
+    problems = {task: problems_of(task) for task in content["tasks"]}
     assert all(models.problem_for(name, found) in found for found in problems.values())
     defaults = {option["name"]: option["default"] for option in content["options"]}
     for option, parameter in inspect.signature(MODELS[name].__init__).parameters.items():

@@ -141,4 +141,4 @@ def test_what_was_skipped_is_one_note_without_a_line_of_code(tmp_path, capsys):
         warnings.simplefilter("default")
         assert main(["train", "images", "--data", str(tmp_path), "--bad-files", "skip", *wanted]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "words.png" in line]
-    assert line.startswith("note: 1 files were skipped") and ".py" not in line
+    assert line.startswith("note: 1 file was skipped") and ".py" not in line

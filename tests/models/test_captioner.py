@@ -150,7 +150,7 @@ def test_soft_is_additive_and_hard_learns_by_the_score_function():
 
 def test_each_glance_is_judged_by_its_word_by_hand():
     """Two words of one description, three places; the second example's second word is padding."""
-    reward = GlanceReward(2)
+    reward = GlanceReward(2, weight=0.5)
     with torch.no_grad():
         reward.expects.weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 2.0]]))
         reward.expects.bias.fill_(0.5)
@@ -176,7 +176,9 @@ def test_each_glance_is_judged_by_its_word_by_hand():
     entropy = -sum(p * math.log(p) for p in (0.5, 0.25, 0.25, 0.1, 0.8, 0.1, 0.2, 0.2, 0.6))
     learned = 0.5 * (0.5**2 + 0.25**2 + 0.5**2)  # all errors are below 1, where the loss is half the square
     (term,) = terms
-    assert float(term(None, None).detach()) == pytest.approx(chosen - 0.1 * entropy + learned, rel=1e-5)
+    assert float(term(None, None).detach()) == pytest.approx(
+        0.5 * (chosen - 0.1 * entropy + learned), rel=1e-5
+    )
     term(None, None).backward()
     assert (logs[1].grad[1] == 0).all(), "a word that is padding, and a glance at the mean, teach nothing"
 
@@ -224,3 +226,8 @@ def test_where_each_word_looked_is_observed():
     found = model.attention_to_source(given)["attentions.0"]
     assert found.shape == (1, 1, TARGET, 6) and torch.allclose(found.sum(-1), torch.ones(1, 1, TARGET))
     assert torch.allclose(found[:, 0], model.alignments(given), atol=1e-6)
+
+
+def test_a_negative_reward_is_refused():
+    with pytest.raises(regard.RegardError, match="reward: expected a weight of at least 0"):
+        built(attention="hard", reward=-1.0)

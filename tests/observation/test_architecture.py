@@ -6,12 +6,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from regard import models, tasks
-from regard.cli.show import models_and_tasks
 from regard.nn import build, entry, names
 from regard.observation import architecture
 from regard.observation.architecture import Diagram, DiagramNode, Frame
 from regard.observation.architecture.diagram import frames
 from regard.observation.architecture.labels import words
+from tests.model_pages import facts_of
 
 
 def drawn(name, task, **options):
@@ -129,7 +129,7 @@ def test_equal_parts_are_folded_only_where_one_follows_the_other(chain):
 
 @pytest.mark.parametrize("name", models.names())
 def test_every_parameter_of_every_model_is_in_exactly_one_box(name):
-    facts = models_and_tasks.of_model(name, {})
+    facts = facts_of(f"models.{name}")
     diagram = Diagram.from_dict(facts["architecture"])
     assert diagram.parameters == facts["parameters"]
     assert all(node.used for node in diagram.root.nodes())

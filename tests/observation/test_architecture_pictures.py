@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from regard import models
-from regard.cli.show import models_and_tasks
 from regard.nn import build, entry, names
 from regard.observation import architecture
 from regard.observation.architecture import Diagram, DiagramNode, Frame
 from regard.observation.architecture.picture import arranged
 from regard.observation.architecture.svg import DETAIL, LABEL, MEASURES, TITLE, text_width
+from tests.model_pages import facts_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLACES = [*(f"models.{name}" for name in models.names()), *(f"mechanisms.{name}" for name in names())]
@@ -23,7 +23,7 @@ PLACES = [*(f"models.{name}" for name in models.names()), *(f"mechanisms.{name}"
 def diagram_of(place):
     kind, _, name = place.partition(".")
     if kind == "models":
-        return Diagram.from_dict(models_and_tasks.of_model(name, {})["architecture"])
+        return Diagram.from_dict(facts_of(place)["architecture"])
     torch.manual_seed(0)
     return architecture.of_layer(build(name, dim=12, **entry(name).needs))
 

@@ -1,4 +1,4 @@
-"""Several processes that work together through gloo and answer calls of a test.
+"""Several processes that work together, through gloo if nothing else is said, and answer calls of a test.
 
 `Ranks(2).run(function, *arguments)` calls an importable function in every process and returns the answers by rank.
 Tensors travel as numpy arrays.
@@ -17,11 +17,11 @@ _LIMIT = 120  # seconds to wait for an answer
 class Ranks:
     """Processes that are started once and stay until `close`."""
 
-    def __init__(self, count, folder):
+    def __init__(self, count, folder, backend="gloo"):
         self.count, self.pipes, self.processes = count, [], []
         for rank in range(count):
             mine, theirs = context.Pipe()
-            arguments = (rank, count, str(folder / f"store{count}"), theirs)
+            arguments = (rank, count, str(folder / f"store{count}"), theirs, backend)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -51,7 +51,7 @@ class Ranks:
             process.kill()
 
 
-def _serve(rank, count, store, pipe):
+def _serve(rank, count, store, pipe, backend):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -59,7 +59,9 @@ def _serve(rank, count, store, pipe):
     os.environ.update(
         {name: str(number) for name, number in place.items()}, MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
     )
-    dist.init_process_group("gloo", store=dist.FileStore(store, count), rank=rank, world_size=count)
+    if backend == "nccl":
+        torch.cuda.set_device(0)
+    dist.init_process_group(backend, store=dist.FileStore(store, count), rank=rank, world_size=count)
     while True:
         try:
             function, arguments = pipe.recv()

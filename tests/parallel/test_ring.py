@@ -16,21 +16,23 @@ NAMES = ("output", "logsumexp", "query", "key", "value")
 
 
 def _arrays(tensors):
-    return [tensor.detach().numpy() for tensor in tensors]
+    return [tensor.detach().cpu().numpy() for tensor in tensors]
 
 
-def shared(layout, exchange, case, options, dtype=torch.float64):
+def shared(layout, exchange, case, options, dtype=torch.float64, device="cpu"):
     """In a rank: output, log-sum-exp and gradients of its positions."""
     given = inputs(dtype=dtype)
     mask = CASES[case][0]
     sequence = parallel.ShardedSequence(LENGTH, layout=layout, mask=mask)
-    local = [sequence.shard(one, 2).requires_grad_() for one in (given.query, given.key, given.value)]
+    local = [
+        sequence.shard(one, 2).to(device).requires_grad_() for one in (given.query, given.key, given.value)
+    ]
     output, logsumexp = parallel.attend(
         *local, sequence, mask=mask, exchange=exchange, return_logsumexp=True, **options
     )
     seen = torch.where(logsumexp == -math.inf, 0, logsumexp)
-    total = (output * sequence.shard(given.grad, 2)).sum() + (
-        seen * sequence.shard(given.grad_logsumexp, 2)
+    total = (output * sequence.shard(given.grad, 2).to(device)).sum() + (
+        seen * sequence.shard(given.grad_logsumexp, 2).to(device)
     ).sum()
     total.backward()
     return _arrays([output, logsumexp, *(one.grad for one in local)])

@@ -112,8 +112,10 @@ def run(tmp_path_factory):
 def test_a_short_training_learns_and_is_measured_after_each_glimpse(run):
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["validation"]["loss"] < 2.0  # guessing: log 10 = 2.30
-    found = {one.metric: one.value for one in regard.evaluate(run, device="cpu", limit=64).metrics}
+    found = {one.metric: one for one in regard.evaluate(run, device="cpu", limit=64).metrics}
     assert {"loss", "accuracy", "accuracy_1", "accuracy_2", "accuracy_3"} <= set(found)
+    assert {one.count for one in found.values()} == {64}, "the limit holds for all of them"
+    assert found["accuracy_3"].value == found["accuracy"].value
 
 
 @pytest.mark.slow

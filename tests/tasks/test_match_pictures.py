@@ -125,6 +125,6 @@ def test_a_broken_picture_stops_the_reading_or_is_skipped_and_named(tmp_path):
     (home / "train" / "3" / "broken.png").write_bytes(b"no picture")
     with pytest.raises(BadValue, match=r"pictures: .*broken\.png.*--bad-files skip"):
         _ = tasks.build("match", pictures=str(home)).drawings
-    with pytest.warns(PicturesRead, match=r"1 files were skipped: .*broken\.png"):
+    with pytest.warns(PicturesRead, match=r"1 file was skipped: .*broken\.png"):
         drawn = tasks.build("match", pictures=str(home), bad_files="skip").drawings
     assert [len(drawn["train"][digit]) for digit in range(10)] == [3] * 10

@@ -16,6 +16,7 @@ from regard.tasks.answers.questions import Questions
 from regard.tasks.batch import Batch, Stream
 from regard.tasks.generated.moving import MOTIONS, moving
 from regard.tasks.measures.metrics import Answered, observe, values
+from regard.tasks.shown import Looked
 from regard.training import train
 from regard.viewer.opening.options import ViewOptions
 from regard.viewer.opening.runs import open_run
@@ -159,3 +160,21 @@ def test_wrong_sizes_are_refused():
     for options, words in wrong.items():
         with pytest.raises(BadValue, match=words):
             tasks.build(f"video({options})")
+
+
+def test_the_figure_has_the_frames_side_by_side_and_shades_the_patch_of_its_frame():
+    task = tasks.build("video(frames=3)")
+    spec, example = task.streams()["inputs"], task.examples("test")[0]
+    weights = torch.zeros(3, spec.rows, spec.columns)
+    weights[2, 1, 0] = 1.0
+    columns = [str(number) for number in range(spec.length)]
+    figure = task.draw([8, 0], example, Looked([weights.flatten().tolist()], columns))
+    plain, shaded = (frame.images[0].get_array() for frame in figure.axes)
+    assert plain.shape == (task.size, 3 * task.size)
+    shown = task.show(example, task.collate([example], torch.Generator())).picture
+    assert np.array_equal(plain[:, task.size : 2 * task.size], shown[task.size : 2 * task.size])
+    coloured = np.argwhere(np.ptp(shaded, axis=-1) > 0.1)
+    left = 2 * task.size
+    assert coloured.min(0).tolist() == [spec.side, left]
+    assert coloured.max(0).tolist() == [2 * spec.side - 1, left + spec.side - 1]
+    assert figure.axes[1].get_title().startswith("an 8 that moves")

@@ -1,13 +1,14 @@
 """`--report-to`: metrics in TensorBoard, Weights & Biases, MLflow and trackio, offline, several at once."""
 
 import json
+import struct
 
 import pytest
 
 from regard.errors import BadValue
 from regard.training import reporting, train
 from regard.training.config import read
-from regard.training.reporting import REPORTERS, Reports
+from regard.training.reporting import Reports
 from tests.training.test_run import settings
 
 
@@ -56,16 +57,74 @@ def test_two_reporters_hold_what_metrics_jsonl_holds(tmp_path):
     assert run.info.status == "FINISHED" and run.data.params["task"]
 
 
+def log_records(data, block=1 << 15):
+    """The records of a LevelDB log, the form of an offline run of Weights & Biases, after its header of 7 bytes."""
+    found, parts, at = [], b"", 7
+    while at + 7 <= len(data):
+        if block - at % block < 7:  # a block ends with zeros if no header fits
+            at += block - at % block
+            continue
+        _, size, kind = struct.unpack_from("<IHB", data, at)
+        parts += data[at + 7 : at + 7 + size]
+        if kind in (1, 4):  # a whole record, or the last part of one
+            found.append(parts)
+            parts = b""
+        at += 7 + size
+    return found
+
+
+def wandb_records(folder):
+    """What an offline run of Weights & Biases holds: (step, loss) of each record of its history."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    found = []
+    for path in sorted((folder / "wandb").glob("offline-run-*/*.wandb")):
+        for record in map(Record.FromString, log_records(path.read_bytes())):
+            if record.HasField("history"):
+                items = {one.key or "/".join(one.nested_key): one.value_json for one in record.history.item}
+                found.append((record.history.step.num, json.loads(items["train/loss"])))
+    return found
+
+
+def trackio_records(project="regard"):
+    """What trackio reads back: for each run, (step, loss) of each record."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return {
+        run["name"]: [
+            (row["step"], row["train/loss"])
+            for row in SQLiteStorage.get_logs(project, run["name"], run_id=run["id"])
+        ]
+        for run in SQLiteStorage.get_run_records(project)
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_without_an_account_metrics_are_kept_in_files(tmp_path, name):
-    pytest.importorskip(REPORTERS[name][0])
+def test_without_an_account_wandb_keeps_what_metrics_jsonl_holds(tmp_path):
+    pytest.importorskip("wandb")
     said = []
-    train(settings(tmp_path / "run", report_to=name), quiet=True, tell=said.append)
+    train(settings(tmp_path / "run", report_to="wandb"), quiet=True, tell=said.append)
     assert not [line for line in said if "report_to" in line]
-    place = tmp_path / "run" / "wandb" if name == "wandb" else tmp_path / "trackio"
-    assert [path for path in place.rglob("*") if path.is_file() and path.stat().st_size]
+    losses = [(row["step"], row["loss"]) for row in logged(tmp_path / "run")]
+    assert wandb_records(tmp_path / "run") == losses
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_trackio_holds_what_metrics_jsonl_holds_also_of_resumed_runs_and_of_equal_names(tmp_path, capfd):
+    pytest.importorskip("trackio")
+    said = []
+    first, second = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    for out in (first, second):
+        train(settings(out, report_to="trackio", steps=4), quiet=True, tell=said.append)
+    train({"steps": 6}, resume=str(first), quiet=True, tell=said.append)
+    assert not [line for line in said if "report_to" in line]
+    found = trackio_records()
+    for out in (first, second):
+        name = f"run-{(out / 'trackio' / 'entry.txt').read_text().strip()}"
+        assert found[name] == [(row["step"], row["loss"]) for row in logged(out)]
+    assert capfd.readouterr().out == ""  # stdout is for results: --json
 
 
 @pytest.mark.slow

@@ -18,6 +18,9 @@ class Setting:
     quick: bool = False
 
 
+Ahead = Callable[[Setting], object]
+
+
 class Wrong(RegardError):
     """What should be timed computes wrong numbers, so it is not timed."""
 
@@ -55,8 +58,9 @@ class Case:
     at_most: bool
     measure: Callable[[Setting], Measurement]
     device: str = "cpu"
-    ahead: Callable[[Setting], object] | None = None  # compiles its kernels into the caches of this machine
+    ahead: tuple[Ahead, ...] = ()  # each compiles kernels, ours or a peer's, into this machine's caches
     rank: int = 0  # lower ranks are measured first, since time may run out
+    by_name: bool = False  # takes so long that it is measured only where it is named
 
     @property
     def bound(self) -> str:
@@ -105,25 +109,29 @@ Measure = Callable[[Setting], Measurement]
 
 
 def case(name: str, *, work: str, peer: str, unit: str, at_most: float | None = None,
-         at_least: float | None = None, device: str = "cpu", ahead: Callable[[Setting], object] | None = None,
-         rank: int = 0) -> Callable[[Measure], Measure]:  # fmt: skip
+         at_least: float | None = None, device: str = "cpu", ahead: Ahead | tuple[Ahead, ...] = (),
+         rank: int = 0, by_name: bool = False) -> Callable[[Measure], Measure]:  # fmt: skip
     """Register the decorated function as the case `name`, with a ceiling (`at_most`) or a floor (`at_least`).
 
-    `device`: where the bar holds.
+    `device`: where the bar holds. `ahead`: one or several functions that compile; several can run at once.
     """
     assert (at_most is None) != (at_least is None), "a case has one bar"
     bar = at_most if at_most is not None else at_least
     assert bar is not None
+    jobs = ahead if isinstance(ahead, tuple) else (ahead,)
 
     def register(measure: Measure) -> Measure:
-        CASES.add(name, Case(name, work, peer, bar, unit, at_most is not None, measure, device, ahead, rank))
+        CASES.add(
+            name,
+            Case(name, work, peer, bar, unit, at_most is not None, measure, device, jobs, rank, by_name),
+        )
         return measure
 
     return register
 
 
 def select(only: str | None, device: str = "cpu") -> list[Case]:
-    """The cases that `only` names, by names or prefixes joined by commas; None: all cases of a device.
+    """The cases that `only` names, by names or prefixes joined by commas; None: all of a device but the very long ones.
 
     `window` is the family of that name, `window-16k` a part of it. They come in the order in which `only` names them.
     Where a device has no such case, that of the other device is measured and not judged.
@@ -132,7 +140,7 @@ def select(only: str | None, device: str = "cpu") -> list[Case]:
     own = [one for one in every if one.device == device]
     others = [one for one in every if one.device != device]
     if not only:
-        return own
+        return [one for one in own if not one.by_name]
     wanted: dict[str, Case] = {}
     for part in (p.strip().replace("_", "-") for p in only.split(",")):
         found = next(filter(None, (_beginning(part, cases) for cases in (own, others))), None)

@@ -36,10 +36,11 @@ def run(
     """
     started, about = time.perf_counter(), environment(setting)
     rows: list[Row] = []
-    with _threads(setting):
+    with _threads(setting), _old_objects_forgotten() as forget:
         workers = compile_ahead(cases, setting, seconds)
         if workers:
             announce(f"compiled ahead in {workers} processes, {time.perf_counter() - started:.0f} s")
+        forget()
         for number, case in enumerate(cases, start=1):
             if time.perf_counter() - started > seconds:
                 announce(f"no time left for {len(cases) - len(rows)} cases, from {case.name} on")
@@ -170,6 +171,23 @@ def _threads(setting: Setting) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def _old_objects_forgotten() -> Iterator[Callable[[], None]]:
+    """Yields a function after which the garbage collector no longer goes over what exists by then.
+
+    It runs before every timing, and the modules of torch's compiler alone cost it a quarter of a second.
+    """
+
+    def forget() -> None:
+        gc.collect()
+        gc.freeze()
+
+    try:
+        yield forget
+    finally:
+        gc.unfreeze()
 
 
 def _own_version() -> str:

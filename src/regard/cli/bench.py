@@ -35,6 +35,8 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help=devices)
     names = "cases, families or beginnings of names, joined by commas, in the order to run them; see --list"
     parser.add_argument("--only", type=str, metavar="NAME", help=names)
+    record = "leave out the cases that this file has a row of, written by --json in a run that was cut short"
+    parser.add_argument("--missing", type=str, metavar="FILE", help=record)
     parser.add_argument("--list", action="store_true", help="show the cases and their bars, measure nothing")
     parser.add_argument("--quick", action="store_true", help="few repeats: a first look, not for the record")
     rows = (
@@ -52,17 +54,17 @@ def run(options: Namespace) -> int:
     """Measure the chosen cases. A missed bar is a result; a wrong result or an error in a case gives exit code 1."""
     from rich.console import Console
 
-    from regard.benchmarks.case import Setting, select
+    from regard.benchmarks.case import Setting
     from regard.benchmarks.run import footer, markdown, table
     from regard.benchmarks.run import run as measure
 
     if options.list:
-        return _list(select(options.only, _listed(options.device)), options.json is not None)
+        return _list(_chosen(options, _listed(options.device)), options.json is not None)
     if options.figure is not None:
         _check_figure(options.figure)
     kept = None if options.json in (None, "-") else _checked_folder("--json", options.json)
     setting = Setting(device=_device(options.device), quick=options.quick)
-    cases = select(options.only, setting.device)
+    cases = _chosen(options, setting.device)
     progress = Console(stderr=True)
     with progress.status("starting") as status:
 
@@ -91,6 +93,29 @@ def run(options: Namespace) -> int:
 
         draw(rows, options.figure)
     return 1 if any(row["trouble"] is not None for row in rows) else 0
+
+
+def _chosen(options: Namespace, device: str) -> list[Case]:
+    from regard.benchmarks.case import select
+
+    cases = select(options.only, device)
+    if options.missing is None:
+        return cases
+    known = _recorded(options.missing)
+    return [one for one in cases if one.name not in known]
+
+
+def _recorded(path: str) -> set[str]:
+    """The names of the cases that a record has a number of: a list of rows, or an object with one as `rows`."""
+    try:
+        kept = json.loads(Path(path).read_text())
+        rows = kept["rows"] if isinstance(kept, dict) else kept
+        return {row["name"] for row in rows if row["trouble"] is None}
+    except (OSError, ValueError, KeyError, TypeError) as trouble:
+        raise BadValue(
+            f"--missing: {path!r} is no record of this command ({type(trouble).__name__}: {trouble}). "
+            "Give a file that --json FILE wrote."
+        ) from trouble
 
 
 def _list(cases: list[Case], as_json: bool) -> int:

@@ -116,6 +116,7 @@ def evaluate_run(
     with evaluation_mode(model):
         most = MOST if limit is None else min(limit, MOST)
         found += task.completed(model, split, batch_size=batch_size, most=most, device=loaded.device)
+        task.examined = limit
         found += task.examine(model, split, batch_size=batch_size, device=loaded.device)
     on_progress(count, count)
     signature = _signature(loaded, split, count, fingerprint.hexdigest, batch_size)

@@ -118,9 +118,13 @@ def _may_be_short(keys: int) -> bool:
 
 def is_direct(request: Request) -> bool:
     """Whether torch's function can be called with the arguments as they are: the case that has to be cheap."""
+    return request.mask is None and _takes_rows(request)
+
+
+def _takes_rows(request: Request) -> bool:
+    """Whether torch's function takes queries, keys, values and the scale as they are."""
     return (
-        request.mask is None
-        and request.bias is None
+        request.bias is None
         and not request.score.transforms
         and request.scale >= _SMALLEST_SCALE
         and request.query.shape[3] == request.value.shape[3]
@@ -128,18 +132,22 @@ def is_direct(request: Request) -> bool:
     )
 
 
-def direct(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float) -> Tensor:
-    """`run` for a request that `is_direct`; a scale of None is torch's own default."""
+def direct(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropout: float, causal: bool = False
+) -> Tensor:
+    """`run` for a request that `is_direct`, or with torch's own causal mask; a scale of None is torch's own default."""
     if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
     options: dict[str, Any] = {}
     if (
-        scale is None and query.shape[1] == key.shape[1] and query.is_cpu
+        scale is None and query.shape[1] == key.shape[1] and query.is_cpu and not causal
     ):  # keyword arguments cost a microsecond
         output = scaled_dot_product_attention(query, key, value)
     else:
         grouped = as_bool(query.shape[1] != key.shape[1])
         options = {"dropout_p": dropout, "scale": scale, "enable_gqa": grouped}
+        if causal:
+            options["is_causal"] = True
         output = _call(query, key, value, options)
     output = restore_nan_rows(output, scaled_dot_product_attention, query, key, value, options)
     forbid_second_derivative(output, "torch's fused attention")
@@ -147,10 +155,13 @@ def direct(query: Tensor, key: Tensor, value: Tensor, scale: float | None, dropo
 
 
 def shortcut(call: Call, request: Request) -> PlainCall | PaddedCall | None:
-    """How to run calls of the same signature: plain ones, and on a CPU those with key padding; None for others."""
-    if request.query is call.query and call.scale is None and request.dropout == 0 and is_direct(request):
-        return PlainCall(request)
+    """How to run calls of the same signature: plain, causal, on a CPU also with key padding; None for others."""
     mask = request.mask
+    if request.query is call.query and call.scale is None and request.dropout == 0 and _takes_rows(request):
+        if mask is None:
+            return PlainCall(request, causal=False)
+        if isinstance(mask, CausalMask) and mask is call.mask and _is_square(mask, request):
+            return PlainCall(request, causal=True)
     padded = (
         mask is not None
         and mask is call.mask
@@ -166,12 +177,12 @@ def shortcut(call: Call, request: Request) -> PlainCall | PaddedCall | None:
 class PlainCall:
     """Calls of one signature that torch's function takes as they are: no request is built."""
 
-    def __init__(self, request: Request) -> None:
-        self.scale = request.scale
+    def __init__(self, request: Request, causal: bool) -> None:
+        self.scale, self.causal = request.scale, causal
 
     def __call__(self, call: Call) -> Tensor:
         """The output."""
-        return direct(call.query, call.key, call.value, self.scale, 0.0)
+        return direct(call.query, call.key, call.value, self.scale, 0.0, self.causal)
 
 
 class PaddedCall:
@@ -344,6 +355,12 @@ def _diagonal(mask: Mask, request: Request) -> int | None:
     if shift <= 0:
         return 0
     return shift if queries == 1 or shift >= keys - 1 else None
+
+
+def _is_square(mask: CausalMask, request: Request) -> bool:
+    """Whether a causal mask is torch's: query i sees the keys up to i, and no query or key is left over."""
+    _, _, queries, keys = request.sizes
+    return queries > 1 and _diagonal(mask, request) == 0 and _visible_part(mask, request) == (queries, keys)
 
 
 def _visible_part(mask: CausalMask, request: Request) -> tuple[int, int]:

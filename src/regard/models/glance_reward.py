@@ -15,18 +15,20 @@ from regard.nn.score_function import ChoiceTerm, joined
 class GlanceReward(nn.Module):
     """The score-function term of all glances of a description: each is judged by the word that follows it.
 
-        Σ_t (L_t − b_t) · log p(c_t)  −  entropy_weight · H_t,        b_t = w · [s_{t−1}; y_t]
+        weight · Σ_t ((L_t − b_t) · log p(c_t)  −  entropy_weight · H_t),        b_t = w · [s_{t−1}; y_t]
 
     with L_t = −log p(y_t) the loss of word t. b_t is what a linear map of the state before the glance and of the word
     expects of that loss. It knows nothing of the choice, so it leaves the mean of the estimate as it is; and it takes
     away much of the variance, which is that some words are harder than others. Later words, which a glance reaches
-    through the state only, are left out of its reward.
+    through the state only, are left out of its reward. The weight is λ_r of the paper: the estimate reaches
+    features and states too, where its noise would hide what the words teach.
 
     Paper: Xu et al. 2015, section 4.1 (reward, entropy); Mnih et al. 2014 (a baseline that depends on the state).
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, weight: float = 1.0) -> None:
         super().__init__()
+        self.weight = weight
         self.expects = nn.Linear(2 * dim, 1)
 
     def offer(
@@ -47,7 +49,7 @@ class GlanceReward(nn.Module):
         losses = losses.detach()
         each = (losses - expected.detach()) * log_prob - glances[0].entropy_weight * entropy
         each = each + F.smooth_l1_loss(expected, losses, reduction="none")  # which the baseline learns from
-        total = (each if keep is None else each.masked_fill(~keep, 0)).sum()
+        total = self.weight * (each if keep is None else each.masked_fill(~keep, 0)).sum()
         loss_terms.offer(lambda _, counts: total)
 
     def observe_loss(self, mean: Tensor) -> None:

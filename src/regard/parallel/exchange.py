@@ -82,6 +82,11 @@ def note_bytes(sent: int, received: int, peers: Sequence[int]) -> None:
         counter.peers.update(peers)
 
 
+def through_host(tensor: Tensor, group: dist.ProcessGroup) -> bool:
+    """Whether messages have to be copied to the host: gloo sends host memory, NCCL that of a GPU."""
+    return tensor.is_cuda and group._get_backend(tensor.device).name() == "gloo"
+
+
 class Transfer:
     """Sends and receives that are on their way. It keeps their buffers until `wait`."""
 
@@ -93,7 +98,13 @@ class Transfer:
         receives: Sequence[tuple[int, Tensor]],
         tag: int,
     ) -> None:
-        self.group, self.what, self.buffers = group, what, [*sends, *receives]
+        self.group, self.what = group, what
+        self.arrivals: list[tuple[Tensor, Tensor]] = []  # what arrives on the host, and where it belongs
+        if any(through_host(one, group) for _, one in [*sends, *receives]):
+            sends = [(peer, one.cpu()) for peer, one in sends]
+            self.arrivals = [(torch.empty_like(one, device="cpu"), one) for _, one in receives]
+            receives = [(peer, host) for (peer, _), (host, _) in zip(receives, self.arrivals, strict=True)]
+        self.buffers = [*sends, *receives]
         operations = [_operation(dist.isend, one, peer, group, tag) for peer, one in sends]
         operations += [_operation(dist.irecv, one, peer, group, tag) for peer, one in receives]
         note_bytes(_bytes(sends), _bytes(receives), [peer for peer, _ in sends])
@@ -107,7 +118,9 @@ class Transfer:
         with reporting_loss(self.what, self.group):
             for work in self.works:
                 work.wait()
-        self.works, self.buffers = [], []
+        for host, buffer in self.arrivals:
+            buffer.copy_(host)
+        self.works, self.buffers, self.arrivals = [], [], []
 
 
 def _operation(kind: Any, tensor: Tensor, peer: int, group: dist.ProcessGroup, tag: int) -> dist.P2POp:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import regard.core.attention as core
 from regard.errors import BadValue
-from regard.parallel.exchange import note_bytes, reporting_loss
+from regard.parallel.exchange import note_bytes, reporting_loss, through_host
 from regard.parallel.layout import Layout
 from regard.parallel.sections import Section, of_bias, of_mask, of_score
 from regard.parallel.work import ShardedCall
@@ -115,10 +115,12 @@ class _AllToAll(torch.autograd.Function):
 
 
 def _exchange(group: dist.ProcessGroup, message: Tensor, out: list[int], into: list[int]) -> Tensor:
-    rank, size = dist.get_rank(group), message.element_size()
+    rank, size, device = dist.get_rank(group), message.element_size(), message.device
+    if through_host(message, group):
+        message = message.cpu()
     received = message.new_empty(sum(into))
     peers = [peer for peer, count in enumerate(out) if peer != rank and count]
     note_bytes((sum(out) - out[rank]) * size, (sum(into) - into[rank]) * size, peers)
     with reporting_loss("exchanging heads for positions", group):
         dist.all_to_all_single(received, message.contiguous(), into, out, group=group)
-    return received
+    return received.to(device)

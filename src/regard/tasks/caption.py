@@ -81,7 +81,7 @@ class Caption(Task):
     """
 
     takes = ("image",)
-    tried = ("--example", "5")
+    tried = ("--example", "18")
     metric: ClassVar[Metric] = Counts(
         "bleu", over="images", total="texts"
     )  # `metrics` says how it is measured

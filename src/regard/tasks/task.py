@@ -158,6 +158,8 @@ class Task:
         """
         return self.collate([examples[index] for index in chosen], generator)
 
+    examined: int | None = None  # how many examples `regard evaluate --limit` asks of `examine`; None: all
+
     def examine(
         self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
     ) -> list[tuple[Metric, State]]:
@@ -176,13 +178,21 @@ class Task:
 
     @torch.no_grad()
     def measured(
-        self, metric: Metric, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+        self,
+        metric: Metric,
+        model: Answering,
+        split: str,
+        *,
+        batch_size: int,
+        device: torch.device | str,
+        most: int | None = None,
     ) -> State:
-        """The state of one metric over a split, for `examine`: of it, further metrics can be made."""
+        """The state of one metric over a split or its first `most` examples, for `examine`, which makes more of it."""
         examples = self.examples(split)
+        count = len(examples) if most is None else min(most, len(examples))
         states = []
-        for start in range(0, len(examples), batch_size):
-            batch = self.collate(examples[start : start + batch_size], torch.Generator())
+        for start in range(0, count, batch_size):
+            batch = self.collate(examples[start : min(start + batch_size, count)], torch.Generator())
             states.append(metric.of(Answered(model, batch.to(device))))
         return metric.merge([state for state in states if state is not None])
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.core.arguments import whole_number
@@ -73,7 +74,7 @@ class VideoTask(Task):
     """
 
     takes = ("image",)
-    tried = ("--example", "4")
+    tried = ("--example", "8")
     metric: ClassVar[Metric] = _accuracy("accuracy", DIGIT, MOTION)
     recipe = Recipe(
         model="vit", steps=800, batch_size=64, lr=3e-3, warmup=50,
@@ -160,16 +161,29 @@ class VideoTask(Task):
         return Shown(words, names(self.spec), "patches", picture=picture, grid=grid)
 
     def draw(self, predicted: Any, example: VideoExample, looked: Looked | None) -> Figure | None:
-        """The frames below each other, and beside them where the model looked; None where it cuts other patches."""
+        """The frames side by side, and below them where the model looked; None where it cuts other patches."""
         if looked is None or len(looked.columns) != self.spec.length:
             return None
         shown = self.show(example, self.collate([example], torch.Generator()))
-        assert shown.picture is not None and shown.grid is not None
+        assert shown.picture is not None
+        spec = self.spec
         weights = np.asarray(looked.weights, np.float32).reshape(-1, len(looked.columns)).mean(0)
-        return overlays(shown.picture, [self.decode(predicted)], [weights.tolist()], shown.grid)
+        beside = _side_by_side(weights.reshape(-1, spec.columns), spec.frames).ravel().tolist()
+        picture, grid = _side_by_side(shown.picture, spec.frames), (spec.rows, spec.frames * spec.columns)
+        figure = overlays(picture, [self.decode(predicted)], [beside], grid)
+        for axes in figure.axes:
+            for frame in range(1, spec.frames):
+                axes.axvline(frame * self.size - 0.5, color="white", linewidth=1.5)
+        return figure
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The digit and its motion."""
         if len(tokens) != 2:
             raise BadValue(f"tokens: expected a digit and a motion, got {list(tokens)}.")
-        return f"a {tokens[0]} that moves {list(MOTIONS)[tokens[1]]}"
+        article = "an" if tokens[0] == 8 else "a"
+        return f"{article} {tokens[0]} that moves {list(MOTIONS)[tokens[1]]}"
+
+
+def _side_by_side(stacked: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
+    """Frames that lie below each other, (frames·h,w), beside each other, (h,frames·w)."""
+    return np.concatenate(np.split(stacked, frames), 1)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -101,21 +103,30 @@ class MLflow:
 
 
 class Trackio:
-    """A run of the project `regard` in trackio's own folder (TRACKIO_DIR), or in `trackio/` of the run's folder."""
+    """A run of the project `regard` in trackio's own folder (TRACKIO_DIR), or in `trackio/` of the run's folder.
+
+    trackio reads its folder when it is imported: later runs of the same process share that of the first.
+    """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], after: int) -> None:
-        os.environ.setdefault("TRACKIO_DIR", str((folder / "trackio").absolute()))  # read when it is imported
-        import trackio
-
+        chosen = os.environ.get("TRACKIO_DIR")
+        os.environ["TRACKIO_DIR"] = chosen or str((folder / "trackio").absolute())
+        try:
+            import trackio
+        finally:
+            if chosen is None:  # processes that this one starts have runs of their own
+                del os.environ["TRACKIO_DIR"]
         self.trackio = trackio
         options = {name: str(value) for name, value in settings.items()}
-        trackio.init(project=PROJECT, name=folder.name, config=options, resume="allow", embed=False)
+        # trackio finds a run again by its name, and many folders may have the same one.
+        name = f"{folder.name}-{_entry(folder / 'trackio' / ENTRY, after)}"
+        self.run = trackio.init(project=PROJECT, name=name, config=options, resume="allow", embed=False)
 
     def write(self, metrics: dict[str, float], step: int) -> None:
-        self.trackio.log(metrics, step=step)
+        self.run.log(metrics, step=step)
 
     def close(self) -> None:
-        self.trackio.finish()
+        self.trackio.finish()  # and not `run.finish`, after which trackio would finish the run again at exit
 
 
 def _entry(path: Path, after: int) -> str:
@@ -185,15 +196,17 @@ class Reports:
 
 
 class _Guard:
-    """Leave a reporter out if it raises, and say so."""
+    """Leave a reporter out if it raises, and say so. What it prints goes to stderr: stdout is for results."""
 
     def __init__(self, reports: Reports, name: str) -> None:
         self.reports, self.name = reports, name
+        self.elsewhere = redirect_stdout(sys.stderr)
 
     def __enter__(self) -> None:
-        pass
+        self.elsewhere.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self.elsewhere.__exit__(None, None, None)
         if error is None or not isinstance(error, Exception):
             return False
         self.reports.open.pop(self.name, None)

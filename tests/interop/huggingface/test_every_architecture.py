@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from benchmarks.observing import on_regard
 from benchmarks.observing.records import recorded, save
 from benchmarks.observing.worker import examine, library
 
@@ -22,6 +23,21 @@ def test_an_architecture_is_built_and_compared():
     assert record["right_padded"] <= 1e-5
     assert record["left_padded"] <= 1e-5
     assert record["generation"] == {"greedy": "equal", "beams": "equal", "static": "equal"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_rows_of_padding_that_an_output_reads_are_told_apart_from_wrong_numbers(monkeypatch):
+    """VideoPrism's texts have a class token behind the padding, so that all rows of the output are compared."""
+    name, source = "videoprism_text_model", library("transformers")
+    if name not in source.names():
+        pytest.skip("this transformers has no VideoPrism")
+    record = examine(source, name, "regard", seconds=120.0)
+    assert record["status"] == "equal", record
+    assert record["left_padded"].endswith("empty rows") and record["right_padded"] <= 1e-5
+    monkeypatch.setattr(on_regard, "_uniform_where_nothing_is_seen", lambda output, *rest: output * 1.01)
+    record = examine(source, name, "regard", seconds=120.0)
+    assert record["status"] == "differs" and "left_padded" in record["reason"]
 
 
 @pytest.mark.nightly

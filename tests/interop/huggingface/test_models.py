@@ -219,3 +219,18 @@ def test_the_paged_cache_of_continuous_batching_is_refused():
     model = on(built("llama"), "regard")
     with pytest.raises(regard.Unsupported, match="paged cache"):
         model(**peers.inputs("llama"), cache=object(), use_cache=False)
+
+
+@torch.no_grad()
+def test_a_layer_that_calls_itself_causal_sees_all_keys_if_its_model_asks_for_them():
+    """Phi-4's image encoder: its model asks for a bidirectional mask, its layers say `is_causal = True`."""
+    transformers = pytest.importorskip("transformers")
+    vision = pytest.importorskip("transformers.models.phi4_multimodal.modeling_phi4_multimodal")
+    config = transformers.models.phi4_multimodal.Phi4MultimodalVisionConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, image = vision.Phi4MultimodalVisionModel(config).eval(), torch.randn(1, 3, 28, 28)
+    assert all(layer.self_attn.is_causal for layer in model.encoder.layers)
+    expected = on(model, "eager")(image).last_hidden_state
+    assert apart(on(model, "regard")(image).last_hidden_state, expected) <= CLOSE

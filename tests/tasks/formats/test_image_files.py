@@ -100,7 +100,7 @@ def test_a_bomb_is_refused_by_its_header_before_it_is_unpacked():
     """The header of a PNG says 50,000 × 50,000 pixels; the data would be 2.5 GB of zeros."""
     header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)
     bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000)))
-    with pytest.raises(BadValue, match=r"data: 'x\.png'"):
+    with pytest.raises(BadValue, match=r"data: .*at most 40 million pixels, 'x\.png' has several times"):
         decoded(bomb, "x.png")
     header = struct.pack(">IIBBBBB", 7000, 7000, 8, 0, 0, 0, 0)  # below Pillow's own limit, above ours
     large = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000)))

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from regard.tasks.answers import Boxes
-from regard.tasks.answers.boxes import matched
 from regard.tasks.batch import Batch
 from regard.tasks.pictures.boxes import area, from_centre, generalized_iou, iou, to_centre
 
@@ -55,35 +54,6 @@ def test_centre_and_corners_are_inverse() -> None:
     boxes = torch.rand(7, 4)
     assert torch.allclose(from_centre(to_centre(boxes)), boxes, atol=1e-6)
     assert from_centre(torch.tensor([3.0, 5.0, 2.0, 4.0])).tolist() == [2, 3, 4, 7]
-
-
-def cheapest(costs):
-    """The least total cost over all ways to give each box a query of its own, by trying all of them."""
-    queries, boxes = costs.shape
-    return min(
-        sum(costs[query, box] for box, query in enumerate(chosen))
-        for chosen in itertools.permutations(range(queries), boxes)
-    )
-
-
-def test_the_matching_costs_as_little_as_the_best_of_all_permutations() -> None:
-    costs = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(7))
-    real = torch.tensor([[True, True, True, True], [True, False, True, True], [False, False, False, False]])
-    picture, query, box = matched(costs, real)
-    assert len(picture) == 4 + 3 + 0
-    for one in range(3):
-        mine = picture == one
-        assert len(set(query[mine].tolist())) == len(set(box[mine].tolist())) == int(real[one].sum())
-        assert set(box[mine].tolist()) == set(real[one].nonzero().flatten().tolist())
-        found = float(costs[one, query[mine], box[mine]].sum())
-        table = costs[one][:, real[one]].numpy()
-        assert found == pytest.approx(cheapest(table) if table.size else 0.0, abs=1e-5)
-
-
-def test_more_boxes_than_queries_leave_the_dearest_boxes_out() -> None:
-    costs = torch.tensor([[[5.0, 1.0, 9.0], [2.0, 8.0, 9.0]]])
-    picture, query, box = matched(costs, torch.ones(1, 3, dtype=torch.bool))
-    assert picture.tolist() == [0, 0] and dict(zip(query.tolist(), box.tolist(), strict=True)) == {0: 1, 1: 0}
 
 
 def target(rows):

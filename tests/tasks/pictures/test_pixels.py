@@ -1,6 +1,7 @@
 """Pictures of one size, and training pictures that differ each time."""
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -65,3 +66,14 @@ def test_an_overlay_has_the_picture_and_one_more_for_each_word_coloured_where_it
     assert np.allclose(drawn[2][:4, :4], deepest) and np.allclose(drawn[2][4:, 8:], half)
     dark = shaded(np.zeros((8, 12), np.float32), weights[0], (2, 3))
     assert np.allclose(dark[:4, 4:8], 0.65 * colour) and not dark[4:].any()
+
+
+@pytest.mark.parametrize(
+    ("words", "shape", "rows", "across"),
+    [(1, (8, 8), 1, 2), (6, (8, 8), 2, 4), (12, (8, 8), 3, 5), (1, (8, 32), 2, 1), (2, (32, 8), 1, 3)],
+)
+def test_the_rows_of_an_overlay_are_even_and_a_wide_picture_has_a_row_of_its_own(words, shape, rows, across):
+    picture = np.zeros(shape, np.float32)
+    figure = overlays(picture, ["a"] * words, [[1.0]] * words, (1, 1))
+    grid = figure.axes[0].get_gridspec()
+    assert (grid.nrows, grid.ncols) == (rows, across)

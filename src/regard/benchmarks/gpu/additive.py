@@ -10,7 +10,7 @@ from torch import Tensor
 import regard
 from regard import scores
 from regard.benchmarks.additive import plain_formula
-from regard.benchmarks.case import Measurement, Setting, case
+from regard.benchmarks.case import Ahead, Measurement, Setting, case
 from regard.benchmarks.gpu import check
 from regard.benchmarks.gpu.events import alone, compared, extra_bytes, side_by_side
 from regard.benchmarks.gpu.peers import many_shapes
@@ -82,11 +82,15 @@ def memory(setting: Setting, size: Size = LONG) -> Measurement:
     return Measurement(found, found, found, 1, impl=impl, details={"errors": errors})
 
 
-def compiled(setting: Setting, size: Size, train: bool) -> None:
-    """Have our kernels and the formula compiled, as `measured` will call them."""
+def compiled(setting: Setting, size: Size, train: bool, ours: bool) -> None:
+    """Have our kernels or the formula compiled, as `measured` will call them."""
     leaves, upstream = _leaves(size, setting.device)
-    for side in (_ours, torch.compile(plain_formula, dynamic=False)):
-        timed_call(side, leaves, upstream if train else None)()
+    side = _ours if ours else torch.compile(plain_formula, dynamic=False)
+    timed_call(side, leaves, upstream if train else None)()
+
+
+def _jobs(size: Size, train: bool) -> tuple[Ahead, ...]:
+    return tuple(partial(compiled, size=size, train=train, ours=ours) for ours in (True, False))
 
 
 _PEERS = f"{EAGER} / {COMPILED}"
@@ -94,10 +98,10 @@ _WORK = f"additive, {LONG}, fp32, "
 for _ending, _words, _bar in (("forward", "forward", 0.8), ("train", "forward+backward", 3.6)):
     _train = _ending == "train"
     case(f"additive-4k-{_ending}", work=_WORK + _words, peer=_PEERS, unit="ms", at_most=_bar, device="cuda",
-         ahead=partial(compiled, size=LONG, train=_train))(partial(measured, size=LONG, train=_train))  # fmt: skip
+         ahead=_jobs(LONG, _train))(partial(measured, size=LONG, train=_train))  # fmt: skip
 case("additive-4k-memory", work=_WORK + "forward+backward", peer="(torch.compile: 8.3 GB)", unit="MiB extra",
      at_most=64, device="cuda")(memory)  # fmt: skip
 case("additive-many-train", work=f"additive, {MANY}, fp32, forward+backward", peer=COMPILED, unit="× faster",
-     at_least=3.3, device="cuda", ahead=partial(compiled, size=MANY, train=True))(
+     at_least=3.3, device="cuda", ahead=_jobs(MANY, True))(
     partial(measured, size=MANY, train=True, against_compiled=True)
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -24,11 +25,12 @@ def measured(
     setting: Setting, work: Work, size: Size, train: bool, faster: bool, dtype: torch.dtype = torch.bfloat16
 ) -> Measurement:
     """Our time against the best of the peers that the bar is set against."""
-    device = setting.device
+    device, begun = setting.device, time.perf_counter()
     tensors = inputs(size, device, dtype, grad=train)
     upstream = gradient(size, device, dtype) if train else None
     options = work.options(size, device)
     errors = check.attention(tensors, options, work.for_head(size, device), upstream)
+    checked = time.perf_counter()
     calls: dict[str, TimedCall] = {"ours": timed_call(partial(_ours, options), tensors, upstream)}
     wrong: dict[str, str] = {}
     for name, peer in peers.of(work, size, device).items():
@@ -41,9 +43,11 @@ def measured(
             calls[name] = timed_call(peer, given, came)
         except Exception as trouble:
             wrong[name] = first_line(trouble)
+    prepared = time.perf_counter()
     times = side_by_side(calls, setting)
+    spent = {"check": checked - begun, "peers": prepared - checked, "timing": time.perf_counter() - prepared}
     times = type(times)(times.seconds, {**times.refused, **wrong})
-    details = {"errors": errors, "dtype": str(dtype).removeprefix("torch.")}
+    details = {"errors": errors, "dtype": str(dtype).removeprefix("torch."), "spent": spent}
     impl = regard.explain(*tensors, **options).impl
     return compared(times, list(work.against), faster=faster, impl=impl, details=details)
 
@@ -72,17 +76,30 @@ def _same(
     check.require({f"{name}'s output": check.distance(theirs, wanted)}, 2 * check.LIMITS[wanted.dtype])
 
 
-def compiled(setting: Setting, work: Work, size: Size, train: bool) -> None:
-    """Compile our kernels and FlexAttention's for this work, as `measured` calls them."""
+def compiled(setting: Setting, work: Work, size: Size, train: bool, ours: bool) -> None:
+    """Compile our kernels for this work, or FlexAttention's, as `measured` calls them."""
     tensors = inputs(size, setting.device, torch.bfloat16, grad=train)
     upstream = gradient(size, setting.device, torch.bfloat16) if train else None
-    timed_call(partial(_ours, work.options(size, setting.device)), tensors, upstream)()
-    if work.mask is not None:
-        timed_call(peers.flex(work, size, setting.device), tensors, upstream)()
+    side = (
+        partial(_ours, work.options(size, setting.device)) if ours else peers.flex(work, size, setting.device)
+    )
+    timed_call(side, tensors, upstream)()
 
 
-def register(work: Work, size: Size, *, bar: float, faster: bool, train_bar: float | None = None) -> None:
-    """Two cases: the forward pass alone, and with the gradients of query, key and value, which may have another bar."""
+def register(
+    work: Work,
+    size: Size,
+    *,
+    bar: float,
+    faster: bool,
+    train_bar: float | None = None,
+    remarks: Mapping[str, str] | None = None,
+    by_name: bool = False,
+) -> None:
+    """Two cases: the forward pass alone, and with the gradients of query, key and value, which may have another bar.
+
+    `remarks` are words after the work of each pass.
+    """
     rank = RANKS.get(size.label, 0)
     for ending, words in PASSES.items():
         train = ending == "train"
@@ -90,9 +107,9 @@ def register(work: Work, size: Size, *, bar: float, faster: bool, train_bar: flo
         bars: dict[str, Any] = (
             {"at_least": bar, "unit": "× faster"} if faster else {"at_most": bar, "unit": "× time"}
         )
-        text = f"{work.words}, {size}, bf16, {words}"
+        text = f"{work.words}, {size}, bf16, {words}{(remarks or {}).get(ending, '')}"
         label = f"{work.name}-{size.label}-{ending}"
-        ahead = partial(compiled, work=work, size=size, train=train) if work.mask is not None else None
-        case(label, work=text, peer=" / ".join(work.against), device="cuda", ahead=ahead, rank=rank, **bars)(
-            partial(measured, work=work, size=size, train=train, faster=faster)
-        )
+        job = partial(compiled, work=work, size=size, train=train)
+        ahead = (partial(job, ours=True), partial(job, ours=False)) if work.mask is not None else ()
+        case(label, work=text, peer=" / ".join(work.against), device="cuda", ahead=ahead, rank=rank, by_name=by_name,
+             **bars)(partial(measured, work=work, size=size, train=train, faster=faster))  # fmt: skip

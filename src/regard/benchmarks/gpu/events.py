@@ -21,11 +21,10 @@ from regard.benchmarks.case import Measurement, Setting
 from regard.benchmarks.timing import TimedCall, quartiles, without_garbage_collection
 
 CALLS, GROUPS = 20, 7  # calls in a group, groups of each contestant
-LONGEST_GROUP = 0.5  # seconds: of slow peers a group has fewer calls …
-FAR_BEHIND, FEW = (
-    3.0,
-    4,
-)  # … and of those that are so many times slower than another one, which cannot be the best
+LONGEST_GROUP = 0.08  # seconds: groups of long calls have fewer; events resolve a microsecond …
+FEW = 4  # … but not fewer than these
+FAR_BEHIND = 3.0  # times slower than another one: cannot be the best, and gets no more than FEW
+TOO_LONG = 0.1  # seconds of a call: one is a group
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,22 @@ def side_by_side(contestants: Mapping[str, TimedCall], setting: Setting, must: s
                 refused[name] = first_line(trouble)
                 continue
             quickest = min(quickest, once)
-            most = CALLS if once < FAR_BEHIND * quickest else FEW
-            calls[name] = max(1, min(most, int(LONGEST_GROUP / max(once, 1e-9))))
-            group(call, calls[name], device)
+            calls[name] = calls_in_a_group(once, quickest)
+            group(call, min(calls[name], FEW) if once > LONGEST_GROUP / CALLS else calls[name], device)
         rounds = 3 if setting.quick else GROUPS
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for _ in range(rounds):
             for name, count in calls.items():
                 seconds[name].append(group(contestants[name], count, device))
     return Times(seconds, refused)
+
+
+def calls_in_a_group(once: float, quickest: float) -> int:
+    """How many calls of `once` seconds stand between two events."""
+    fitting = int(LONGEST_GROUP / max(once, 1e-9))
+    if once > FAR_BEHIND * quickest:
+        return max(1, min(FEW, fitting))
+    return 1 if once > TOO_LONG else max(FEW, min(CALLS, fitting))
 
 
 def group(call: TimedCall, count: int, device: str) -> float:

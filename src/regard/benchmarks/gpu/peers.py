@@ -26,6 +26,7 @@ BACKENDS = {
     "SDPA efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 FLEX, VARLEN = "FlexAttention", "varlen_attn"
+TUNED = "FlexAttention max-autotune"
 
 
 def sdpa(backend: SDPBackend, causal: bool, **options: Any) -> Attention:
@@ -39,8 +40,8 @@ def sdpa(backend: SDPBackend, causal: bool, **options: Any) -> Attention:
 
 
 @lru_cache(maxsize=1)  # the forward pass and the one with gradients come one after the other
-def flex(work: Work, size: Size, device: str) -> Attention:
-    """FlexAttention, compiled for exactly this shape, with the block mask that its own function makes."""
+def flex(work: Work, size: Size, device: str, mode: str | None = None) -> Attention:
+    """FlexAttention, compiled for exactly this shape in a mode of `torch.compile`; its own function makes the mask."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     many_shapes()
@@ -50,7 +51,7 @@ def flex(work: Work, size: Size, device: str) -> Attention:
         blocks = create_block_mask(
             work.mask(size, device), None, None, size.length, size.length, device=device
         )
-    compiled = torch.compile(flex_attention, dynamic=False)
+    compiled = torch.compile(flex_attention, dynamic=False, mode=mode)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         found = compiled(query, key, value, score_mod=score, block_mask=blocks)
@@ -107,6 +108,8 @@ def of(work: Work, size: Size, device: str) -> dict[str, Attention]:
         found |= {name: sdpa(backend, work.causal) for name, backend in BACKENDS.items()}
     if work.score is not None or work.mask is not None:
         found[FLEX] = flex(work, size, device)
+        if TUNED in work.against:  # its search takes half a minute, on all cores
+            found[TUNED] = flex(work, size, device, "max-autotune-no-cudagraphs")
     if work.varlen is not None:
         with suppress(ImportError):
             found[VARLEN] = varlen(work, size, device)

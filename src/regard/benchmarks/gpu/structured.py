@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,8 +10,8 @@ from torch import Tensor
 
 from regard import biases, masks, scores
 from regard.benchmarks.gpu.compare import register
-from regard.benchmarks.gpu.peers import FLEX, VARLEN
-from regard.benchmarks.gpu.work import SIZES, Modifier, Size, Work
+from regard.benchmarks.gpu.peers import FLEX, TUNED, VARLEN
+from regard.benchmarks.gpu.work import SHORT_64, SHORT_128, SIZES, Modifier, Size, Work
 
 WINDOW, GLOBAL, CAP = 512, 16, 30.0  # keys a query sees, positions that see and are seen by all, softcap
 
@@ -130,3 +131,12 @@ for _work in (*SPARSE, *STRUCTURED):
         _forward, _train = BARS[_work.name]
         _narrow = _work.name == "window" and _size.width == 64
         register(_work, _size, bar=_forward, train_bar=WINDOW_D64 if _narrow else _train, faster=True)
+
+# cuDNN has a sliding window of its own, for which torch has no argument: an earlier measurement through JAX is quoted.
+CUDNN_WINDOW = {64: {"forward": 0.157, "train": 0.586}, 128: {"forward": 0.205, "train": 0.869}}  # ms
+_QUOTED = "; cuDNN's own window: {} ms (quoted, not measured)"
+_AUTOTUNED = replace(SPARSE[0], name="autotuned-window", against=(TUNED, FLEX, VARLEN))
+for _size in (SHORT_128, SHORT_64):
+    _remarks = {ending: _QUOTED.format(took) for ending, took in CUDNN_WINDOW[_size.width].items()}
+    register(_AUTOTUNED, _size, bar=1.3, train_bar=WINDOW_D64 if _size.width == 64 else 1.25, faster=True,
+             remarks=_remarks, by_name=True)  # fmt: skip

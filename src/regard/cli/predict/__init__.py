@@ -175,7 +175,9 @@ def _show(found: Prediction, first: bool) -> None:
     from regard.cli.common.terminal import printable
 
     if "error" in found:
-        print(f"regard predict: {printable(_short(_typed(found)))!r}: {found['error']}", file=sys.stderr)
+        typed = repr(printable(_short(_typed(found))))
+        known = typed in found["error"]  # an error of a file names it already
+        print(f"regard predict: {'' if known else typed + ': '}{found['error']}", file=sys.stderr)
         return
     if not first:
         print()

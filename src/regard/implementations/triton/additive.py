@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -9,7 +12,13 @@ from torch import Tensor
 
 from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive_pairs import block_of
-from regard.implementations.triton.additive_strips import BLOCK, OF_VALUES, AdditiveRows, bounds
+from regard.implementations.triton.additive_strips import (
+    BLOCK,
+    OF_VALUES,
+    AdditiveRows,
+    AdditiveStrip,
+    bounds,
+)
 from regard.implementations.triton.block_schedule import key_blocks
 from regard.implementations.triton.device_functions import (
     dropout_keeps,
@@ -19,7 +28,6 @@ from regard.implementations.triton.device_functions import (
     visible,
 )
 from regard.implementations.triton.kernel_work import KernelWork, strides
-from regard.implementations.triton.launching import launch
 
 LENGTHS = [
     "heads", "group", "q_len", "k_len", "first_head", "first_block", "row_blocks", "TABLE_STRIDES", "LIST_STRIDES",
@@ -35,29 +43,50 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor, Tensor | None]:
     logsumexp = torch.empty(rows.query.shape[:3], dtype=torch.float32, device=device)
     width = min(OF_VALUES.dims, block_sizes.padded(across))
     columns = -(-across // width)
-    weighing = (
-        rows.weighing | rows.by_query | rows.hiding | {"V": rows.value, "V_STRIDES": strides(rows.value)}
-    )
+    most = max(strip.heads * strip.blocks for strip in rows.strips)
+    room = max(OF_VALUES.splits(s.heads * s.blocks * columns, rows.k_blocks)[0] for s in rows.strips)
+    all_parts = rows.scratch.new_empty(room * most * BLOCK * across)
+    all_stats = rows.scratch.new_empty(room * most * BLOCK * 2)
+    sinks = {} if work.sink is None else {"SINK": work.sink}
     for strip in rows.strips:
         rows.score(strip)
+        _weigh(rows, strip, columns, width, all_parts, all_stats)
         lines = strip.heads * strip.blocks
-        splits, reach = OF_VALUES.splits(lines * columns, rows.k_blocks)
-        parts = rows.scratch.new_empty(splits, lines * BLOCK, across)
-        row_stats = rows.scratch.new_empty(splits, 2, lines * BLOCK)
-        launch(
-            weigh_values, (lines * columns * splits,),
-            PARTS=parts, ROW_STATS=row_stats, splits=splits, reach=reach, BLOCK_V=width, **weighing, **bounds(strip),
-            num_warps=OF_VALUES.warps, num_stages=1,
-        )  # fmt: skip
-        launch(
-            join_parts, (lines * (BLOCK // 16),),
-            PARTS=parts, ROW_STATS=row_stats, OUT=output, LSE=logsumexp,
-            SINK=logsumexp if work.sink is None else work.sink, OUT_STRIDES=strides(output), heads=rows.heads,
-            q_len=rows.query.shape[2], **bounds(strip), splits=splits,
-            SINKS=work.sink is not None, WIDTH=across, BLOCK_V=block_sizes.padded(across), BLOCK_Q=BLOCK, PART=16,
-            num_warps=4,
+        splits = OF_VALUES.splits(lines * columns, rows.k_blocks)[0]
+        rows.run(
+            join_parts, lines * (BLOCK // 16), strip,
+            {"PARTS": all_parts, "ROW_STATS": all_stats, "OUT": output, "LSE": logsumexp, **sinks},
+            partial(_joining, work, rows, strip, output, splits),
         )  # fmt: skip
     return output, logsumexp, rows.keepable()
+
+
+def _weigh(
+    rows: AdditiveRows, strip: AdditiveStrip, columns: int, width: int, parts: Tensor, row_stats: Tensor
+) -> None:
+    """What some programs find of the rows of a strip, each over some keys."""
+    lines = strip.heads * strip.blocks
+    splits, reach = OF_VALUES.splits(lines * columns, rows.k_blocks)
+    rows.run(
+        weigh_values, lines * columns * splits, strip,
+        {**rows.weights, "V": rows.value, "PARTS": parts, "ROW_STATS": row_stats},
+        lambda: {
+            **rows.weighing, **rows.by_query, **rows.hiding, **bounds(strip), "V_STRIDES": strides(rows.value),
+            "splits": splits, "reach": reach, "BLOCK_V": width, "num_warps": OF_VALUES.warps, "num_stages": 1,
+        },
+    )  # fmt: skip
+
+
+def _joining(
+    work: KernelWork, rows: AdditiveRows, strip: AdditiveStrip, output: Tensor, splits: int
+) -> dict[str, Any]:
+    """The arguments of `join_parts`, without those that change."""
+    across = output.shape[3]
+    return {
+        "SINK": work.unused, "OUT_STRIDES": strides(output), "heads": rows.heads, "q_len": output.shape[2],
+        **bounds(strip), "splits": splits, "SINKS": work.sink is not None, "WIDTH": across,
+        "BLOCK_V": block_sizes.padded(across), "BLOCK_Q": BLOCK, "PART": 16, "num_warps": 4,
+    }  # fmt: skip
 
 
 @triton.jit(do_not_specialize=LENGTHS)

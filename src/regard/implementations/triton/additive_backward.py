@@ -41,7 +41,6 @@ from regard.implementations.triton.device_functions import (
 )
 from regard.implementations.triton.dot import Backward
 from regard.implementations.triton.kernel_work import strides
-from regard.implementations.triton.launching import launch
 
 
 @dataclass
@@ -63,7 +62,7 @@ def run_backward(
 
     With a bias, also those of its tensors. `kept`: the scores, which are not changed, so that they serve again.
     """
-    rows = AdditiveRows(backward.work, backward=True, kept=kept)
+    rows = AdditiveRows(backward.work, backward=True, kept=kept, others=(plain(backward.grad),))
     queries, width = rows.query.shape[2:]
     # With one strip, its gradients are the result; with several, they are written into full tensors part by part.
     of_query, of_key, of_value = (
@@ -134,24 +133,32 @@ def _of_values(backward: Backward, rows: AdditiveRows, strip: AdditiveStrip) -> 
     width = min(cut.dims, block_sizes.padded(across))
     programs = strip.heads * rows.k_blocks * -(-across // width)
     splits, reach = cut.splits(programs, strip.blocks)
-    grad = plain(backward.grad)
+    grad = rows.others[0]
     parts = rows.scratch.new_empty(splits, strip.heads, rows.key.shape[2], across)
-    launch(
-        of_values, (splits * programs,),
-        GRAD=grad, GRAD_STRIDES=strides(grad), LSE=backward.total.contiguous(), PARTS=parts, splits=splits,
-        reach=reach, BLOCK_V=width, **rows.weighing, **rows.by_key, **bounds(strip), num_warps=cut.warps, num_stages=1,
+    rows.run(
+        of_values, splits * programs, strip,
+        {**rows.weights, "GRAD": grad, "LSE": backward.total.contiguous(), "PARTS": parts},
+        lambda: {
+            **rows.weighing, **rows.by_key, **bounds(strip), "GRAD_STRIDES": strides(grad), "splits": splits,
+            "reach": reach, "BLOCK_V": width, "num_warps": cut.warps, "num_stages": 1,
+        },
     )  # fmt: skip
     return parts
 
 
 def _of_scores(backward: Backward, rows: AdditiveRows, strip: AdditiveStrip) -> None:
     """Turn the scores of a strip into their gradients."""
-    grad, width = plain(backward.grad), min(32, block_sizes.padded(rows.value.shape[3]))
-    launch(
-        score_gradients, (strip.heads * strip.blocks * rows.k_blocks,),
-        SLOPES=rows.scratch, V=rows.value, V_STRIDES=strides(rows.value), GRAD=grad, GRAD_STRIDES=strides(grad),
-        LSE=backward.total.contiguous(), DELTA=backward.delta.contiguous(), BLOCK_V=width, **rows.weighing,
-        **rows.by_query, **rows.hiding, **bounds(strip), num_warps=4, num_stages=1,
+    grad, width = rows.others[0], min(32, block_sizes.padded(rows.value.shape[3]))
+    rows.run(
+        score_gradients, strip.heads * strip.blocks * rows.k_blocks, strip,
+        {
+            **rows.weights, "SLOPES": rows.scratch, "V": rows.value, "GRAD": grad, "LSE": backward.total.contiguous(),
+            "DELTA": backward.delta.contiguous(),
+        },
+        lambda: {
+            **rows.weighing, **rows.by_query, **rows.hiding, **bounds(strip), "V_STRIDES": strides(rows.value),
+            "GRAD_STRIDES": strides(grad), "BLOCK_V": width, "num_warps": 4, "num_stages": 1,
+        },
     )  # fmt: skip
 
 
@@ -162,10 +169,13 @@ def _of_queries(rows: AdditiveRows, strip: AdditiveStrip) -> tuple[Tensor, Tenso
     splits, reach = cut.splits(programs, rows.k_blocks)
     parts = rows.scratch.new_empty(splits, strip.heads, strip.blocks * BLOCK, rows.wide)
     of_weight = rows.scratch.new_empty(strip.heads, strip.blocks * splits, rows.wide)
-    launch(
-        of_additive_queries, (splits * programs,),
-        POWERS=rows.powers_k, EXPM1=rows.expm1_k, PARTS=parts, OF_WEIGHT=of_weight, splits=splits, reach=reach,
-        BLOCK_D=min(cut.dims, rows.wide), **rows.pairwise, **rows.by_query, **bounds(strip), **cut.options(),
+    rows.run(
+        of_additive_queries, splits * programs, strip,
+        {**rows.pairs, "POWERS": rows.powers_k, "EXPM1": rows.expm1_k, "PARTS": parts, "OF_WEIGHT": of_weight},
+        lambda: {
+            **rows.pairwise, **rows.by_query, **bounds(strip), "splits": splits, "reach": reach,
+            "BLOCK_D": min(cut.dims, rows.wide), **cut.options(),
+        },
     )  # fmt: skip
     return parts, of_weight.sum(1)
 
@@ -176,10 +186,13 @@ def _of_keys(rows: AdditiveRows, strip: AdditiveStrip) -> Tensor:
     programs = strip.heads * rows.k_blocks * -(-rows.wide // cut.dims)
     splits, reach = cut.splits(programs, strip.blocks)
     parts = rows.scratch.new_empty(splits, strip.heads, rows.pitch, rows.wide)
-    launch(
-        of_additive_keys, (splits * programs,),
-        POWERS_Q=rows.powers_q, POWERS_K=rows.powers_k, PARTS=parts, splits=splits, reach=reach,
-        BLOCK_D=min(cut.dims, rows.wide), **rows.pairwise, **rows.by_key, **bounds(strip), **cut.options(),
+    rows.run(
+        of_additive_keys, splits * programs, strip,
+        {**rows.pairs, "POWERS_Q": rows.powers_q, "POWERS_K": rows.powers_k, "PARTS": parts},
+        lambda: {
+            **rows.pairwise, **rows.by_key, **bounds(strip), "splits": splits, "reach": reach,
+            "BLOCK_D": min(cut.dims, rows.wide), **cut.options(),
+        },
     )  # fmt: skip
     return parts
 

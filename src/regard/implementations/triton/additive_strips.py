@@ -7,9 +7,9 @@ rows, at most `PAIRS` at a time, so that memory stays linear; then `additive` co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.implementations.triton import block_sizes
 from regard.implementations.triton.additive_pairs import prepare_rows, score_tiles
 from regard.implementations.triton.kernel_work import KernelWork, laid_out, strides
-from regard.implementations.triton.launching import launch
+from regard.implementations.triton.launching import Launch, launch
 
 PAIRS = 6 << 20  # scores held at a time: 24 MiB, which stay in the cache of an H200
 BLOCK = 16 if block_sizes.INTERPRETED else 64  # rows and columns of a tile
@@ -40,6 +40,7 @@ class StripCut(NamedTuple):
             {} if block_sizes.INTERPRETED else {"maxnreg": registers}
         )
 
+    @lru_cache(maxsize=256)  # noqa: B019  (of constants)
     def splits(self, programs: int, blocks: int) -> tuple[int, int]:
         """Into how many programs to split each of `programs` loops over `blocks` blocks, and the blocks of each."""
         at_once = self.programs * _MULTIPROCESSORS
@@ -69,6 +70,14 @@ class AdditiveStrip(NamedTuple):
     heads: int
     first_block: int
     blocks: int
+
+
+@lru_cache(maxsize=256)
+def all_strips(
+    batch: int, heads: int, group: int, blocks: int, pitch: int, pairs: int
+) -> list[AdditiveStrip]:
+    """`strips`, once for each size; `pairs` is PAIRS."""
+    return list(strips(batch, heads, group, blocks, pitch))
 
 
 def strips(batch: int, heads: int, group: int, blocks: int, pitch: int) -> Iterator[AdditiveStrip]:
@@ -104,6 +113,7 @@ class AdditiveRows:
     work: KernelWork
     backward: bool
     kept: Tensor | None = None  # the scores, where the forward pass kept them
+    others: tuple[Tensor, ...] = ()  # tensors on which launches depend besides those of the work
 
     def __post_init__(self) -> None:
         work = self.work
@@ -123,20 +133,59 @@ class AdditiveRows:
         self.transposed_k, self.powers_k, self.expm1_k, self.largest_k = self._buffers(
             shared, self.k_blocks, True
         )
-        columns = self.wide // min(self.wide, 32)
-        of_queries = self.batch * self.heads * self.q_blocks * columns
-        launch(
-            prepare_rows, (of_queries + shared * self.k_blocks * columns,),
-            self.query, self.key, self.weight, self.transposed_q, self.transposed_k, self.powers_q, self.powers_k,
-            self.expm1_k, self.largest_q, self.largest_k, strides(self.query), strides(self.key), self.weight_stride,
-            of_queries, self.heads, self.key.shape[1], queries, self.key.shape[2], work.scale, BACKWARD=self.backward,
-            D=width, WIDE=self.wide, BLOCK=BLOCK, BLOCK_D=min(self.wide, 32), num_warps=4,
-        )  # fmt: skip
-        self.strips = list(strips(self.batch, self.heads, self.group, self.q_blocks, self.pitch))
+        self.strips = all_strips(self.batch, self.heads, self.group, self.q_blocks, self.pitch, PAIRS)
         largest = max(strip.heads * strip.blocks for strip in self.strips)
         # The scores of a strip, and later their gradients.
         self.scratch = self.transposed_q.new_empty(largest * BLOCK * self.pitch)
         self.scores = self.scratch if self.kept is None else self.kept
+        self.launches = work.launches(self.weight, *self.others)
+        self.kind = (
+            self.backward, self.kept is None, self.weight.dtype, self.weight_stride,
+            *[(one.dtype, one.stride()) for one in self.others],
+        )  # fmt: skip
+        self._prepare(shared)
+
+    def _prepare(self, shared: int) -> None:
+        """Write what pairs need of each row."""
+        columns = self.wide // min(self.wide, 32)
+        of_queries = self.batch * self.heads * self.q_blocks * columns
+        tensors = {
+            "Q": self.query, "K": self.key, "WEIGHT": self.weight, "TRANSPOSED_Q": self.transposed_q,
+            "TRANSPOSED_K": self.transposed_k, "POWERS_Q": self.powers_q, "POWERS_K": self.powers_k,
+            "EXPM1": self.expm1_k, "LARGEST_Q": self.largest_q, "LARGEST_K": self.largest_k,
+        }  # fmt: skip
+        self.run(
+            prepare_rows, of_queries + shared * self.k_blocks * columns, None, tensors,
+            lambda: {
+                "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key), "weight_stride": self.weight_stride,
+                "of_queries": of_queries, "heads": self.heads, "shared": self.key.shape[1],
+                "q_len": self.query.shape[2], "k_len": self.key.shape[2], "scale": self.work.scale,
+                "BACKWARD": self.backward, "D": self.query.shape[3], "WIDE": self.wide, "BLOCK": BLOCK,
+                "BLOCK_D": min(self.wide, 32), "num_warps": 4,
+            },
+        )  # fmt: skip
+
+    def run(
+        self, kernel: Any, programs: int, strip: AdditiveStrip | None, tensors: dict[str, Any],
+        rest: Callable[[], dict[str, Any]],
+    ) -> None:  # fmt: skip
+        """Launch a kernel for a strip with `tensors`, which change from call to call, and the `rest`, which does not.
+
+        A launch is kept from the second call on: of a mask that serves once, it would be made in vain.
+        """
+        key, known = (kernel.__name__, strip, self.kind), self.launches
+        found = None if known is None else known.get(key)
+        if isinstance(found, Launch):
+            found(*tensors.values())
+            return
+        arguments = {**rest(), **tensors}
+        if found is None or known is None:
+            launch(kernel, (programs,), **arguments)
+            if known is not None:
+                known[key] = False
+            return
+        known[key] = Launch(kernel, (programs, 1, 1), arguments, list(tensors))
+        known[key](*tensors.values())
 
     def keepable(self) -> Tensor | None:
         """The scores, if a backward pass should find them: all of them are there, and smaller than the inputs."""
@@ -155,15 +204,26 @@ class AdditiveRows:
         """From the weight of one head to that of the next."""
         return self.weight.stride(0) if self.weight.shape[0] > 1 else 0
 
-    @cached_property
-    def pairwise(self) -> dict[str, Any]:
-        """The arguments of the kernels that compute with pairs."""
+    @property
+    def pairs(self) -> dict[str, Any]:
+        """The tensors of the kernels that compute with pairs, and `pairwise` their other arguments."""
         return {
             "STRIP": self.scratch, "Q": self.query, "K": self.key, "WEIGHT": self.weight, "LARGEST_Q": self.largest_q,
-            "LARGEST_K": self.largest_k, "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key),
-            "weight_stride": self.weight_stride, "scale": self.work.scale, "FORM": self.work.prepared.form,
-            "D": self.query.shape[3], "WIDE": self.wide, "GPU": not block_sizes.INTERPRETED, **self.counts,
+            "LARGEST_K": self.largest_k, **self.changing_tables,
         }  # fmt: skip
+
+    @cached_property
+    def pairwise(self) -> dict[str, Any]:
+        return {
+            "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key), "weight_stride": self.weight_stride,
+            "scale": self.work.scale, "FORM": self.work.prepared.form, "D": self.query.shape[3], "WIDE": self.wide,
+            "GPU": not block_sizes.INTERPRETED, **self.counts,
+        }  # fmt: skip
+
+    @cached_property
+    def changing_tables(self) -> dict[str, Any]:
+        """The tables of masks and biases, where they are made in every call."""
+        return {} if self.work.prepared.fixed else {"TABLES": self.work.prepared.tables}
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -174,13 +234,17 @@ class AdditiveRows:
             "BLOCK_K": BLOCK,
         }  # fmt: skip
 
+    @property
+    def weights(self) -> dict[str, Any]:
+        """The tensors of the kernels that turn scores into weights, and `weighing` their other arguments."""
+        return {"STRIP": self.scores, **self.work.optional()}
+
     @cached_property
     def weighing(self) -> dict[str, Any]:
-        """The arguments of the kernels that turn scores into weights, without the block schedule."""
         form, numbers = self.work.form(), self.work.numbers()
         names = ("FORM", "BIAS", "DROPS", "PRECISION", "WIDTH")
         return {
-            "STRIP": self.scores, "SEED": self.tables["SEED"], "NUMBERS": self.tables["NUMBERS"], **self.counts,
+            "SEED": self.tables["SEED"], "NUMBERS": self.tables["NUMBERS"], **self.counts,
             "threshold": numbers["threshold"], "keep": numbers["keep"], **{name: form[name] for name in names},
         }  # fmt: skip
 
@@ -206,17 +270,17 @@ class AdditiveRows:
         """Which tiles a block of keys visits."""
         lists = self.work.prepared.lists(BLOCK, BLOCK, by_key=True)
         tables = self.work.tables(lists)
-        edges = lists.edges if lists.edges.numel() else self.scratch
+        edges = lists.edges if lists.edges.numel() else self.work.unused
         return {name: tables[name] for name in self.by_query} | {"EDGES": edges, "edges": self.q_blocks}
 
     def score(self, strip: AdditiveStrip) -> None:
         """Write the visible scores of a strip, unless they were kept."""
         if self.kept is not None:
             return
-        launch(
-            score_tiles, (strip.heads * strip.blocks * self.k_blocks,),
-            TRANSPOSED_Q=self.transposed_q, TRANSPOSED_K=self.transposed_k, **self.pairwise, **self.by_query,
-            **bounds(strip), **OF_SCORES.options(),
+        self.run(
+            score_tiles, strip.heads * strip.blocks * self.k_blocks, strip,
+            {"TRANSPOSED_Q": self.transposed_q, "TRANSPOSED_K": self.transposed_k, **self.pairs},
+            lambda: {**self.pairwise, **self.by_query, **bounds(strip), **OF_SCORES.options()},
         )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def of_keys(
                     BULK, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q,
                 )  # fmt: skip
         if HIDES_ROWS:
-            for turn in tl.range(clean if BULK else begin, end):
+            for turn in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
                 head, step = shared * group + part, turn
                 if GROUPED and not BY_HEAD:
                     head, step = shared * group + turn // steps, turn % steps
@@ -265,7 +265,7 @@ def of_queries(
                 CENTERED, DENSE, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
-        for step in tl.range(clean if BULK else begin, end):
+        for step in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             grad_query, pull = _queries_of_tile(
                 query, grad, lse, delta, grad_query, pull, center, state, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN,

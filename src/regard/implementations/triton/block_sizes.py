@@ -8,6 +8,7 @@ import torch
 from triton import knobs
 
 INTERPRETED: bool = knobs.runtime.interpret  # the kernels run on the CPU, in Python
+REGISTERS = 65536  # of a multiprocessor of an H200
 
 
 class BlockSizes(NamedTuple):
@@ -17,6 +18,21 @@ class BlockSizes(NamedTuple):
     block_k: int
     warps: int
     stages: int
+    programs: int = (
+        0  # to run at a time on a multiprocessor, which limits the registers of each thread; 0: no limit
+    )
+
+    def options(self, limited: bool = True) -> dict[str, int]:
+        """The arguments that say how a kernel cuts its work, and the compiler's options.
+
+        `limited=False`: registers are not, for kernels that hold the addresses of rows in them.
+        """
+        found = {
+            "BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages
+        }  # fmt: skip
+        if self.programs and limited:
+            found["maxnreg"] = min(255, REGISTERS // (self.programs * self.warps * 32) // 8 * 8)
+        return found
 
 
 def padded(width: int) -> int:
@@ -29,53 +45,52 @@ def precision(dtype: torch.dtype) -> str:
     return "bf16x6" if dtype == torch.float32 and not INTERPRETED else "tf32"
 
 
-def forward_shape(dtype: torch.dtype, width: int) -> BlockSizes:
+# Of bfloat16 and float16, for widths up to 64, 128 and 256, by kernel and walk (`PreparedMask.walk`); a walk that
+# is not listed takes the line "any". `python -m benchmarks.kernel_variants` times other choices.
+HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
+    ("forward", "any"): (BlockSizes(64, 64, 4, 2, 4), BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 2)),
+    ("forward", "listed"): (BlockSizes(64, 64, 4, 3, 4), BlockSizes(64, 64, 4, 5), BlockSizes(64, 32, 4, 2)),
+    ("forward", "hides"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 2)),
+    ("forward", "hides, listed"): (
+        BlockSizes(64, 64, 4, 3, 3),
+        BlockSizes(64, 64, 4, 5),
+        BlockSizes(64, 32, 4, 2),
+    ),
+    ("keys", "any"): (BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
+    ("keys", "short"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
+    ("keys", "biased"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
+    ("queries", "any"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
+    ("queries", "listed"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 3, 3), BlockSizes(64, 32, 4, 2)),
+}
+_SINGLE: dict[str, tuple[BlockSizes, BlockSizes, BlockSizes]] = {  # of float32
+    "forward": (BlockSizes(64, 32, 4, 2), BlockSizes(128, 32, 8, 1), BlockSizes(32, 16, 4, 2)),
+    "keys": (BlockSizes(32, 64, 4, 1), BlockSizes(32, 32, 4, 1), BlockSizes(16, 16, 4, 1)),
+    "queries": (BlockSizes(64, 32, 4, 1), BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)),
+}
+
+
+def _sizes(kernel: str, dtype: torch.dtype, width: int, walk: str) -> BlockSizes:
+    if INTERPRETED:
+        return BlockSizes(16, 16, 1, 1)
+    column = 0 if width <= 64 else 1 if width <= 128 else 2
+    if dtype == torch.float32:
+        return _SINGLE[kernel][column]
+    return HALF.get((kernel, walk), HALF[kernel, "any"])[column]
+
+
+def forward_shape(dtype: torch.dtype, width: int, walk: str = "any") -> BlockSizes:
     """For the forward kernel; `width`: of keys or values, padded, whichever is larger."""
-    if INTERPRETED:
-        return BlockSizes(16, 16, 1, 1)
-    if dtype == torch.float32:
-        return (
-            BlockSizes(64, 32, 4, 2)
-            if width <= 64
-            else BlockSizes(128, 32, 8, 1)
-            if width <= 128
-            else BlockSizes(32, 16, 4, 2)
-        )
-    if width <= 64:
-        return BlockSizes(64, 64, 4, 2)
-    return BlockSizes(64, 64, 4, 3) if width <= 128 else BlockSizes(64, 32, 4, 2)
+    return _sizes("forward", dtype, width, walk)
 
 
-def keys_shape(dtype: torch.dtype, width: int) -> BlockSizes:
+def keys_shape(dtype: torch.dtype, width: int, walk: str = "any") -> BlockSizes:
     """For the gradients of keys and values."""
-    if INTERPRETED:
-        return BlockSizes(16, 16, 1, 1)
-    if dtype == torch.float32:
-        return (
-            BlockSizes(32, 64, 4, 1)
-            if width <= 64
-            else BlockSizes(32, 32, 4, 1)
-            if width <= 128
-            else BlockSizes(16, 16, 4, 1)
-        )
-    return BlockSizes(64, 64, 4, 2) if width <= 128 else BlockSizes(64, 64, 8, 1)
+    return _sizes("keys", dtype, width, walk)
 
 
-def queries_shape(dtype: torch.dtype, width: int) -> BlockSizes:
+def queries_shape(dtype: torch.dtype, width: int, walk: str = "any") -> BlockSizes:
     """For the gradients of queries."""
-    if INTERPRETED:
-        return BlockSizes(16, 16, 1, 1)
-    if dtype == torch.float32:
-        return (
-            BlockSizes(64, 32, 4, 1)
-            if width <= 64
-            else BlockSizes(32, 16, 4, 1)
-            if width <= 128
-            else BlockSizes(16, 16, 4, 1)
-        )
-    if width <= 64:
-        return BlockSizes(64, 64, 4, 3)
-    return BlockSizes(64, 64, 4, 2) if width <= 128 else BlockSizes(64, 32, 4, 2)
+    return _sizes("queries", dtype, width, walk)
 
 
 def distances_shape(dtype: torch.dtype, width: int) -> BlockSizes:

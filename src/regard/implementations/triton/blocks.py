@@ -115,6 +115,23 @@ class PreparedMask:
         return found
 
     @cached_property
+    def walk(self) -> str:
+        """What a kernel has to do besides products, by which `block_sizes` chooses.
+
+        "hides": read around rows that must not be read; "listed": read which block comes next; "biased": compute a
+        bias; "short": visit few blocks; "any" for the rest.
+        """
+        listed = not is_consecutive(self.form)
+        if self.hides_rows or self.seen(self.sizes[1]) is not None:
+            return "hides, listed" if listed else "hides"
+        if listed or self.bias_form != ".":
+            return "listed" if listed else "biased"
+        if self.form[0] == "b":
+            near, far = (end >> 2 for end in self.strides[int(self.form[1:].split(",")[0]) :][:2])
+            return "short" if 4 * (far - near) <= self.sizes[3] else "any"
+        return "any"
+
+    @cached_property
     def hides_rows(self) -> bool:
         """Whether the mask declares queries to be padding, whose rows must not be read."""
         return self.mask is not None and hides_queries(self.mask)

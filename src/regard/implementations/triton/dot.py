@@ -17,7 +17,6 @@ from regard.implementations.triton.kernel_work import (
     AnyLaunch,
     KernelWork,
     copied_in_bulk,
-    cut,
     described,
     laid_out,
     launch,
@@ -63,7 +62,7 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
 
 def _forward_launch(work: KernelWork, tensors: dict[str, Any], repeats: bool) -> AnyLaunch:
     query, key, value, output = work.query, work.key, work.value, tensors["OUT"]
-    shape = block_sizes.forward_shape(query.dtype, work.width)
+    shape = block_sizes.forward_shape(query.dtype, work.width, work.prepared.walk)
     (batch, heads, queries, _), width = work.prepared.sizes, value.shape[3]
     lines, across = batch * heads, block_sizes.padded(width)
     lists = work.prepared.lists(shape.block_q, shape.block_k)
@@ -76,7 +75,7 @@ def _forward_launch(work: KernelWork, tensors: dict[str, Any], repeats: bool) ->
         "Q_STRIDES": strides(query), "K_STRIDES": strides(key), "V_STRIDES": strides(value),
         "OUT_STRIDES": strides(output), "BULK": bulk, "SINKS": work.sink is not None, **work.tables(lists),
         **work.ordered(lists, cutting), **work.unclean_keys(shape.block_k), **work.numbers(), **work.form(),
-        **cut(shape),
+        **shape.options(bulk),
     }  # fmt: skip
     also = {"K_ROWS": "K", "V_ROWS": "V"}
     if cutting is None:
@@ -187,13 +186,14 @@ class Backward:
         key = ("row_stats", *self.kind, self.output.dtype, self.output.stride(), self.share is None)
         launch(self.launches, key, tensors, make)
 
-    def common(self, lists: BlockLists, shape: block_sizes.BlockSizes) -> dict[str, Any]:
+    def common(self, lists: BlockLists, shape: block_sizes.BlockSizes, bulk: bool) -> dict[str, Any]:
         """What all kernels take."""
         return {
             **self.tensors, "padded_rows": self.padded_rows, "Q_STRIDES": strides(self.query),
             "K_STRIDES": strides(self.key), "V_STRIDES": strides(self.value),
             "GRAD_STRIDES": strides(self.grad), **self.work.tables(lists),
-            **self.work.numbers(), **self.work.form(), "HIDES_ROWS": self.work.prepared.hides_rows, **cut(shape),
+            **self.work.numbers(), **self.work.form(), "HIDES_ROWS": self.work.prepared.hides_rows,
+            **shape.options(bulk),
         }  # fmt: skip
 
     def sink(self) -> Tensor:
@@ -218,7 +218,7 @@ class Backward:
         work, prepared, shape = (
             self.work,
             self.work.prepared,
-            block_sizes.keys_shape(self.query.dtype, self.work.width),
+            block_sizes.keys_shape(self.query.dtype, self.work.width, self.work.prepared.walk),
         )
         (batch, groups, keys, wide), group = self.key.shape, self.query.shape[1] // self.key.shape[1]
         lines, lists = batch * groups, prepared.lists(shape.block_q, shape.block_k, by_key=True)
@@ -237,7 +237,7 @@ class Backward:
             for name in ("LSE", "DELTA"):
                 walked[name] = TensorDescriptor.from_tensor(tensors[name], [1, shape.block_q])
         arguments = {
-            "PARTS": work.unused, **self.common(lists, shape), **tensors, **walked, **rows,
+            "PARTS": work.unused, **self.common(lists, shape, bulk), **tensors, **walked, **rows,
             **work.ordered(lists, cutting), "UNCLEAN": work.unused if unclean is None else unclean,
             "GRAD_K_STRIDES": strides(tensors["GRAD_K"]), "GRAD_V_STRIDES": strides(tensors["GRAD_V"]), "BULK": bulk,
             "GROUPED": group > 1, "BY_HEAD": lists.strides[1] != 0,
@@ -274,7 +274,7 @@ class Backward:
 
     def _queries_launch(self, tensors: dict[str, Any], repeats: bool) -> AnyLaunch:
         work, prepared = self.work, self.work.prepared
-        shape = block_sizes.queries_shape(self.query.dtype, work.width)
+        shape = block_sizes.queries_shape(self.query.dtype, work.width, prepared.walk)
         batch, heads, queries, _ = prepared.sizes
         lines, lists, dense = (
             batch * heads,
@@ -290,7 +290,7 @@ class Backward:
         )  # fmt: skip
         arguments = {
             **dict.fromkeys(("CENTERS", "GRAD_CENTERS", "GRAD_BIAS"), work.unused), "PARTS": work.unused,
-            **self.common(lists, shape), **tensors, "K": walked[0], "V": walked[1], "K_ROWS": self.key,
+            **self.common(lists, shape, bulk), **tensors, "K": walked[0], "V": walked[1], "K_ROWS": self.key,
             "V_ROWS": self.value, **work.ordered(lists, cutting), **work.unclean_keys(shape.block_k),
             "BIAS_STRIDES": spread, "GRAD_Q_STRIDES": strides(tensors["GRAD_Q"]), "CENTERED": centered,
             "DENSE": dense is not None, "BULK": bulk,
@@ -316,7 +316,7 @@ class Backward:
 
         def make(repeats: bool) -> AnyLaunch:
             lists = self.work.prepared.lists(shape.block_q, shape.block_k)
-            arguments = {**self.common(lists, shape), **tensors, "batches": batch}
+            arguments = {**self.common(lists, shape, False), **tensors, "batches": batch}
             return Launch(of_distances, (diagonals * heads, 1, 1), arguments, list(tensors), None, repeats)
 
         launch(self.launches, ("distances", *self.kind), tensors, make)

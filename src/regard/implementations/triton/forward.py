@@ -55,6 +55,9 @@ def forward(
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
     nonfinite = nonfinite_rows(query)
+    spoilt = False  # whether some row is to be NaN: then no block counts as fully visible, see `_attend_tile`
+    if not CAP:
+        spoilt = tl.max(tl.max((nonfinite != nonfinite).to(tl.int32), 1), 0) > 0
     safe_rows = tl.minimum(rows, q_len - 1)
     state = safe_rows[:, None]
     if DROPS:
@@ -73,6 +76,7 @@ def forward(
     if BULK or not HIDES:
         for step in tl.range(begin, clean):
             start, partly = next_block(FORM, LIST, step, first, before, full)
+            partly |= spoilt
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K, V, SEEN, TABLES,
                 TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap,
@@ -80,8 +84,9 @@ def forward(
                 BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
-        for step in tl.range(clean if BULK else begin, end):
+        for step in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
             start, partly = next_block(FORM, LIST, step, first, before, full)
+            partly |= spoilt
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN, TABLES,
                 TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap,
@@ -130,9 +135,9 @@ def _attend_tile(
         products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
         safe_rows[:, None], safe_columns[None, :],
     )  # fmt: skip
-    if not CAP:
-        scores += nonfinite
     if partly:
+        if not CAP:
+            scores += nonfinite
         seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
         scores = tl.where(seen & (columns < k_len)[None, :], scores, float("-inf"))
     highest = tl.maximum(largest, tl.max(scores, 1))

@@ -191,10 +191,3 @@ def described(rows: Tensor, block: int) -> TensorDescriptor:
     # The stride of an axis of one is arbitrary, but must be a multiple of 16 bytes.
     steps = [stride if size > 1 else width for size, stride in zip(rows.shape, strides(rows), strict=False)]
     return TensorDescriptor(rows, list(rows.shape), [*steps, 1], [1, 1, block, width])
-
-
-def cut(shape: block_sizes.BlockSizes) -> dict[str, int]:
-    """The arguments that say how a kernel cuts its work."""
-    return {
-        "BLOCK_Q": shape.block_q, "BLOCK_K": shape.block_k, "num_warps": shape.warps, "num_stages": shape.stages
-    }  # fmt: skip

@@ -19,7 +19,6 @@ from regard.implementations.triton.dot import new_like
 from regard.implementations.triton.kernel_work import (
     KernelWork,
     copied_in_bulk,
-    cut,
     described,
     launch,
     strides,
@@ -211,7 +210,8 @@ def _walked(all_are_read: bool, block: int, **rows: Tensor) -> dict[str, Any]:
 def _common(work: KernelWork, name: str, lists: BlockLists, shape: block_sizes.BlockSizes) -> dict[str, Any]:
     """What all three kernels take, besides tensors that change; no dropout, no pieces of long rows."""
     found = {
-        **work.tables(lists), **work.ordered(lists, None), **work.numbers(), **work.form(), **cut(shape), "KIND": name,
+        **work.tables(lists), **work.ordered(lists, None), **work.numbers(), **work.form(), "KIND": name,
+        **shape.options(limited=False),
         "Q_STRIDES": strides(work.query), "K_STRIDES": strides(work.key), "V_STRIDES": strides(work.value),
     }  # fmt: skip
     return {key: one for key, one in found.items() if key not in _NOT_TAKEN}

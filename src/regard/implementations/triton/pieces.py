@@ -20,6 +20,9 @@ from regard.implementations.triton.forward import finish_rows
 from regard.implementations.triton.launching import Launch
 
 SHORTEST = 2 if INTERPRETED else 16  # steps of a piece, at least
+PATIENCE = (
+    2  # a walk is cut where it is longer than one part in so many of what each program has to do in all
+)
 _ROWS = 16  # that a program joins
 
 
@@ -45,7 +48,7 @@ def cut_long(steps: list[int], lines: int, processors: int) -> Pieces | None:
     usual = sorted(steps)[len(steps) // 2]
     limit = max(SHORTEST, usual + usual // 2)
     share = sum(steps) * lines // (2 * processors)  # about two programs run on a processor at a time
-    if max(steps) <= max(2 * limit, share // 2):
+    if max(steps) <= max(2 * limit, share // PATIENCE):
         return None
     pieces: list[tuple[int, int, int, int]] = []
     splits: list[tuple[int, int, int]] = []

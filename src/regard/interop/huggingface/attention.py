@@ -14,12 +14,13 @@ import regard.core.attention as core
 from regard import masks, scores
 from regard.errors import BadValue, Unsupported
 from regard.interop.huggingface.linear import mix_linear
+from regard.interop.huggingface.masking import asked_for_all_keys
 from regard.interop.huggingface.mechanisms import MechanismChange, looks_back, summed
 from regard.interop.huggingface.structured_mask import StructuredMask
 from regard.masks import Mask
 from regard.masks.algebra import And
 from regard.masks.from_tensors import DocumentsMask
-from regard.masks.positional import FullMask
+from regard.masks.positional import CausalMask, FullMask
 
 
 def sink_of(module: nn.Module | None, given: dict[str, Any]) -> Tensor | None:
@@ -52,6 +53,10 @@ def attention_function(change: MechanismChange | None = None) -> Callable[..., t
             query, scaling = query * scaling, 1.0
         rate = float(dropout) if module.training else 0.0
         mask, bias = mask_and_bias(module, query, key, attention_mask, given)
+        if change is None and query.shape[2] == 1 and _is_at_the_last_key(mask):
+            mask = None
+        if _is_default(scaling, query.shape[3]):
+            scaling = None
         options: dict[str, Any] = {"mask": mask, "bias": bias, "scale": scaling}
         if given.get("softcap") is not None:
             options["score"] = scores.softcap(given["softcap"])
@@ -131,14 +136,28 @@ def mask_and_bias(
     return mask, bias
 
 
+def _is_at_the_last_key(mask: Mask | Tensor | None) -> bool:
+    """Whether a mask hides nothing from a single query: calls without a mask take the shortest way."""
+    return isinstance(mask, CausalMask) and mask.offset is None and mask.align == "bottom-right"
+
+
+def _is_default(scale: float | Tensor | None, width: int) -> bool:
+    """Whether a factor is 1/√d, which `attend` takes by itself, the shortest way. Rounding may differ by a bit."""
+    return (
+        isinstance(scale, float)
+        and not torch.compiler.is_compiling()
+        and abs(scale * scale * width - 1) < 1e-14
+    )
+
+
 def _assumed(module: nn.Module, queries: int, given: dict[str, Any]) -> Mask | None:
     """The mask of a layer that was given none: causal if the layer says so."""
     causal = given.get("is_causal")
     if causal is None:
-        # A few layers say that they are causal although they, or their model, are no decoder.
+        # A few layers say that they are causal although they, or their model, are no decoder (Phi-4's for images).
         config = getattr(module, "config", None)
         causal = getattr(module, "is_causal", False) and getattr(module, "is_decoder", True)
-        causal = causal and getattr(config, "is_causal", True)
+        causal = causal and getattr(config, "is_causal", True) and not asked_for_all_keys(config)
     if queries == 1 or not causal:
         return None
     window = given.get("sliding_window")

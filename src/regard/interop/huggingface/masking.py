@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.core.arguments import is_fake_or_meta
 from regard.errors import Unsupported
@@ -17,6 +18,13 @@ from regard.interop.huggingface.structured_mask import StructuredMask, added
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.masks.positional import FullMask
+
+_ASKED_FOR_ALL_KEYS: Any = WeakIdKeyDictionary()  # configurations, by identity
+
+
+def asked_for_all_keys(config: Any) -> bool:
+    """Whether a model of this configuration has asked for a mask that hides nothing, and was given None."""
+    return config is not None and config in _ASKED_FOR_ALL_KEYS
 
 
 def mask_function(library: ModuleType, positional: bool = False) -> Callable[..., Tensor | None]:
@@ -39,7 +47,8 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
     ) -> Tensor | None:
         """A mask (b,1,q,k). It is None only where all keys are visible and the model takes None for that.
 
-        So no attention function has to guess whether it is causal.
+        (Informer, whose layers shorten the sequence, takes nothing else.) So no attention function has to guess whether
+        it is causal; `asked_for_all_keys` tells it where a layer says that it is and its model says otherwise.
         """
 
         def visible(function: Callable[..., Any], padding: Tensor | None) -> Tensor:
@@ -64,6 +73,8 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
         if attention_mask is not None:
             found = _without_padding(found, attention_mask, extent)
         if allow_is_bidirectional_skip and isinstance(found, FullMask):
+            if given.get("config") is not None:
+                _ASKED_FOR_ALL_KEYS[given["config"]] = True
             return None
         return StructuredMask(found, batch_size, queries, kv_length, device, dtype, extent.anchor)
 

@@ -52,12 +52,12 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
     if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
         return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
     for number, layer in enumerate(layers):
-        if why := _refused_layer(layer, rows.shape[1], width):
+        if why := _refused_layer(layer, rows, width):
             return f"layer {number}: {why}"
     return ""
 
 
-def _refused_layer(layer: Any, length: int, width: int) -> str:
+def _refused_layer(layer: Any, rows: Tensor, width: int) -> str:
     from regard.nn.blocks import EncoderLayer
 
     if type(layer) is not EncoderLayer:
@@ -78,7 +78,9 @@ def _refused_layer(layer: Any, length: int, width: int) -> str:
     maps = layer.attention.row_maps()
     if maps is None:
         return "the attention is not made of linear maps of rows without options"
-    if length < maps.shortest:
+    if rows.is_cuda and not (maps.checked or fused_rows.unchecked):
+        return "a GPU has not run this attention between fused rows without an error (fused_rows.unchecked tries it)"
+    if rows.shape[1] < maps.shortest:
         return f"there are fewer than {maps.shortest} rows, so that the attention does not use all its maps"
     linear = [feed.rise, feed.fall, maps.out, *maps.maps]
     for each in linear:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from regard.tasks.answers.answer import Answer, Head
+from regard.tasks.answers.matching import matched
 from regard.tasks.batch import Batch
 from regard.tasks.pictures.boxes import from_centre, generalized_iou, to_centre
 
@@ -22,8 +20,6 @@ OVERLAP, DISTANCE, CLASS = 2.0, 5.0, 1.0  # the weights of Carion et al., in the
 # The weight of a prediction that matches no box: there are many of them. Carion et al. have 0.1 for 100 queries; with
 # 16 queries that left 139 second boxes on 446 figures, this leaves 50.
 NOTHING = 0.4
-
-Pairs = tuple[Tensor, Tensor, Tensor]  # the indices of picture, query and box
 
 
 @dataclass(frozen=True)
@@ -80,10 +76,10 @@ class BoxesHead(Head):
         layers = [one.float() for one in outputs]
         labels, right = batch.targets[..., LABEL].long(), batch.targets[..., BOX].to(layers[0])
         costs = [_costs(*self._apart(one), labels, right) for one in layers]
-        pairs = matched_layers(costs, self._real(batch))
+        queries = matched(costs, self._real(batch))
         losses = [
             self._set_loss(*self._apart(one), labels, right, each, smoothing)
-            for one, each in zip(layers, pairs, strict=True)
+            for one, each in zip(layers, queries, strict=True)
         ]
         total = torch.stack(losses).sum()
         return total, total.new_full((), batch.size)
@@ -93,21 +89,24 @@ class BoxesHead(Head):
         return outputs[..., : self.classes + 1], outputs[..., self.classes + 1 :]
 
     def _set_loss(
-        self, scores: Tensor, boxes: Tensor, labels: Tensor, right: Tensor, pairs: Pairs, smoothing: float
+        self, scores: Tensor, boxes: Tensor, labels: Tensor, right: Tensor, query: Tensor, smoothing: float
     ) -> Tensor:
-        picture, query, box = pairs
-        # A target of a class for each query: "no object" where nothing is matched.
-        asked = torch.full(scores.shape[:2], self.classes, device=scores.device)
-        asked[picture, query] = labels[picture, box]
-        weights = torch.ones(self.classes + 1, device=scores.device)
-        weights[self.classes] = NOTHING
+        """Of one layer. query (b,n): that of each box, −1 for a box without; shapes do not depend on the matching."""
+        has = query >= 0
+        count = scores.shape[1]
+        # A target of a class for each query: "no object" where nothing is matched. Boxes without a query write into a
+        # column that is cut off.
+        asked = torch.full((len(scores), count + 1), self.classes, device=scores.device)
+        asked = asked.scatter(1, torch.where(has, query, count), labels)[:, :count]
+        weights = F.pad(scores.new_ones(self.classes), (0, 1), value=NOTHING)  # no copy from the host
         told = F.cross_entropy(
             scores.flatten(0, 1), asked.flatten(), weights, reduction="sum", label_smoothing=smoothing
         )
-        found, wanted = boxes[picture, query], right[picture, box]
-        distance = (found - to_centre(wanted)).abs().sum()
-        overlap = generalized_iou(from_centre(found)[:, None], wanted[:, None]).sum()
-        return CLASS * told + DISTANCE * distance + OVERLAP * (len(found) - overlap)
+        found = boxes.gather(1, query.clamp(min=0)[..., None].expand(-1, -1, 4))
+        distance = (found - to_centre(right)).abs().sum(-1)
+        overlap = generalized_iou(from_centre(found)[..., None, :], right[..., None, :])[..., 0, 0]
+        placed = (DISTANCE * distance + OVERLAP * (1 - overlap)).masked_fill(~has, 0).sum()
+        return CLASS * told + placed
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What each query of the last layer found, the surest first: the likeliest class and its box."""
@@ -139,40 +138,3 @@ def _costs(scores: Tensor, boxes: Tensor, labels: Tensor, right: Tensor) -> Tens
     distance = torch.cdist(boxes, to_centre(right), p=1)
     overlap = generalized_iou(from_centre(boxes), right)
     return DISTANCE * distance - OVERLAP * overlap - CLASS * likely
-
-
-def matched(costs: Tensor, real: Tensor) -> Pairs:
-    """The pairs of least total cost, for each picture: the indices of picture, query and box.
-
-    costs: (b,queries,n); real: (b,n), which boxes take part. Where there are more boxes than queries, the boxes that
-    cost most stay without one.
-    """
-    return matched_layers([costs], real)[0]
-
-
-def matched_layers(costs: Sequence[Tensor], real: Tensor) -> list[Pairs]:
-    """The pairs of several layers, which may have different numbers of queries.
-
-    The matching is computed on the host. One copy there and one back serve all layers: each copy waits until a GPU has
-    done what it was given.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    counts = [one.shape[1] for one in costs]
-    # A diverged model's costs are not finite; its loss, which is not finite either, is what is reported.
-    together = torch.nan_to_num(torch.cat(list(costs), 1).float(), nan=1e9, posinf=1e9, neginf=-1e9)
-    marked = torch.cat([together, real[:, None].to(together)], 1).cpu().numpy()
-    numbers: NDArray[np.float64] = marked[:, :-1].astype(np.float64)  # what scipy would make of each table
-    boxes = [row.nonzero()[0] for row in marked[:, -1]]
-    found: list[NDArray[np.int64]] = []
-    begin = 0
-    for count in counts:
-        pairs = [np.zeros((3, 0), np.int64)]
-        for picture, own in enumerate(boxes):
-            ours, theirs = linear_sum_assignment(numbers[picture, begin : begin + count, own].T)
-            pairs.append(np.stack([np.full_like(ours, picture), ours, own[theirs]]))
-        found.append(np.concatenate(pairs, 1))
-        begin += count
-    places = torch.from_numpy(np.concatenate(found, 1)).to(costs[0].device)
-    parts = places.split([one.shape[1] for one in found], 1)
-    return [(one[0], one[1], one[2]) for one in parts]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ACROSS = 6  # pictures in a row
-INCHES = 1.5  # of a picture's side
+INCHES = 1.5  # of a picture's height; half as much again where a row has few pictures
+FEW = 3
 DEEPEST = 0.65  # how opaque the colour of the largest weight is
 DIMMED = 0.6  # how bright the picture below the colour is, so that a light one does not hide it
 
@@ -33,9 +34,11 @@ def overlays(
     from matplotlib.figure import Figure
 
     count = len(words) + 1
-    across = min(ACROSS, count)
-    down = -(-count // across)
-    figure = Figure(figsize=(across * INCHES, down * (INCHES + 0.25)), layout="constrained")
+    wide = max(1.0, picture.shape[1] / picture.shape[0])  # how many squares a picture takes of a row
+    down = -(-count // max(1, int(ACROSS / wide)))
+    across = -(-count // down)  # rows are as even as they can be
+    height = INCHES if across * wide > FEW else 1.5 * INCHES
+    figure = Figure(figsize=(across * wide * height, down * (height + 0.25)), layout="constrained")
     frames = figure.subplots(down, across, squeeze=False).flat
     for number, frame in enumerate(frames):
         frame.set_axis_off()

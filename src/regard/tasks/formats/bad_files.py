@@ -43,10 +43,15 @@ class BadFiles:
 
     def tell(self) -> None:
         """Warn once of everything that was noted since the last time."""
-        for words, texts in (("files were skipped", self.skipped), ("notes on files", self.notes)):
+        for one, several, texts in (
+            ("1 file was skipped", "{} files were skipped", self.skipped),
+            ("on 1 file", "on {} files", self.notes),
+        ):
             if texts:
+                words = one if len(texts) == 1 else several.format(f"{len(texts):,}")
+                told = " ".join(text.removeprefix("data: ") for text in texts[:TOLD])
                 more = f" … and {len(texts) - TOLD:,} more." if len(texts) > TOLD else ""
-                warnings.warn(f"{len(texts):,} {words}: {' '.join(texts[:TOLD])}{more}", PicturesRead, 3)
+                warnings.warn(f"{words}: {told}{more}", PicturesRead, 3)
             texts.clear()
 
     def each(

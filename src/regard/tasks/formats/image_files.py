@@ -114,9 +114,14 @@ def _opened(content: bytes, name: str, argument: str) -> Any:
 
     try:
         image = Image.open(io.BytesIO(content), formats=FORMATS)
-    except (UnidentifiedImageError, Image.DecompressionBombError):
+    except UnidentifiedImageError:
         raise BadValue(
             f"{argument}: {name!r} is no image that can be read. Known: {', '.join(FORMATS)}."
+        ) from None
+    except Image.DecompressionBombError:  # Pillow's own limit, which is above ours
+        raise BadValue(
+            f"{argument}: expected at most {MOST_PIXELS // 10**6} million pixels, {name!r} has several times as many. "
+            "Make it smaller."
         ) from None
     except Exception as trouble:
         raise _unreadable(argument, name, trouble) from None

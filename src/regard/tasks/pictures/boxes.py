@@ -14,15 +14,14 @@ from torch import Tensor
 
 def area(boxes: Tensor) -> Tensor:
     """The area of each box, (…,4) → (…); 0 where right or bottom comes before left or top."""
-    sides: Tensor = (boxes[..., 2:] - boxes[..., :2]).clamp(min=0)
-    return sides.prod(-1)
+    return _between(boxes[..., :2], boxes[..., 2:])
 
 
 def shared_area(one: Tensor, other: Tensor) -> Tensor:
     """The area that each pair shares, (…,n,4) and (…,m,4) → (…,n,m)."""
     begin = torch.maximum(one[..., :, None, :2], other[..., None, :, :2])
     end = torch.minimum(one[..., :, None, 2:], other[..., None, :, 2:])
-    return (end - begin).clamp(min=0).prod(-1)
+    return _between(begin, end)
 
 
 def iou(one: Tensor, other: Tensor) -> Tensor:
@@ -41,7 +40,7 @@ def generalized_iou(one: Tensor, other: Tensor) -> Tensor:
     union = area(one)[..., :, None] + area(other)[..., None, :] - shared
     begin = torch.minimum(one[..., :, None, :2], other[..., None, :, :2])
     end = torch.maximum(one[..., :, None, 2:], other[..., None, :, 2:])
-    around = (end - begin).clamp(min=0).prod(-1)
+    around = _between(begin, end)
     least = torch.finfo(shared.dtype).tiny
     return shared / union.clamp(min=least) - (around - union) / around.clamp(min=least)
 
@@ -56,3 +55,9 @@ def to_centre(boxes: Tensor) -> Tensor:
     """Left, top, right, bottom → centre and size (x, y, width, height)."""
     begin, end = boxes[..., :2], boxes[..., 2:]
     return torch.cat([(begin + end) / 2, end - begin], -1)
+
+
+def _between(begin: Tensor, end: Tensor) -> Tensor:
+    """The area between two corners (…,2); a product by hand, since the gradient of `prod` waits for a GPU."""
+    wide, high = (end - begin).clamp(min=0).unbind(-1)
+    return wide * high
