@@ -569,15 +569,15 @@ def main() -> int:
     parts = set(options.only.split(",")) if options.only else {"pieces", "losses", "steps", "tuning"}
     report = Report(options.out / "small_check.json")
     spawn = multiprocessing.get_context("spawn")
-    warm, started = spawn.Semaphore(0), []
+    started = []
     entries = [(task, model, options.set) for task, model in CONTESTANTS]
     entries += [(task, model, tuning) for task, model in CONTESTANTS[:2] for tuning in options.also]
     for task, model, tuning in entries if "steps" in parts else ():
-        turn, answers = spawn.Semaphore(0), spawn.Queue()
+        warm, turn, answers = spawn.Semaphore(0), spawn.Semaphore(0), spawn.Queue()
         arguments = (task, model, device, options.seconds, tuning, warm, turn, answers)
         child = spawn.Process(target=contestant, args=arguments, daemon=True)
         child.start()
-        started.append((task, model, tuning, child, turn, answers))
+        started.append((task, model, tuning, child, warm, turn, answers))
     asides: list[tuple[str, Any, Any]] = []
     plan: list[tuple[str, Callable[..., Any], int]] = [
         ("pieces", checked_piece, len(piece_cases(device))),
@@ -600,13 +600,13 @@ def main() -> int:
         process.kill()
         if found:
             report.add(part, found)
-    for _ in started:
+    for *_, child, warm, _, _ in started:
         if not warm.acquire(timeout=max(0.0, end - time.monotonic())):
-            break
+            child.kill()
     # Groups after all single steps, and those that have crashed last: what comes first is then certain.
     turns = [("single", one) for one in started] + [("grouped", one) for one in started[: len(CONTESTANTS)]]
     turns.sort(key=lambda pair: pair[0] == "grouped" and "lstm" in pair[1][1])
-    for mode, (task, model, tuning, child, turn, answers) in turns:
+    for mode, (task, model, tuning, child, _, turn, answers) in turns:
         turn.release()
         try:
             found = answers.get(timeout=4 * options.seconds + (20 if child.is_alive() else 0.1))
@@ -616,7 +616,7 @@ def main() -> int:
         if device == "cpu" and mode == "grouped":
             continue
         report.add("steps", {**found, "tuning": tuning})
-    for *_, child, _, _ in started:
+    for *_, child, _, _, _ in started:
         child.kill()
     if "tuning" in parts:
         rows: list[dict[str, Any]] = report.results.setdefault("timed", [])
