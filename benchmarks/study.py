@@ -356,9 +356,21 @@ def section(verdict: Verdict, picture: str, alt: str, data: str, home: str) -> s
 
 
 def _unfinished(verdict: Verdict) -> list[str]:
-    if (verdict.comparison.out / "results.json").exists():
+    """What is missing, where not all runs that were asked for have ended."""
+    options = dict(zip(verdict.question.arguments, verdict.question.arguments[1:], strict=False))
+    comparison, listed = verdict.comparison, options.get("--attention", "all")
+    asked = {one.attention for one in comparison.contestants} if listed == "all" else set(listed.split(","))
+    models = {one.model for one in comparison.contestants}
+    ended = [run for run in comparison.outcomes if not run.error]
+    wanted = len(asked) * len(models) * len(comparison.seeds)
+    if len(ended) >= wanted:
         return []
-    return ["**Unfinished**: not all runs of this comparison have ended, and what follows will change."]
+    absent = sorted(name for name in asked - {run.attention for run in ended} if name is not None)
+    none = f"; of {text.listed(absent)} none has" if absent else ""
+    return [
+        f"**Unfinished**: {len(ended)} of {wanted} runs have ended{none}. Rows with fewer seeds say so; what follows "
+        "may change."
+    ]
 
 
 def _crowded(verdict: Verdict) -> list[str]:

@@ -201,13 +201,17 @@ def because(verdict: Verdict) -> str:
         if len(verdict.racing) == 1:
             return f"the best by every test ({number}), {behind} ahead of {code(runner.name)}"
         return f"the best mean ({number}), and nobody still in the race comes within {margin} of it"
-    rivals = f"the {count(len(verdict.close))} that are in the race and within {margin} of the best"
+    alone = len(verdict.best.seeds) == 1 < len(chosen.seeds)  # the best mean is that of a single run
+    several = " that has several seeds" if alone else ""
+    rivals = f"the {count(len(verdict.close))} that are in the race and within {margin} of the best{several}"
     if chosen is verdict.best:
         return f"the best mean ({number}), and of {rivals} none is more than {100 * AS_FAST:.0f} % faster"
     speed = ""
     if chosen.speed and verdict.best.speed:
         speed = f", at {times(chosen.speed / verdict.best.speed)} the speed"
-    best_mean = f"{_behind(chosen, verdict)} {code(verdict.best.name)}, the best mean"
+    best_mean = (
+        f"{_behind(chosen, verdict)} {code(verdict.best.name)}, the best mean{' (one seed)' if alone else ''}"
+    )
     return f"{number}, {best_mean}{speed}; the fastest of {rivals}"
 
 
@@ -528,7 +532,8 @@ below 5 % in all; so with 95 % confidence it is among those still in the race ({
 as the best”: it may only mean that the seeds could not tell. Each section says which gap they could have told.
 
 **What to take.** Of those in the race whose mean lies within a margin of the best ({margins}), the fastest; where
-several are within {100 * AS_FAST:.0f} % of the fastest, the best of these. The margins are a matter of taste.
+several are within {100 * AS_FAST:.0f} % of the fastest, the best of these. A contestant of which a single
+seed has ended is not taken while others have several. The margins are a matter of taste.
 
 **Cost.** Speed, FLOPs and the peak of additional memory are those of one training step (forward, backward, update),
 measured after the runs, one contestant at a time in a process of its own. They belong to these sizes: a mechanism that

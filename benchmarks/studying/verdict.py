@@ -6,7 +6,7 @@ k − 1 rivals by chance with a probability of at most 0.05 in all (Bonferroni),
 that are left, whoever it is.
 
 What to take: of those left, within a margin of the best mean, the fastest; where several are about as fast, the best of
-these.
+these. A contestant of which a single seed has ended is not taken while others have several.
 
 `draw` plots quality against speed: names beside points, on white, which GitHub shows in light and dark mode.
 """
@@ -174,11 +174,13 @@ def judge(question: Question, comparison: Comparison, yardsticks: Sequence[Yards
     higher = deciding([everyone[0].row]).higher_is_better
     distinct = _only(comparison, everyone)
     found = pairs(distinct, deciding_metric(comparison)) if len(everyone) > 1 else []
-    best = everyone[0]
+    # A single seed says nothing of luck: it is reported, and not recommended.
+    several = [entry for entry in everyone if len(entry.seeds) > 1] or everyone
+    best = several[0]
     struck = strikes(found, len(everyone), higher_is_better=higher, tiny=ROUNDING * abs(best.mean))
     close = [
         entry
-        for entry in everyone
+        for entry in several
         if entry.label not in struck
         and question.margin.allows(entry.mean, best.mean, higher_is_better=higher)
     ]

@@ -160,7 +160,7 @@ def test_the_page_is_the_same_each_time_and_names_every_part(tmp_path):
     assert "| [classify](#recognise-a-digit-which-attention) | `dot` |" in text
     assert "| ● | **`dot`** | **96.00** ± 2.48 |" in text
     assert "task:digits|model:encoder|attention:dot|seeds:0,1,2|budget:400 steps|" in text
-    assert "**Unfinished**" in text
+    assert "**Unfinished**" not in text  # all runs have ended, though the comparison wrote no table
     assert "Not in this edition: `copy`." in text
     assert b"<svg" in picture and b"#ffffff" in picture
 
@@ -194,9 +194,25 @@ def test_every_question_of_the_script_is_a_call_that_regard_takes(monkeypatch):
     assert len({plan.out for plan in plans}) == len(study.QUESTIONS)
 
 
-def test_the_page_in_the_repository_is_finished_and_its_pictures_are_there():
+def test_a_page_says_how_many_runs_are_missing_and_takes_nobody_with_one_seed(tmp_path):
+    place = folder(tmp_path / "home" / "digits-attention", CLEAR, {"dot": 10.0, "hard": 20.0})
+    for seed in (1, 2):
+        (place / "runs" / f"dot-seed-{seed}" / "outcome.json").unlink()
+    write_yardsticks(place, {"task": "digits"})
+    study.write_page([question()], tmp_path / "home", tmp_path / "study.md")
+    text = (tmp_path / "study.md").read_text()
+    runs = len(list((place / "runs").iterdir()))
+    assert f"**Unfinished**: {runs - 2} of {runs} runs have ended. Rows with fewer seeds say so" in text
+    assert "(1 of 3 seeds)" in text
+    assert "**`dot`**" not in text and "the best mean (one seed)" in text
+
+
+def test_the_page_in_the_repository_has_its_pictures_and_says_what_is_unfinished():
     text = (ROOT / "docs" / "study.md").read_text()
     pictures = re.findall(r"\]\((images/[^)]+)\)", text)
-    assert len(pictures) >= 5
+    assert len(pictures) >= 7
     assert not [name for name in pictures if not (ROOT / "docs" / name).is_file()]
-    assert "Unfinished" not in text and "Not in this edition" not in text
+    assert "Not in this edition" not in text
+    for ended, asked in re.findall(r"\*\*Unfinished\*\*: (\d+) of (\d+) runs have ended", text):
+        missing = f"{int(asked) - int(ended)} of {asked} runs of the study"
+        assert missing in (ROOT / "docs" / "results.md").read_text()

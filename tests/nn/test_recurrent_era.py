@@ -3,14 +3,13 @@
 import copy
 import math
 import pickle
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import regard
 from regard import masks
-from regard.nn import additive, build
+from regard.nn import build
 
 B, Q, K, DIM = 2, 3, 5, 6
 NAMES = ["dot", "general", "concat", "additive"]
@@ -282,16 +281,3 @@ def test_one_query_gives_what_it_gives_among_others(name, num_heads):
     expected = torch.autograd.grad((together * weighing).sum(), inputs)
     for found, slope in zip(torch.autograd.grad((apart * weighing).sum(), inputs), expected, strict=True):
         torch.testing.assert_close(found, slope, rtol=1e-8, atol=1e-10)
-
-
-def test_additive_takes_the_plain_formula_for_few_pairs_on_a_gpu_only():
-    layer = build("additive", dim=8)
-
-    def chosen(batch, queries, keys, gpu):
-        query, key = (SimpleNamespace(shape=(batch, 1, n, 8), is_cuda=gpu) for n in (queries, keys))
-        return layer.implementation(SimpleNamespace(query=query, key=key))
-
-    most = additive.FEW // 8
-    assert chosen(32, 1, most // 32, True) == "reference"
-    assert chosen(32, 1, most // 32 + 1, True) == "auto"
-    assert chosen(1, 1, 1, False) == "auto"

@@ -9,11 +9,8 @@ from torch import Tensor
 from regard import scores
 from regard.core.arguments import whole_number
 from regard.nn.alignment import Alignment, AlignmentModel, head_weights, map_heads
-from regard.nn.attention import AttentionInputs
 from regard.nn.mechanism import mechanism
 from regard.scores import Score
-
-FEW = 1 << 18  # evaluations of tanh that the plain formula makes at once: 1 MiB
 
 
 class AdditiveAlignmentModel(AlignmentModel):
@@ -77,9 +74,3 @@ class Additive(Alignment):
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim, **options)
         self.compare = AdditiveAlignmentModel(self.num_heads, self.head_dim, attention_dim)
-
-    def implementation(self, inputs: AttentionInputs) -> str:
-        """The plain formula for a few pairs on a GPU: `triton` has a dozen launches, and tiles for long sequences."""
-        query, key = inputs.query, inputs.key
-        pairs = query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
-        return "reference" if query.is_cuda and pairs * query.shape[3] <= FEW else "auto"

@@ -91,18 +91,12 @@ class Attention(Mechanism):
         rows, options = (inputs.query, inputs.key, inputs.value), self.pieces(inputs)
         mixed: Tensor
         if shared is None:
-            if (impl := self.implementation(inputs)) != "auto":
-                options["impl"] = impl
             mixed = core.attend(*rows, dropout=self.weights_dropout, **options)
         else:
             mixed = shared.sequence.attend(
                 *rows, exchange=shared.exchange, dropout=self.weights_dropout, **options
             )
         return mixed
-
-    def implementation(self, inputs: AttentionInputs) -> str:
-        """The implementation of `attend` that runs these inputs, by name."""
-        return "auto"
 
     def output(self, mixed: Tensor) -> Tensor:
         """Turn attended values (b,h,q,v) into rows (b,q,dim)."""
