@@ -1,7 +1,8 @@
 """Serves page models: `python -m tests.browser.serving` reads names, one a line, and prints their URLs.
 
-A page model is built on request, so that one process, with one import of torch, serves all tests. It ends when its
-standard input is closed, so that nothing lingers when whoever started it is gone.
+A page model is built on request, so that one process, with one import of torch, serves all tests. One that cannot be
+built is answered by its error and fails only the tests that ask for it. The process ends when its standard input is
+closed, so that nothing lingers when whoever started it is gone.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import json
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+TROUBLE = "trouble "  # before a traceback in JSON, instead of a URL
 
 
 class Stages:
@@ -27,12 +30,15 @@ class Stages:
     def __getitem__(self, name: str) -> str:
         """The URL of a page model."""
         if name not in self.known:
-            self.known[name] = self.process.ask(name)
+            self.known[name] = self.anew(name)
         return self.known[name]
 
     def anew(self, name: str) -> str:
         """Another URL of the same server, for another browser."""
-        return self.process.ask(name)
+        answer = self.process.ask(name)
+        if answer.startswith(TROUBLE):
+            raise RuntimeError(json.loads(answer.removeprefix(TROUBLE)))
+        return answer
 
 
 @contextmanager
@@ -103,10 +109,14 @@ def main() -> None:
     servers: dict[str, Server] = {}
     for line in sys.stdin:
         name = line.strip()
-        if name not in servers:
-            servers[name] = Server(getattr(page_models, name)())
-            threading.Thread(target=servers[name].run, daemon=True).start()
-        print(servers[name].address(), file=answers, flush=True)
+        try:
+            if name not in servers:
+                servers[name] = Server(getattr(page_models, name)())
+                threading.Thread(target=servers[name].run, daemon=True).start()
+            answer = servers[name].address()
+        except Exception:
+            answer = TROUBLE + json.dumps(traceback.format_exc())
+        print(answer, file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 from tests.browser.driving import opened, saved, saved_as, state, until
 from tests.browser.page_models import GIRL, HOSTILE
+from tests.observation import peers
 
 TOKENS = "Array.from(document.querySelectorAll('.token'), one => one.textContent).join(' ')"
 
@@ -162,6 +163,7 @@ def test_layers_heads_and_inputs_are_asked_what_they_did(page, page_models):
 
 def test_a_researcher_finds_the_heads_that_matter_shows_it_and_saves_the_figure(page, page_models):
     """Issue 22, done when: open, type, find, show, export, on one page; with the real story teller."""
+    peers.shared("models", "stories260k")
     opened(page, page_models["story"], "overview")
     girl = GIRL.replace("play outside", "play inside")
     typed(page, girl)
