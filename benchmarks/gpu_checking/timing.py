@@ -27,6 +27,7 @@ from torch import Tensor
 
 import regard
 from regard import biases, masks
+from regard.benchmarks.gpu.capture import captured
 from regard.benchmarks.gpu.host import Nothing
 
 SIZES = {"4k": (4, 16, 4096), "16k": (1, 16, 16384)}
@@ -122,20 +123,6 @@ def milliseconds(calls: dict[str, Callable[[], Any]], count: int = 10, groups: i
     return {name: statistics.median(times) for name, times in found.items()}
 
 
-def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call in a CUDA graph: kernels alone, without the host."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = call()
-    return lambda: (graph.replay(), kept)
-
-
 def peer_cases() -> list[tuple[str, str, int]]:
     """Mask, size and width of every comparison."""
     return [(name, size, d) for name in NAMES for size in SIZES for d in (128, 64)]
@@ -166,7 +153,7 @@ def compare(name: str, size: str, d: int) -> dict[str, Any]:
 
             calls[label] = forward if kind == "forward" else training
         times = milliseconds(calls)
-        times["ours_graph"] = milliseconds({"x": graphed(calls["ours"])})["x"]
+        times["ours_graph"] = milliseconds({"x": captured(calls["ours"]).replay})["x"]
         found[kind] = {
             **{label: round(one, 4) for label, one in times.items()},
             "ratio": round(times["flex"] / times["ours"], 3),
