@@ -28,6 +28,7 @@ from torch import Tensor
 import regard
 from regard import biases, masks
 from regard.benchmarks.gpu.capture import captured
+from regard.benchmarks.gpu.events import group
 from regard.benchmarks.gpu.host import Nothing
 
 SIZES = {"4k": (4, 16, 4096), "16k": (1, 16, 16384)}
@@ -112,14 +113,7 @@ def milliseconds(calls: dict[str, Callable[[], Any]], count: int = 10, groups: i
     gc.collect()
     for _ in range(groups):
         for name, call in calls.items():
-            before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
-            before.record()
-            for _ in range(count):
-                call()
-            after.record()
-            after.synchronize()
-            found[name].append(before.elapsed_time(after) / count)
+            found[name].append(1e3 * group(call, count, DEVICE))
     return {name: statistics.median(times) for name, times in found.items()}
 
 
