@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from regard.benchmarks.gpu.capture import captured
 from regard.benchmarks.gpu.events import group
-from regard.benchmarks.gpu.machine import captured
 from regard.benchmarks.ntm import HIDDEN, INPUTS, OUTPUTS, SLOTS, WIDTH, PlainMachine, same_weights
 from regard.nn.ntm import Machine, fused
 from regard.training import train as run
@@ -138,7 +138,7 @@ def main() -> None:
         for recorded in (False, True):
             with nullcontext() if kernels else without_kernels():
                 step = training_step(module(), x, y)
-                found = milliseconds(captured(step) if recorded else step, calls)
+                found = milliseconds(captured(step).replay if recorded else step, calls)
             print(
                 f"{work}  {name:24s} {'one graph' if recorded else 'eager':10s} {found:8.3f} ms", flush=True
             )

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from benchmarks.gpu_checking.formula import BOUNDS, DEVICE, NAMES, error, options, rows, same, trained
-from benchmarks.gpu_checking.timing import graphed
 from torch import Tensor
 
 import regard
 from regard import biases, masks, scores
+from regard.benchmarks.gpu.capture import captured
 
 
 def on_another_stream() -> dict[str, Any]:
@@ -69,13 +69,13 @@ def additive_in_a_graph() -> dict[str, Any]:
 
 def _replayed(given: Sequence[Tensor], other: Sequence[Tensor], asked: dict[str, Any]) -> bool:
     """Whether a graph captured on `given` computes the same on `other` as a call does."""
-    replay = graphed(partial(trained, *given, **asked))
+    graph = captured(partial(trained, *given, **asked))
     expected = trained(*other, **asked)
     with torch.no_grad():
         for mine, theirs in zip(given, other, strict=True):
             mine.copy_(theirs)
-    _, kept = replay()
-    return same(kept, expected)
+    graph.replay()
+    return same(graph.result, expected)
 
 
 def with_kept_scores() -> dict[str, Any]:

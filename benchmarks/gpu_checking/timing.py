@@ -27,6 +27,8 @@ from torch import Tensor
 
 import regard
 from regard import biases, masks
+from regard.benchmarks.gpu.capture import captured
+from regard.benchmarks.gpu.events import group
 from regard.benchmarks.gpu.host import Nothing
 
 SIZES = {"4k": (4, 16, 4096), "16k": (1, 16, 16384)}
@@ -111,29 +113,8 @@ def milliseconds(calls: dict[str, Callable[[], Any]], count: int = 10, groups: i
     gc.collect()
     for _ in range(groups):
         for name, call in calls.items():
-            before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            torch.cuda.synchronize()
-            before.record()
-            for _ in range(count):
-                call()
-            after.record()
-            after.synchronize()
-            found[name].append(before.elapsed_time(after) / count)
+            found[name].append(1e3 * group(call, count, DEVICE))
     return {name: statistics.median(times) for name, times in found.items()}
-
-
-def graphed(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call in a CUDA graph: kernels alone, without the host."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = call()
-    return lambda: (graph.replay(), kept)
 
 
 def peer_cases() -> list[tuple[str, str, int]]:
@@ -166,7 +147,7 @@ def compare(name: str, size: str, d: int) -> dict[str, Any]:
 
             calls[label] = forward if kind == "forward" else training
         times = milliseconds(calls)
-        times["ours_graph"] = milliseconds({"x": graphed(calls["ours"])})["x"]
+        times["ours_graph"] = milliseconds({"x": captured(calls["ours"]).replay})["x"]
         found[kind] = {
             **{label: round(one, 4) for label, one in times.items()},
             "ratio": round(times["flex"] / times["ours"], 3),

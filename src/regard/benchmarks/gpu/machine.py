@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.benchmarks.case import Measurement, Setting, Wrong, case
+from regard.benchmarks.gpu.capture import captured
 from regard.benchmarks.gpu.events import alone, first_line, side_by_side
 from regard.benchmarks.ntm import (
     HIDDEN,
@@ -53,20 +54,6 @@ def training_step(module: nn.Module, x: Tensor) -> TimedCall:
     return step
 
 
-def captured(step: TimedCall) -> TimedCall:
-    """The step as one CUDA graph, as our training loop runs it."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
 def measured(setting: Setting, batch: int = BATCH, steps: int = STEPS) -> Measurement:
     """Milliseconds of a step. Ours and the plain machine start from the same weights and must agree first."""
     machine, x = _machine(batch, steps, setting.device)
@@ -90,7 +77,7 @@ def _capture(
     sides: dict[str, TimedCall], name: str, label: str, step: TimedCall, refused: dict[str, str]
 ) -> None:
     try:
-        sides[label] = captured(step)
+        sides[label] = captured(step).replay  # as our training loop runs it
     except RuntimeError as trouble:
         refused[name] = first_line(trouble)
         torch.cuda.synchronize()
