@@ -139,6 +139,69 @@ def test_onnxruntime_answers_as_every_model_does(name):
     assert_equal_in_onnxruntime(program, interface.names, cases)
 
 
+FED = [
+    "seq2seq(dim=8)",
+    "seq2seq(dim=8, layers=2, cell=lstm, attention=dot, num_heads=2)",
+    'seq2seq(dim=8, cell=rnn, attention_layers="additive,local-p")',
+]
+
+
+def dates_of(spec):
+    """A model of the task dates, its interface, and the tensors of three batches; their targets are of one length."""
+    task = tasks.build("dates")
+    problem = models.problem_for("seq2seq", task.problems())
+    task.pose(problem)
+    torch.manual_seed(1)
+    model, examples = models.build(spec, problem).eval(), task.examples("train")
+    batches = [task.batch(examples, chosen, torch.Generator(), model) for chosen in ([0, 1, 2], [3], [4, 5])]
+    interface = interface_of(model, batches[0])
+    return GraphModel(model, interface), interface, [interface.tensors(batch) for batch in batches]
+
+
+def with_targets(interface, tensors, count):
+    """The tensors with so many targets, those of the batch again after its last one."""
+    place = interface.names.index("targets")
+    targets = tensors[place].repeat(1, 2)[:, :count]
+    return [*tensors[:place], targets, *tensors[place + 1 :]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", FED)
+def test_a_decoder_that_is_fed_its_attention_is_one_graph_for_every_number_of_targets(spec):
+    model, interface, batches = dates_of(spec)
+    program = trace(model, batches[0])
+    assert free_axes(program) == [[0, 1]] * 3
+    graph = program.module()
+    for tensors in batches:
+        for count in (1, 2, 7, 11, 14):
+            given = with_targets(interface, tensors, count)
+            with torch.no_grad():
+                expected = model(*given)[0]
+                assert expected.shape[1] == count
+                torch.testing.assert_close(graph(*given)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_attention_that_counts_the_steps_ties_a_graph_to_one_number_of_targets():
+    model, interface, batches = dates_of("seq2seq(dim=8, attention=local-m)")
+    program = trace(model, with_targets(interface, batches[0], 3))
+    assert free_axes(program) == [[0, 1], [0, 1], [0]], "and the description of the file says so"
+    given = with_targets(interface, batches[2], 3)
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(*given)[0], model(*given)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("spec", FED)
+def test_onnxruntime_answers_as_a_decoder_does_for_every_number_of_targets(spec):
+    pytest.importorskip("onnxscript")
+    model, interface, batches = dates_of(spec)
+    given = [with_targets(interface, tensors, count) for tensors in batches for count in (1, 7, 11, 14)]
+    with torch.no_grad():
+        cases = [(tensors, model(*tensors)) for tensors in given]
+    assert_equal_in_onnxruntime(trace(model, batches[0]), interface.names, cases)
+
+
 @pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_recurrent_layers_step_by_step_are_those_of_packed_sequences(cell, both):

@@ -67,7 +67,7 @@ class FoldedPictures(nn.Module):
 
     def forward(self, data: Tensor) -> Tensor:
         """(b,n,width) → (b,frames · channels,height,width)."""
-        return for_convolutions(fold(self.rows(data), self.spec).reshape(len(data), -1, *self.sides()))
+        return for_convolutions(fold(self.rows(data), self.spec).reshape(data.shape[0], -1, *self.sides()))
 
     def sides(self) -> tuple[int, int]:
         """Height and width in pixels."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,15 +14,17 @@ from regard.core.arguments import whole_number
 from regard.decoding import Hypothesis
 from regard.errors import BadValue, unknown_name
 from regard.masks import Mask
-from regard.models.cells import FedCells, memories_of, state_of
+from regard.models.cells import FedCells, Memory, memories_of, state_of
 from regard.models.embedding import StreamEmbedding, padding_mask
 from regard.models.model import Model, model
 from regard.models.recurrent import Joined, Recurrent, RecurrentState
 from regard.models.stack import CachedStep, write
+from regard.nn.attention import Attention
 from regard.nn.blocks import called, mechanism_of
 from regard.nn.building import build_across
 from regard.nn.mechanism import Mechanism, entry
 from regard.nn.state import State
+from regard.nn.steps import Tensors, run_steps, traced_with_any_length
 from regard.registry import parse, split
 from regard.tasks.answers import Decoded, Writes
 from regard.tasks.batch import Batch
@@ -185,30 +188,65 @@ class Seq2seq(Model):
             state = replace(state, recurrent=recurrent, attentions=after)
             return self.joins[-1](context, queries), queries, state
         gates = self.decoder.input_gates(rows)
+        if traced_with_any_length(gates.shape[1]) and all(map(_is_alike_in_every_step, self.attentions)):
+            return self._traced(gates, state, mask)
         memories = memories_of(state.recurrent, gates.dtype)
         fed, attentions = state.fed, state.attentions
         steps: list[tuple[Tensor, ...]] = []
         for now in gates.unbind(1):
-            if self.feeding == "context":
-                top = memories[-1][0][:, None]
-                context, query, attentions = self._attended(top, state.source, mask, attentions)
-                memories = self.decoder.step(now, context[:, 0], memories)
-                steps.append((context, memories[-1][0][:, None], query))
-            else:
-                assert fed is not None
-                memories = self.decoder.step(now, fed, memories)
-                top = memories[-1][0][:, None]
-                context, query, attentions = self._attended(top, state.source, mask, attentions)
-                found = self.joins[-1](context, query)
-                fed = found[:, 0]
-                steps.append((found, query))
+            found, memories, attentions = self._stepped(now, memories, fed, state.source, mask, attentions)
+            fed = None if fed is None else found[0][:, 0]
+            steps.append(found)
         following = replace(state, recurrent=state_of(memories), attentions=attentions, fed=fed)
         columns = [torch.cat(column, 1) for column in zip(*steps, strict=True)]
-        if not columns:
-            return rows, rows, following
+        return (*self._joined(columns), following) if columns else (rows, rows, following)
+
+    def _stepped(
+        self, gates: Tensor, memories: list[Memory], fed: Tensor | None, source: Tensor, mask: Mask | None,
+        states: tuple[State, ...],
+    ) -> tuple[tuple[Tensor, ...], list[Memory], tuple[State, ...]]:  # fmt: skip
+        """A step of the recurrence: rows (b,1,dim) for `_joined`, the memories and states of attentions after it."""
+        assert isinstance(self.decoder, FedCells)
+        if self.feeding == "context":
+            context, query, states = self._attended(memories[-1][0][:, None], source, mask, states)
+            memories = self.decoder.step(gates, context[:, 0], memories)
+            return (context, memories[-1][0][:, None], query), memories, states
+        assert fed is not None
+        memories = self.decoder.step(gates, fed, memories)
+        context, query, states = self._attended(memories[-1][0][:, None], source, mask, states)
+        return (self.joins[-1](context, query), query), memories, states
+
+    def _joined(self, columns: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """h̃ and the queries, from the rows of all steps (b,t,dim)."""
         if self.feeding == "context":  # nothing in the recurrence needs h̃, so all steps are joined at once
-            return self.joins[-1](columns[0], columns[1]), columns[2], following
-        return columns[0], columns[1], following
+            return self.joins[-1](columns[0], columns[1]), columns[2]
+        return columns[0], columns[1]
+
+    def _traced(
+        self, gates: Tensor, state: Seq2seqState, mask: Mask | None
+    ) -> tuple[Tensor, Tensor, Seq2seqState]:
+        """The same as `_continued` for a graph that serves every number of steps, which has to be exported."""
+        memories = memories_of(state.recurrent, gates.dtype)
+        # The source is projected before the loop; no step changes the states of the attentions after that. They hold
+        # the padding, too. What the loop reads is copied: `torch.scan` takes no views, and ONNX no strides.
+        _, _, attentions = self._attended(memories[-1][0][:, None], state.source, mask, state.attentions)
+        copied = partial(torch.clone, memory_format=torch.contiguous_format)
+        source, fixed = copied(state.source), tuple(one.map(copied) for one in attentions)
+        layers, has_cell = len(memories), memories[0][1] is not None
+
+        def step(carry: Tensors, given: Tensors) -> tuple[Tensors, Tensors]:
+            cells = carry[layers : 2 * layers] if has_cell else [None] * layers
+            before = list(zip(carry[:layers], cells, strict=True))
+            fed = carry[-1] if self.feeding == "luong" else None
+            found, after, _ = self._stepped(given[0], before, fed, source, None, fixed)
+            return _flat(after, None if fed is None else found[0][:, 0]), [one[:, 0] for one in found]
+
+        last, columns = run_steps(step, _flat(memories, state.fed), [gates.transpose(0, 1)])
+        cells = torch.stack(list(last[layers : 2 * layers]), 1) if has_cell else None
+        recurrent = RecurrentState(torch.stack(list(last[:layers]), 1), cells)
+        fed = last[-1] if self.feeding == "luong" else None
+        following = replace(state, recurrent=recurrent, attentions=attentions, fed=fed)
+        return (*self._joined([one.transpose(0, 1) for one in columns]), following)
 
     def _attended(
         self, rows: Tensor, source: Tensor, mask: Mask | None, states: tuple[State, ...] | None
@@ -225,6 +263,17 @@ class Seq2seq(Model):
             if following is not None:
                 after.append(following)
         return context, rows, tuple(after)
+
+
+def _is_alike_in_every_step(attention: nn.Module) -> bool:
+    """Whether an attention with a cache gives a query the same, whichever step the query belongs to."""
+    return isinstance(attention, Attention) and not attention.places_queries
+
+
+def _flat(memories: list[Memory], fed: Tensor | None) -> list[Tensor]:
+    """What a step hands to the next: the hidden rows of all layers, their cells, the fed row."""
+    every = [*(hidden for hidden, _ in memories), *(cell for _, cell in memories), fed]
+    return [one for one in every if one is not None]
 
 
 def usual_feeding(attention: str | Mechanism) -> str:

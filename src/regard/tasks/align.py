@@ -238,7 +238,7 @@ class Align(ParallelTask):
 
         trained = [(pair.source, (pair.target or ())[:-1]) for pair in self._training_pairs()]
         yardstick = IBM1(trained)
-        examples = evenly(self.examples(split), most)
+        examples = evenly(self.examined_examples(split), most)
         shapes: dict[str, dict[str, float]] = {}
         for begin in range(0, len(examples), batch_size):
             some = [examples[index] for index in range(begin, min(begin + batch_size, len(examples)))]

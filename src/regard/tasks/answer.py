@@ -181,9 +181,8 @@ class StoryQuestions(Task):
     ) -> list[tuple[Metric, State]]:
         """The error of each task."""
         state = self.measured(ERROR, model, split, batch_size=batch_size, device=device)
-        return [
-            (error_of_kind(kind), state) for kind in dict.fromkeys(one.kind for one in self.examples(split))
-        ]
+        kinds = dict.fromkeys(one.kind for one in self.examined_examples(split))
+        return [(error_of_kind(kind), state) for kind in kinds]
 
     def protocol(self) -> dict[str, Any]:
         """How errors are averaged."""

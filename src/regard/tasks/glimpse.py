@@ -197,9 +197,7 @@ class GlimpseTask(Task):
         """The accuracy after each glimpse."""
         if not isinstance(self.problem.answer, OneOfAfterEach):
             return []
-        state = self.measured(
-            AFTER_EACH, model, split, batch_size=batch_size, device=device, most=self.examined
-        )
+        state = self.measured(AFTER_EACH, model, split, batch_size=batch_size, device=device)
         count = state.pop("examples")
         return [
             (Mean(f"accuracy_{glimpses}", unit="share"), [right, count]) for glimpses, right in state.items()

@@ -291,17 +291,22 @@ class Language(Task):
             tuning = None if self.whole else list(self._in_order(model, "validation", batch_size, device))
             self._measured = None if tuning is None else self.cache.choose(tuning)
         if self._measured is not None:
-            state = self._measured.measure(self._in_order(model, split, batch_size, device))
+            state = self._measured.measure(self._in_order(model, split, batch_size, device, self.examined))
             found.append((CACHE_PERPLEXITY, state))
         return found
 
     def _in_order(
-        self, model: Answering, split: str, batch_size: int, device: torch.device | str
+        self,
+        model: Answering,
+        split: str,
+        batch_size: int,
+        device: torch.device | str,
+        most: int | None = None,
     ) -> Iterator[neural_cache.Read]:
-        """The words of a split in order, with the rows that a model predicts them from."""
+        """The words of a split or its first `most` windows in order, with the rows that a model predicts them from."""
         examples = windows.asking(self.tokens(checked_split(split)), self.context, self.overlap)
-        starts = range(0, len(examples), batch_size)
-        chosen = (range(start, min(start + batch_size, len(examples))) for start in starts)
+        count = len(examples) if most is None else min(most, len(examples))
+        chosen = (range(start, min(start + batch_size, count)) for start in range(0, count, batch_size))
         batches = (self.batch(examples, part, torch.Generator()).to(device) for part in chosen)
         return neural_cache.read(model, batches)
 

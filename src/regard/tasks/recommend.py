@@ -234,7 +234,7 @@ class Recommend(Task):
             taken = torch.tensor([*one.items[:1], *one.following])
             counts.index_add_(0, taken, torch.ones(len(taken)))
         sums = {name: [0.0, 0.0] for name in POPULAR}
-        examples = self.examples(split)
+        examples = self.examined_examples(split)
         for begin in range(0, len(examples), batch_size):
             batch = self.collate(examples[begin : begin + batch_size], torch.Generator())
             for name, found in _places(counts.expand(batch.size, -1), batch).items():

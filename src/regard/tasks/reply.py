@@ -241,9 +241,10 @@ class Reply(ParallelTask):
         train = self._train()
         nearest = Nearest([" ".join(one.context[-self.turns :]) for one in train])
         frequent = most_frequent(one.reply for one in train)
+        examples = self.examined_examples(split)
         asked = [
             one
-            for one, example in zip(self.exchanges[split], self.examples(split), strict=True)
+            for one, example in zip(self.exchanges[split][: len(examples)], examples, strict=True)
             if example.reference is not None
         ]
         references = [one.reply for one in asked]

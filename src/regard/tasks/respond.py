@@ -233,7 +233,7 @@ class Respond(HidesWords):
         some = self.exchanges.get("train") or self.exchanges[split]
         measure = TfIdf([text for one in some for text in (" ".join(one.context), one.reply)])
         totals = {name: [0.0, 0.0] for name in LOOKS}
-        for one in self.examples(split):
+        for one in self.examined_examples(split):
             context = measure.vector(" ".join(one.context))
             scores = torch.tensor([[cosine(context, measure.vector(text)) for text in one.replies]])
             right = torch.tensor([one.right]).long()

@@ -242,7 +242,7 @@ class SeriesTask(Task):
             return []
         yardstick = self._yardstick
         sums = {LINEAR_MSE: [0.0, 0.0], LINEAR_MAE: [0.0, 0.0]}
-        for past, future, known in all_windows(self.examples(split)):
+        for past, future, known in all_windows(self.examples(split), self.examined):
             found = yardstick(past)
             for metric, power in ((LINEAR_MSE, 2), (LINEAR_MAE, 1)):
                 sums[metric] = metric.merge([sums[metric], summed(found, future, known, power)])

@@ -27,6 +27,7 @@ from regard.errors import BadValue
 from regard.registry import Registry, parse
 from regard.tasks.answers.answer import Answer
 from regard.tasks.batch import Batch
+from regard.tasks.generated.draws import Generated
 from regard.tasks.measures.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
 from regard.tasks.problem import Problem
 from regard.tasks.shown import Looked, Shown, Understood, numbered
@@ -160,6 +161,16 @@ class Task:
 
     examined: int | None = None  # how many examples `regard evaluate --limit` asks of `examine`; None: all
 
+    def examined_examples(self, split: str) -> Sequence[Any]:
+        """The examples of a split that `examine` measures: the first ones where there is a limit, otherwise all.
+
+        What a yardstick learns from is no part of them: it reads `examples("train")`, whatever the limit is.
+        """
+        examples = self.examples(split)
+        if self.examined is None or self.examined >= len(examples):
+            return examples
+        return Generated(self.examined, examples.__getitem__)  # a slice might make all of them at once
+
     def examine(
         self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
     ) -> list[tuple[Metric, State]]:
@@ -178,21 +189,13 @@ class Task:
 
     @torch.no_grad()
     def measured(
-        self,
-        metric: Metric,
-        model: Answering,
-        split: str,
-        *,
-        batch_size: int,
-        device: torch.device | str,
-        most: int | None = None,
+        self, metric: Metric, model: Answering, split: str, *, batch_size: int, device: torch.device | str
     ) -> State:
-        """The state of one metric over a split or its first `most` examples, for `examine`, which makes more of it."""
-        examples = self.examples(split)
-        count = len(examples) if most is None else min(most, len(examples))
+        """The state of one metric over the examples that `examine` measures: of it, further metrics can be made."""
+        examples = self.examined_examples(split)
         states = []
-        for start in range(0, count, batch_size):
-            batch = self.collate(examples[start : min(start + batch_size, count)], torch.Generator())
+        for start in range(0, len(examples), batch_size):
+            batch = self.collate(examples[start : start + batch_size], torch.Generator())
             states.append(metric.of(Answered(model, batch.to(device))))
         return metric.merge([state for state in states if state is not None])
 

@@ -119,7 +119,7 @@ def measured_shapes(
 
     Measured on the right translations of the first `most` examples: pieces, not words.
     """
-    examples = task.examples(split)
+    examples = task.examined_examples(split)
     total: dict[str, float] | None = None
     for begin in range(0, min(most, len(examples)), batch_size):
         chosen = range(begin, min(begin + batch_size, most, len(examples)))

@@ -27,10 +27,9 @@ def fold(rows: Tensor, spec: Patches) -> Tensor:
     """The pictures whose patches these are: (b,n,width) → (b,channels,height,width); with frames before the channels
     for a video."""
     sizes = (spec.frames, spec.rows, spec.columns, spec.channels, spec.side, spec.side)
-    apart = rows.reshape(len(rows), *sizes).permute(0, 1, 4, 2, 5, 3, 6)
-    video = apart.reshape(
-        len(rows), spec.frames, spec.channels, spec.rows * spec.side, spec.columns * spec.side
-    )
+    batch = rows.shape[0]  # len(rows) would tie an exported graph to this one batch size
+    apart = rows.reshape(batch, *sizes).permute(0, 1, 4, 2, 5, 3, 6)
+    video = apart.reshape(batch, spec.frames, spec.channels, spec.rows * spec.side, spec.columns * spec.side)
     return video if spec.frames > 1 else video[:, 0]
 
 

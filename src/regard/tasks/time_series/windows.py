@@ -85,7 +85,8 @@ def named_times(example: Span, begin: int, end: int) -> list[str]:
     return [written_time(float(time), table.dated) for time in times]
 
 
-def all_windows(windows: Windows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """All windows, some at a time."""
-    for begin in range(0, len(windows), TOGETHER):
-        yield windows.rows(range(begin, min(begin + TOGETHER, len(windows))))
+def all_windows(windows: Windows, most: int | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """All windows, or the first `most`, some at a time."""
+    count = len(windows) if most is None else min(most, len(windows))
+    for begin in range(0, count, TOGETHER):
+        yield windows.rows(range(begin, min(begin + TOGETHER, count)))

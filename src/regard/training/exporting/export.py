@@ -74,13 +74,14 @@ def export_run(
     tell("tracing the model")
     interface = interface_of(model, batches[0])
     program = trace(GraphModel(model, interface), interface.tensors(batches[0]))
+    free = dict(zip(interface.names, free_axes(program), strict=True))
+    batches[-1] = _with_fewer_targets(interface, batches[-1], free)
     with torch.no_grad():
         expected = [outputs_of(model(batch)) for batch in batches]
     names = ["output"] if len(expected[0]) == 1 else [f"output_{n}" for n in range(len(expected[0]))]
     tell(f"writing {path}")
     answers, count = _written(program, path, to, interface, names)
     worst = _compare(answers, interface, batches, expected)
-    free = dict(zip(interface.names, free_axes(program), strict=True))
     described = {
         name: {
             "shape": ["any" if axis in free[name] else size for axis, size in enumerate(tensor.shape)],
@@ -117,6 +118,19 @@ def _batches(task: Task, model: Model, examples: Sequence[Any]) -> list[Batch]:
         found.append(task.batch(examples, chosen, generator, model))
         first += size
     return found
+
+
+def _with_fewer_targets(interface: Interface, batch: Batch, free: dict[str, list[int]]) -> Batch:
+    """The batch with the first half of its targets, where a graph reads any number: a task may have one length only."""
+    read = [
+        name for name, (group, _, _) in interface.inputs.items() if group == "answers" and 1 in free[name]
+    ]
+    if not read:
+        return batch
+    found = dict(zip(interface.names, interface.tensors(batch), strict=True))
+    for name in read:
+        found[name] = found[name][:, : -(-found[name].shape[1] // 2)]
+    return interface.batch(list(found.values()))
 
 
 Answers = Callable[[Sequence[Tensor]], Sequence[Tensor]]

@@ -71,9 +71,17 @@ def free_axes(program: ExportedProgram) -> list[list[int]]:
     names = set(program.graph_signature.user_inputs)
     given = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
     return [
-        [axis for axis, size in enumerate(node.meta["val"].shape) if isinstance(size, torch.SymInt)]
+        [axis for axis, size in enumerate(node.meta["val"].shape) if _is_free(program, size)]
         for node in given
     ]
+
+
+def _is_free(program: ExportedProgram, size: int | torch.SymInt) -> bool:
+    """Whether a size is a symbol of the graph; an unrolled loop ties it to one value but leaves it one."""
+    if not isinstance(size, torch.SymInt):
+        return False
+    bounds = program.range_constraints.get(size.node.expr)
+    return bounds is None or bool(bounds.lower != bounds.upper)
 
 
 def first_line(trouble: BaseException) -> str:
