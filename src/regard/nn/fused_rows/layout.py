@@ -8,8 +8,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-TALL, WIDTH = 32, 64  # a tile of a weight's gradient
-
 
 @dataclass(frozen=True)
 class Stages:
@@ -63,13 +61,15 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
 
 
 @lru_cache(64)
-def jobs(pieces: tuple[Stages, ...], device: torch.device) -> tuple[Tensor, int, int]:
-    """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile.
+def jobs(
+    pieces: tuple[Stages, ...], tall: int, width: int, device: torch.device
+) -> tuple[Tensor, int, int]:
+    """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile, if it fits.
 
     Factors and sums of the calls lie side by side, and so do the gradients of their weights.
     """
     dim = pieces[0].dim
-    tall, width = min(TALL, dim), min(WIDTH, dim)
+    tall, width = min(tall, dim), min(width, dim)
     found: list[tuple[int, int, int, int, int]] = []
     column = place = total = 0
     for stages in pieces:
