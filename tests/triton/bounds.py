@@ -1,8 +1,9 @@
 """Accesses outside of a kernel's tensors are errors in the interpreter, as they may be on a GPU.
 
-The interpreter reads and writes whatever address a kernel computes; beyond the end of a tensor lies, as a rule, memory of
-another, so that nothing happens. Here each access that is not masked must lie within the memory of an argument. Kernels
-that read addresses from a table (`fused_update`) are exempt: their arguments do not tell what they may touch.
+The interpreter reads and writes whatever address a kernel computes; beyond the end of a tensor lies, as a rule,
+memory of another, so that nothing happens. Here each access that is not masked must lie within the memory of an
+argument. Kernels that read addresses from a table (`fused_update`) are exempt: their arguments do not tell what they
+may touch.
 """
 
 import contextlib
@@ -40,9 +41,10 @@ class Bounds:
         place = np.searchsorted(self.begins, pointers, side="right").astype(np.int64) - 1
         outside = (place < 0) | (pointers + np.uint64(size) > self.ends[np.maximum(place, 0)])
         if outside.any():
+            first = int(pointers[outside][0]) - int(self.ends[max(0, place[outside][0])])
             raise OutOfBounds(
                 f"{self.kernel} {what}s outside of its arguments at {_source()}: {outside.sum()} of {outside.size} "
-                f"addresses, the first {int(pointers[outside][0]) - int(self.ends[max(0, place[outside][0])])} bytes after a tensor"
+                f"addresses, the first {first} bytes after a tensor"
             )
 
 

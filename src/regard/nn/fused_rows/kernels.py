@@ -127,7 +127,9 @@ def rows_forward(
     if COUNT > 0:
         hat, _ = _normalized(x, eps_maps, D)
         n = (hat * tl.load(NORM[0] + d).to(WIDE)[None, :] + tl.load(NORM[1] + d).to(WIDE)[None, :]).to(DT)
-        for step in tl.range(0, COUNT * (D // TILE), num_stages=STAGES):  # one loop: all weights are in flight
+        for step in tl.range(
+            0, COUNT * (D // TILE), num_stages=STAGES
+        ):  # one loop: all weights are in flight
             i, c = step // (D // TILE), step % (D // TILE) * TILE
             y = tl.dot(n, tl.trans(tl.load(_block(_chosen(MAPS, i, 0, COUNT), c + t, d, D)).to(DT)))
             y += tl.load(_chosen(MAPS, i, COUNT, COUNT) + c + t).to(WIDE)[None, :]

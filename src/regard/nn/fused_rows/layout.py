@@ -61,9 +61,7 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
 
 
 @lru_cache(64)
-def jobs(
-    pieces: tuple[Stages, ...], tall: int, width: int, device: torch.device
-) -> tuple[Tensor, int, int]:
+def jobs(pieces: tuple[Stages, ...], tall: int, width: int, device: torch.device) -> tuple[Tensor, int, int]:
     """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile, if it fits.
 
     Factors and sums of the calls lie side by side, and so do the gradients of their weights.
