@@ -17,13 +17,13 @@ from regard.masks.positional import CausalMask, FullMask, WindowMask
 from regard.scores.additive import AdditiveScore
 from regard.scores.dot import SoftcapScore
 
-_MOST_QUERIES = 16  # as many as one tile of the kernel holds
+MOST_QUERIES = 16  # as many as one tile of the kernel holds
 
 
 def few_queries(request: Request) -> tuple[Tensor, Tensor] | None:
     """The output and log-sum-exp of a request for few queries without gradients; None if `decode` cannot run it."""
     if (
-        request.sizes[2] > _MOST_QUERIES
+        request.sizes[2] > MOST_QUERIES
         or request.needs_grad
         or request.bias is not None
         or request.dropout > 0
