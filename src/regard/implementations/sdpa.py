@@ -298,8 +298,11 @@ def is_bounded(rows: Tensor) -> bool:
 
     Computing the norm is several times as fast as filling the hidden rows.
     """
-    if not readable(rows):
-        return False
+    return readable(rows) and has_bounded_norm(rows)
+
+
+def has_bounded_norm(rows: Tensor) -> bool:
+    """`is_bounded` for rows that can be read."""
     return float(torch.linalg.vector_norm(rows.detach() if rows.requires_grad else rows)) < _BOUND
 
 

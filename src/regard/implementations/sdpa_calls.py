@@ -78,6 +78,7 @@ def _padded(request: Request, options: dict[str, Any]) -> Repeated:
     """Calls on a CPU whose mask hides keys from all queries. Its structure and the number of keys are fixed."""
     trains, sizes = request.needs_grad, request.sizes
     batch, _, _, keys = sizes
+    bounded = sdpa.has_bounded_norm
 
     def run(query: Tensor, key: Tensor, value: Tensor, given: Mapping[str, Any]) -> Tensor | None:
         mask: Mask = given["mask"]
@@ -85,7 +86,7 @@ def _padded(request: Request, options: dict[str, Any]) -> Repeated:
         if query.stride()[3] != 1 or key.stride()[3] != 1 or value.stride()[3] != 1:
             return None
         # Scores of bounded rows are finite, so that no row of NaN can be lost either.
-        if not (sdpa.is_bounded(query) and sdpa.is_bounded(key) and sdpa.is_bounded(value)):
+        if not (bounded(query) and bounded(key) and bounded(value)):
             return None
         seen = mask.real_keys(keys, batch, query.device).reshape(-1, 1, 1, keys)
         if seen.shape[0] != batch:

@@ -28,13 +28,13 @@ from regard.implementations.triton.launching import Launch, launch_again
 from regard.masks.from_tensors import LengthsMask
 from regard.masks.positional import CausalMask, FullMask, WindowMask
 from regard.normalizers import Softmax
-from regard.scores.dot import DotScore, ScaledDotScore, SoftcapScore
+from regard.scores.dot import DotScore, ScaledDotScore
 
 if TYPE_CHECKING:
     from regard.core.repeated_calls import Repeated
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-_SCORES = (DotScore, ScaledDotScore, SoftcapScore)
+_SCORES = (DotScore, ScaledDotScore)
 _MOST_LAYOUTS = 256  # of one signature: a cache that grows has another one in each step
 
 
@@ -78,7 +78,6 @@ class DecodeCalls:
 
     def __init__(self, request: Request, reach: dict[str, Any]) -> None:
         self.scale, self.reach = request.scale, reach
-        self.cap = request.score.cap if isinstance(request.score, SoftcapScore) else 0.0
         self.has_lengths = isinstance(request.mask, LengthsMask)
         self.device = request.query.device.index
         self.layouts: dict[Any, tuple[Launch, Launch | None, Tensor]] = {}
@@ -142,9 +141,7 @@ class DecodeCalls:
         self, query: Tensor, key: Tensor, value: Tensor, high: Tensor | None
     ) -> tuple[Launch, Launch | None, Tensor]:
         output, logsumexp = torch.empty_like(self.like_output), torch.empty_like(self.like_logsumexp)
-        found = launches(
-            query, key, value, output, logsumexp, self.scale, high=high, cap=self.cap, **self.reach
-        )
+        found = launches(query, key, value, output, logsumexp, self.scale, high=high, **self.reach)
         changing = ["QUERY", "KEY", "VALUE", "OUT", "LSE", "PARTS"]
         first = _again(found[0], changing if high is None else [*changing, "HIGH"])
         if len(found) == 1:
