@@ -56,6 +56,9 @@ class Call(NamedTuple):
     impl: str = "auto"
 
 
+# Runs calls like an earlier one: query, key, value and the options as given. Returns None if it cannot this time.
+Repeated = Callable[[Tensor, Tensor, Tensor, Mapping[str, Any]], Tensor | None]
+
 OPTIONS = Call._field_defaults.keys()
 SCORING = Scoring.__annotations__.keys()
 

@@ -17,14 +17,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from regard.core.call import Call
+from regard.core.call import Call, Repeated
 from regard.core.plan import FEW_ELEMENTS
 from regard.core.request import Request
 from regard.implementations.sdpa import SHORTEST_ROW
 from regard.masks import Mask
-
-# Runs calls of one signature: query, key, value and the options as given. Returns None if it cannot this time.
-Repeated = Callable[[Tensor, Tensor, Tensor, Mapping[str, Any]], Tensor | None]
 
 KNOWN: dict[Any, Repeated] = {}
 _MOST_KNOWN = 4096

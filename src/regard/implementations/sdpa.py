@@ -8,7 +8,7 @@ reshapes the others so that torch takes a fused path.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.biases import DenseBias
 from regard.core.arguments import readable
-from regard.core.call import Call
+from regard.core.call import Call, Repeated
 from regard.core.differentiate import forbid_second_derivative, transforming
 from regard.core.request import Request
 from regard.core.tracing import exporting
@@ -24,9 +24,6 @@ from regard.implementations.infinities import restore_nan_rows
 from regard.masks import Mask
 from regard.masks.positional import CausalMask, FullMask
 from regard.normalizers import Softmax
-
-if TYPE_CHECKING:
-    from regard.core.repeated_calls import Repeated
 
 name = "sdpa"
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from regard.core.call import Repeated
 from regard.core.differentiate import forbid_second_derivative
 from regard.core.request import Request
 from regard.implementations import sdpa
 from regard.implementations.infinities import may_have_lost_rows, restore_nan_rows
 from regard.masks import Mask
 from regard.masks.positional import CausalMask, FullMask
-
-if TYPE_CHECKING:
-    from regard.core.repeated_calls import Repeated
 
 _KERNEL = "torch's fused attention"
 

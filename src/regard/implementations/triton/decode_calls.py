@@ -7,12 +7,12 @@ microseconds, less than torch's own function takes to start its kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.core.call import Call
+from regard.core.call import Call, Repeated
 from regard.core.request import Request
 from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.decode import (
@@ -29,9 +29,6 @@ from regard.masks.from_tensors import LengthsMask
 from regard.masks.positional import CausalMask, FullMask, WindowMask
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, ScaledDotScore
-
-if TYPE_CHECKING:
-    from regard.core.repeated_calls import Repeated
 
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _SCORES = (DotScore, ScaledDotScore)
