@@ -320,7 +320,7 @@ def decode(
     Returns (b,h,q,v) in the query's dtype and the log-sum-exp (b,h,q), float32, which leaves the sink out.
 
     Args:
-        low, high: (b,) int32, keys from `low` up to before `high` are visible; None: from the first, to the last.
+        low, high: (b,) int32, `high` also int64; keys from `low` up to before `high` are visible; None: all of them.
         position: (b,) int32, the position of each entry's first query; None: the last query aligns with the last key.
         keep: (b,k) bool, which keys are real.
         before, after: how many keys besides its own a query sees on each side; None: all of them.

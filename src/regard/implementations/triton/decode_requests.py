@@ -46,7 +46,8 @@ def _add_options(mask: Mask, request: Request, options: dict[str, Any]) -> bool:
         return _add_options(mask.left, request, options) and _add_options(mask.right, request, options)
     new: dict[str, Any] = {}
     if isinstance(mask, LengthsMask) and mask.query_lengths is None:
-        new["high"] = mask.key_lengths.to(torch.int32).expand(batch)
+        lengths = mask.key_lengths
+        new["high"] = (lengths if lengths.dtype == torch.int64 else lengths.to(torch.int32)).expand(batch)
     elif isinstance(mask, PaddingMask) and mask.query_keep is None:
         new["keep"] = mask.keep_keys.expand(batch, -1)
     elif isinstance(mask, (CausalMask, WindowMask)) and _aligned_at_end(mask, request):
