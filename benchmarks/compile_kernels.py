@@ -244,6 +244,7 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
     yield "decoding", partial(decoding, 1, 4096)
     yield "decoding, all at once", partial(decoding, 64, 77)
     yield "decoding, lengths", partial(decoding, 8, 32768, high=torch.tensor([9] * 8, dtype=torch.int32))
+    yield "decoding, lengths of 64 bits", partial(decoding, 1, 4096, high=torch.tensor([9]))
 
 
 def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
