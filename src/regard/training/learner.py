@@ -74,9 +74,7 @@ class Learner:
         if self.buffers.names:
             return "snapshots read the model's buffers before each step"
         if any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules()):
-            return (
-                "several steps with cuDNN's recurrent layers in one graph crashed, and the cause is not known"
-            )
+            return "several steps with cuDNN's recurrent layers in one graph crashed; not tried since that was mended"
         return ""
 
     def _prepare(

@@ -40,7 +40,7 @@ GROUPS_PENDING = 3  # one that runs, one that waits behind it, and one that is b
 # Steps of one shape that are launched together while nothing else is due. Off (1) until measured again: on an H200
 # groups of eight gained 2 to 5 % for all models in one run and 37 % for `static-transformer` in another, in which
 # `decoder` and `dynamic-transformer` lost, probably because other processes used the GPU. `lstm-attention` ended with
-# an illegal memory access, whose cause is not known.
+# an illegal memory access, probably in the freed state of cuDNN's dropout (see `regard.models.recurrent_layers`).
 STEPS_PER_GRAPH = 1
 
 

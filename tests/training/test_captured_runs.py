@@ -1,0 +1,114 @@
+"""Whole runs with captured steps, alone and in groups: the same checkpoints and log lines as without graphs."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from regard.tasks import digits
+from regard.training import learner, train
+from regard.training.run_folder import checkpoints
+from regard.training.state import RandomState
+from regard.training.step import NonFinite
+from tests.training.captured_on_host import use
+
+GROUPS = [1, 2, 7]
+
+
+def run(folder, **changes):
+    """A rate that is the same in both widths, and an epoch of twelve batches and a smaller one."""
+    values = {
+        "task": "digits", "model": "static-transformer(layers=1,dim=8,dropout=0.0)", "batch_size": 101, "steps": 83,
+        "eval_every": 29, "save_every": 31, "log_every": 3, "device": "cpu", "eval_limit": 7, "optim.lr": 2.0**-8,
+        "optim.warmup": 0, "optim.schedule": "constant",
+    }  # fmt: skip
+    return train({**values, "out": str(folder), **changes}, quiet=True)
+
+
+def lines(folder):
+    timed = ("seconds", "steps_per_second")
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in timed} for line in found]
+
+
+def same_checkpoint(one, other):
+    found = [checkpoints.load_newest(folder / "checkpoints", print)[0] for folder in (one, other)]
+    assert found[0].name == found[1].name
+    for pieces in ("weights", "optimizer", "random"):
+        mine, theirs = (getattr(each, pieces) for each in found)
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(value, theirs[name]) for name, value in mine.items()), pieces
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_captured_run_equals_a_plain_one(tmp_path, monkeypatch, group):
+    use(monkeypatch, 0)
+    plain = run(tmp_path / "plain")
+    made = use(monkeypatch, group)
+    captured = run(tmp_path / "captured")
+    (step,) = made
+    assert lines(tmp_path / "captured") == lines(tmp_path / "plain")
+    assert (captured.tokens, captured.metrics) == (plain.tokens, plain.metrics)
+    same_checkpoint(tmp_path / "plain", tmp_path / "captured")
+    assert len(step.captured) == 2 and step.ways.count("eager") < 12
+    assert (step.ways.count("group") > 40) == (group > 1)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_captured_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp_path, monkeypatch, group):
+    use(monkeypatch, 0)
+    run(tmp_path / "plain")
+    use(monkeypatch, group)
+    run(tmp_path / "parts", steps=41)
+    train({"steps": 83, "out": str(tmp_path / "parts")}, resume=str(tmp_path / "parts"), quiet=True)
+    same_checkpoint(tmp_path / "plain", tmp_path / "parts")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_non_finite_loss_is_found_late_and_saved_as_of_the_step_before_it(tmp_path, monkeypatch, group):
+    pixels, known = digits.images()
+    poisoned = pixels.copy()
+    order = [n for n in digits.numbers_of("train")]
+    poisoned[order[-1], 5] = np.nan  # in which batch it comes is up to the seed
+    monkeypatch.setattr(digits, "images", lambda: (poisoned, known))
+    later = {"seed": 7, "log_every": 2, "eval_every": 1000, "save_every": 1000}
+    use(monkeypatch, 0)
+    with pytest.raises(NonFinite) as plain:
+        run(tmp_path / "plain", **later)
+    made = use(monkeypatch, group)
+    with pytest.raises(NonFinite) as late:
+        run(tmp_path / "late", **later)
+    assert str(late.value) == str(plain.value).replace(str(tmp_path / "plain"), str(tmp_path / "late"))
+    assert "single" in made[0].ways  # else it was not found late
+    assert lines(tmp_path / "late") == lines(tmp_path / "plain")
+    same_checkpoint(tmp_path / "plain", tmp_path / "late")
+
+
+def test_states_are_counted_on_from_the_last_that_was_read():
+    state = torch.tensor([7, 40], dtype=torch.int64).view(torch.uint8)
+    before = RandomState(torch.zeros(2), [state], "python", "numpy")
+    after = before.after_draws(12)
+    assert after.cuda[0].view(torch.int64).tolist() == [7, 52]
+    assert state.view(torch.int64).tolist() == [7, 40]
+    assert (after.torch is before.torch, after.python, after.numpy) == (True, "python", "numpy")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_snapshot_knows_what_captured_steps_before_it_drew(tmp_path, monkeypatch, group):
+    """Launched or not: each replay on the stand-in draws one number."""
+    use(monkeypatch, group)
+    noted, snapshot = [], learner.Learner.snapshot
+
+    def noting(self):
+        found = snapshot(self)
+        noted.append((found.drawn, len(self._step.ways), self._step.ways.count("eager")))
+        return found
+
+    monkeypatch.setattr(learner.Learner, "snapshot", noting)
+    run(tmp_path / "run", steps=60, eval_every=1000, save_every=1000)
+    taken = 0  # captured steps since the states were last read
+    for (drawn, steps, eager), (_, before, eager_before) in zip(noted[1:], noted, strict=False):
+        taken = 0 if eager > eager_before else taken + steps - before
+        assert drawn == taken
+    assert max(drawn for drawn, _, _ in noted) > 20
