@@ -8,6 +8,7 @@ import torch
 
 from regard.tasks import digits
 from regard.training import learner, train
+from regard.training.data import Order
 from regard.training.run_folder import checkpoints
 from regard.training.state import RandomState
 from regard.training.step import NonFinite
@@ -17,10 +18,10 @@ GROUPS = [1, 2, 7]
 
 
 def run(folder, **changes):
-    """A rate that is the same in both widths, and an epoch of twelve batches and a smaller one."""
+    """A rate that is the same in both widths, and an epoch of eight batches and a smaller one."""
     values = {
-        "task": "digits", "model": "static-transformer(layers=1,dim=8,dropout=0.0)", "batch_size": 101, "steps": 83,
-        "eval_every": 29, "save_every": 31, "log_every": 3, "device": "cpu", "eval_limit": 7, "optim.lr": 2.0**-8,
+        "task": "digits", "model": "static-transformer(layers=1,dim=8,dropout=0.0)", "batch_size": 151, "steps": 47,
+        "eval_every": 17, "save_every": 19, "log_every": 3, "device": "cpu", "eval_limit": 7, "optim.lr": 2.0**-8,
         "optim.warmup": 0, "optim.schedule": "constant",
     }  # fmt: skip
     return train({**values, "out": str(folder), **changes}, quiet=True)
@@ -51,8 +52,8 @@ def test_a_captured_run_equals_a_plain_one(tmp_path, monkeypatch, group):
     assert lines(tmp_path / "captured") == lines(tmp_path / "plain")
     assert (captured.tokens, captured.metrics) == (plain.tokens, plain.metrics)
     same_checkpoint(tmp_path / "plain", tmp_path / "captured")
-    assert len(step.captured) == 2 and step.ways.count("eager") < 12
-    assert (step.ways.count("group") > 40) == (group > 1)
+    assert len(step.captured) == 2 and step.ways.count("eager") == 6
+    assert (step.ways.count("group") > 20) == (group > 1)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -60,19 +61,19 @@ def test_a_captured_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp
     use(monkeypatch, 0)
     run(tmp_path / "plain")
     use(monkeypatch, group)
-    run(tmp_path / "parts", steps=41)
-    train({"steps": 83, "out": str(tmp_path / "parts")}, resume=str(tmp_path / "parts"), quiet=True)
+    run(tmp_path / "parts", steps=23)
+    train({"steps": 47, "out": str(tmp_path / "parts")}, resume=str(tmp_path / "parts"), quiet=True)
     same_checkpoint(tmp_path / "plain", tmp_path / "parts")
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_non_finite_loss_is_found_late_and_saved_as_of_the_step_before_it(tmp_path, monkeypatch, group):
     pixels, known = digits.images()
+    train_split = digits.numbers_of("train")
     poisoned = pixels.copy()
-    order = [n for n in digits.numbers_of("train")]
-    poisoned[order[-1], 5] = np.nan  # in which batch it comes is up to the seed
+    poisoned[train_split[Order(train_split, 151, 0)[6][3]], 5] = np.nan  # in the seventh batch
     monkeypatch.setattr(digits, "images", lambda: (poisoned, known))
-    later = {"seed": 7, "log_every": 2, "eval_every": 1000, "save_every": 1000}
+    later = {"log_every": 2, "eval_every": 1000, "save_every": 1000, "bucket": 0}
     use(monkeypatch, 0)
     with pytest.raises(NonFinite) as plain:
         run(tmp_path / "plain", **later)
@@ -80,7 +81,7 @@ def test_a_non_finite_loss_is_found_late_and_saved_as_of_the_step_before_it(tmp_
     with pytest.raises(NonFinite) as late:
         run(tmp_path / "late", **later)
     assert str(late.value) == str(plain.value).replace(str(tmp_path / "plain"), str(tmp_path / "late"))
-    assert "single" in made[0].ways  # else it was not found late
+    assert "step 7:" in str(late.value) and len(made[0].ways) > 7  # later steps were launched
     assert lines(tmp_path / "late") == lines(tmp_path / "plain")
     same_checkpoint(tmp_path / "plain", tmp_path / "late")
 

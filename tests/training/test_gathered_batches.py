@@ -84,7 +84,9 @@ def test_large_batches_are_gathered_fewer_at_a_time(monkeypatch):
 
 def test_a_task_that_draws_nothing_seeds_no_generator(monkeypatch):
     seeded = []
-    monkeypatch.setattr(data_module, "seed_for", lambda *purpose: seeded.append(purpose) or seed_for(*purpose))
+    monkeypatch.setattr(
+        data_module, "seed_for", lambda *purpose: seeded.append(purpose) or seed_for(*purpose)
+    )
     data = training_data("digits")
     for index in range(20):
         data.batch(index)

@@ -153,13 +153,18 @@ class Digits(Task):
         return super().batch(examples, chosen, generator) if made is None else made[0]
 
     def batches(
-        self, examples: Sequence[Image], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
+        self,
+        examples: Sequence[Image],
+        chosen: Sequence[Sequence[int]],
+        generators: Iterable[torch.Generator],
     ) -> list[Batch] | None:
         """Images gathered for several batches at once."""
         if not isinstance(examples, Images):
             return None
         index = joined(chosen)
-        return cut_apart(chosen, examples.pixels.index_select(0, index), examples.digits.index_select(0, index))
+        return cut_apart(
+            chosen, examples.pixels.index_select(0, index), examples.digits.index_select(0, index)
+        )
 
     def parse(self, given: Mapping[str, str]) -> Image:
         """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""

@@ -23,5 +23,6 @@ def cut_apart(chosen: Sequence[Sequence[int]], inputs: Tensor, targets: Tensor) 
     sizes = [len(batch) for batch in chosen]
     parts = zip(chosen, inputs.split(sizes), targets.split(sizes), strict=True)
     return [
-        Batch({INPUTS: Stream(given)}, {TARGETS: Stream(right)}, tuple(batch)) for batch, given, right in parts
+        Batch({INPUTS: Stream(given)}, {TARGETS: Stream(right)}, tuple(batch))
+        for batch, given, right in parts
     ]

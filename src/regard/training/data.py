@@ -24,7 +24,6 @@ from regard.training.config import Config
 from regard.training.loaders import Loaders
 from regard.training.signals import Interrupted, heartbeat
 
-
 TOGETHER = 16  # batches that are gathered at once, of tasks that can
 GATHERED_BYTES = 2**22  # of them at most
 

@@ -46,7 +46,9 @@ from regard.training.step import NonFinite, StepResult
 
 COMPLETED = 100  # texts that the last validation, and a comparison, complete at most
 SECONDS_AT_RISK = 300.0  # with slow steps, save at least this often, whatever --save-every says
-SECONDS_UNREAD = 0.002  # results of pending steps are looked for this often; a look at each takes the time of a launch
+SECONDS_UNREAD = (
+    0.002  # results of pending steps are looked for this often; a look at each takes the time of a launch
+)
 
 
 @dataclasses.dataclass(slots=True)

@@ -70,7 +70,9 @@ class Loose(Generated[Window]):
         """
         begin = self.first.index_select(0, joined(chosen))
         drawn = torch.empty_like(begin)
-        for batch, part, generator in zip(chosen, drawn.split([len(one) for one in chosen]), generators, strict=False):
+        for batch, part, generator in zip(
+            chosen, drawn.split([len(one) for one in chosen]), generators, strict=False
+        ):
             if self.narrow.isdisjoint(batch):
                 part.random_(0, self.most, generator=generator)
                 continue

@@ -147,9 +147,7 @@ class FusedUpdate:
         self.turns, self.sums = (torch.empty(self.chunks, device=device) for _ in range(2))
         self.skipping = torch.zeros((), device=device)
         # Matrices that the kernels of small models read in bfloat16.
-        self.copies = [
-            keep_copy(p) if fused_rows.enabled and p.dim() == 2 else None for p in self.parameters
-        ]
+        self.copies = [keep_copy(p) if fused_rows.enabled and p.dim() == 2 else None for p in self.parameters]
         self.held = [copy for copy in self.copies if copy is not None]
         self.pieces: tuple[Any, ...] = ()  # tensors of the optimiser state
         self.addresses: list[Tensor] = []  # of weights and state, by chunk

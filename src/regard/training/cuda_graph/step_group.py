@@ -158,9 +158,7 @@ class StepGroup:
         else:
             for place in range(len(run.steps)):
                 begin = place * self.pitch
-                single.inputs.memory.copy_(
-                    ring.memory[begin : begin + single.inputs.size], non_blocking=True
-                )
+                single.inputs.memory.copy_(ring.memory[begin : begin + single.inputs.size], non_blocking=True)
                 single.graph.replay()
                 ring.slots[place].copy_(single.result, non_blocking=True)
         run.event = self._event()
