@@ -74,8 +74,9 @@ class Recurrent(nn.Module):
 
     def _run(self, rows: Any, before: Tensor | tuple[Tensor, Tensor] | None) -> tuple[Any, Any]:
         if uses_dropout_of_cudnn(self.cells, rows):
-            return by_layers(self.cells, rows, before)
-        found, after = self.cells(rows, before)
+            found, after = by_layers(self.cells, rows, before)
+        else:
+            found, after = self.cells(rows, before)
         return found, after
 
     def initial_state(self, rows: Tensor) -> RecurrentState:

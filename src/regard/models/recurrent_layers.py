@@ -8,6 +8,7 @@ random state, a compilation), while a captured CUDA graph goes on reading and wr
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +18,11 @@ from torch.nn.utils.rnn import PackedSequence
 
 from regard.models.recurrent_steps import Cells, Memory
 
-_CALLS = {"LSTM": torch._VF.lstm, "GRU": torch._VF.gru, "RNN_TANH": torch._VF.rnn_tanh}
+_CALLS: dict[str, Callable[..., Any]] = {
+    "LSTM": torch._VF.lstm,
+    "GRU": torch._VF.gru,
+    "RNN_TANH": torch._VF.rnn_tanh,
+}
 
 
 def uses_dropout_of_cudnn(cells: Cells, rows: Tensor | PackedSequence) -> bool:
