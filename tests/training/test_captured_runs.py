@@ -1,17 +1,20 @@
 """Whole runs with captured steps, alone and in groups: the same checkpoints and log lines as without graphs."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
 
-from regard.tasks import digits
+from regard.tasks import Batch, digits
 from regard.training import learner, train
+from regard.training.cuda_graph import graphed_step
 from regard.training.data import Order
 from regard.training.run_folder import checkpoints
 from regard.training.state import RandomState
-from regard.training.step import NonFinite
+from regard.training.step import NonFinite, StepResult
+from tests.training import captured_on_host
 from tests.training.captured_on_host import use
 
 GROUPS = [1, 2, 7]
@@ -113,3 +116,36 @@ def test_a_snapshot_knows_what_captured_steps_before_it_drew(tmp_path, monkeypat
         taken = 0 if eager > eager_before else taken + steps - before
         assert drawn == taken
     assert max(drawn for drawn, _, _ in noted) > 20
+
+
+class Tell:
+    """A step whose loss is the number of its batch; its weight never changes."""
+
+    limit, average = math.inf, None
+
+    def __init__(self):
+        self.parameters = [torch.nn.Parameter(torch.ones(()))]
+
+    def backward(self, batch):
+        loss = self.parameters[0] * batch.inputs[0, 0]
+        loss.backward()
+        return loss.detach()
+
+    def __call__(self, batches):
+        (batch,) = batches
+        return StepResult(float(batch.inputs[0, 0]), 1.0)
+
+
+@pytest.mark.parametrize(("group", "pending"), [(1, 1), (1, 5), (2, 6), (3, 9)])
+def test_a_device_far_behind_overwrites_nothing_that_was_not_read(monkeypatch, group, pending):
+    """Slots, events and host buffers are used again only when the step that used them has ended."""
+    monkeypatch.setattr(captured_on_host, "LATE", 10**6)
+    monkeypatch.setattr(graphed_step, "StepGroup", captured_on_host.HostGroup)
+    told = Tell()
+    step = captured_on_host.HostGraphedStep(told, torch.optim.SGD(told.parameters, lr=0.0), pending, group)
+    step.rate = 0.0
+    numbers = [float(number) for number in range(1, 72)]
+    taken = [step([Batch.of(torch.full((2, 3), number))]) for number in numbers]
+    assert sum(not one.ready for one in taken) >= min(pending, 2)
+    assert [one.result().loss for one in taken] == numbers
+    assert step.ways.count("group" if group > 1 else "single") > 50
