@@ -38,7 +38,7 @@ class Learner:
         tell: Callable[[str], None],
     ) -> None:
         self.config, self.hardware, self.processes, self.tell = config, hardware, processes, tell
-        self.model = parts.model
+        self.model, self.acts = parts.model, parts.task.acts
         self.sharded = config.strategy == "fsdp" and not hardware.single_process
         if config.strategy == "fsdp" and hardware.single_process:
             tell(
@@ -135,9 +135,10 @@ class Learner:
     def snapshot(self) -> Snapshot:
         """Copy what a forward pass changes besides gradients: random states and buffers."""
         drawn: int = getattr(self._step, "drawn", 0)
-        if self._random is None or not getattr(self._step, "replayed", False):
+        # A replay draws no random numbers on the host, and a known number of them on the device; whoever makes a batch
+        # draws from a generator of its own, unless the model acts.
+        if self._random is None or self.acts or not getattr(self._step, "replayed", False):
             self._random, self._drawn = RandomState.now(), drawn
-        # A replay draws no random numbers on the host, and a known number of them on the device.
         return Snapshot(self._random, drawn - self._drawn, self.buffers.now())
 
     @contextmanager
