@@ -215,6 +215,22 @@ def additive_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Call
         given = {**asked[name], "score": scores.additive(weight)}
         yield f"additive {name}", partial(attend, (1, 16, 4096, 64), torch.float32, **given)
 
+    for sizes in ((32, 1, 8, 128), (32, 8, 8, 128), (32, 1, 64, 128), (4, 16, 32, 256)):
+        yield f"additive short {sizes}", partial(short_additive, *sizes)
+
+
+def short_additive(batch: int, queries: int, keys: int, width: int) -> None:
+    """Additive attention over few keys, one head."""
+    import regard
+
+    q, k, v = (
+        torch.empty(batch, 1, n, width, dtype=torch.bfloat16, requires_grad=True)
+        for n in (queries, keys, keys)
+    )
+    weight = torch.empty(width, requires_grad=True)
+    output = regard.attend(q, k, v, score=regard.scores.additive(weight), impl="triton")
+    torch.autograd.grad(output, [q, k, v, weight], torch.empty_like(output))
+
 
 def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Summaries, chosen weights and decoding."""
