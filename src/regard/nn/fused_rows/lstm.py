@@ -1,0 +1,87 @@
+"""When torch's LSTM runs in our kernels, and how: small ones, whose time is launches and casts of weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.autocast import autocasts
+from regard.core.differentiate import needs_plain_torch
+from regard.core.dropout import draw_seed
+from regard.core.tracing import exporting
+from regard.implementations import HAS_TRITON
+from regard.nn import fused_rows
+from regard.nn.fused_rows.layers import MOST_ROWS, _dtype, _hooked
+
+WIDTHS = (
+    16,
+    32,
+    64,
+    128,
+)  # the recurrent weight of a direction must fit into the registers of a multiprocessor
+
+
+def refusal(cells: nn.RNNBase, rows: Tensor, state: object = None) -> str:
+    """Why `cells` must be called; empty if the kernels can run it on rows (b,n,·)."""
+    if not fused_rows.enabled:
+        return "fused rows are switched off (regard.nn.fused_rows.enabled)"
+    if not HAS_TRITON:
+        return "Triton is not installed"
+    if not (rows.is_cuda or fused_rows.on_cpu):
+        return "the rows are not on a CUDA device"
+    if rows.is_cuda and not (autocasts(rows.device) and torch.get_autocast_dtype("cuda") == torch.bfloat16):
+        return "autocast to bfloat16 is off"
+    if rows.is_cuda and rows.dtype not in (torch.float32, torch.bfloat16):
+        return f"the rows are {rows.dtype}, not float32 or bfloat16"
+    if state is not None:
+        return "there is a state to begin with"
+    if needs_plain_torch() or exporting():
+        return "the model is exported or transformed"
+    if not 1 <= rows.shape[0] * rows.shape[1] <= MOST_ROWS:
+        return f"there are more than {MOST_ROWS} rows, or none"
+    return _refused_cells(cells, rows)
+
+
+def _refused_cells(cells: nn.RNNBase, rows: Tensor) -> str:
+    if type(cells) is not nn.LSTM:
+        return f"a {type(cells).__name__} is not a plain nn.LSTM"
+    if cells.proj_size or not cells.bias or not cells.batch_first:
+        return "only an LSTM with biases, without projections and with the batch first is known"
+    if cells.hidden_size not in WIDTHS:
+        return f"its width is {cells.hidden_size}; known are {', '.join(map(str, WIDTHS))}"
+    if cells.training and cells.dropout >= 1:
+        return "everything is dropped"
+    if _hooked(cells):
+        return "the module has hooks"
+    weights = cells._flat_weights
+    if len(weights) != 4 * cells.num_layers * (2 if cells.bidirectional else 1):
+        return "its weights are not those of torch"
+    for one in weights:
+        if type(one) is not nn.Parameter or not one.is_contiguous() or one.device != rows.device:
+            return "a weight is not a contiguous parameter on the device of the rows"
+        if one.dtype != (torch.float32 if rows.is_cuda else rows.dtype):
+            return f"a weight is {one.dtype}"
+    return ""
+
+
+def run(cells: nn.LSTM, rows: Tensor, keep: Tensor | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """What `cells` returns for rows (b,n,·); `refusal` must have been empty.
+
+    `keep` (b,n) is True where a position is real: elsewhere hidden rows are zero, and states stay as they are.
+    """
+    from regard.nn.fused_rows import lstm_op
+
+    rate = float(cells.dropout) if cells.training and cells.num_layers > 1 else 0.0
+    seed = draw_seed(rows.device) if rate else None
+    each = 8 if cells.bidirectional else 4
+    hidden, cell = [], []
+    weights, dtype = [one for one in cells._flat_weights if one is not None], _dtype(rows)
+    for layer in range(cells.num_layers):
+        some = weights[each * layer : each * (layer + 1)]
+        before = rate if layer else 0.0
+        rows, last, memory = lstm_op.run(rows, keep, seed if before else None, some, before, layer, dtype)
+        hidden.append(last)
+        cell.append(memory)
+    if len(hidden) == 1:
+        return rows, (hidden[0], cell[0])
+    return rows, (torch.cat(hidden), torch.cat(cell))
