@@ -73,15 +73,8 @@ def run(cells: nn.LSTM, rows: Tensor, keep: Tensor | None = None) -> tuple[Tenso
 
     rate = float(cells.dropout) if cells.training and cells.num_layers > 1 else 0.0
     seed = draw_seed(rows.device) if rate else None
-    each = 8 if cells.bidirectional else 4
-    hidden, cell = [], []
-    weights, dtype = [one for one in cells._flat_weights if one is not None], _dtype(rows)
-    for layer in range(cells.num_layers):
-        some = weights[each * layer : each * (layer + 1)]
-        before = rate if layer else 0.0
-        rows, last, memory = lstm_op.run(rows, keep, seed if before else None, some, before, layer, dtype)
-        hidden.append(last)
-        cell.append(memory)
-    if len(hidden) == 1:
-        return rows, (hidden[0], cell[0])
-    return rows, (torch.cat(hidden), torch.cat(cell))
+    weights = [one for one in cells._flat_weights if one is not None]
+    found, last, cell = lstm_op.run(
+        rows, keep, seed, weights, 2 if cells.bidirectional else 1, rate, _dtype(rows)
+    )
+    return found, (last, cell)

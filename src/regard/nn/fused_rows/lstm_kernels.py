@@ -147,13 +147,13 @@ def lstm_forward(
 
 @triton.jit
 def lstm_backward(
-    D_Y, D_H, D_C, KEEP, W_H, GATES, CELLS, D_Z, batch, length, y_b, y_n,
-    H: tl.constexpr, PADDED: tl.constexpr, HAS_Y: tl.constexpr, HAS_H: tl.constexpr, HAS_C: tl.constexpr,
-    DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr,
+    D_Y, D_H, D_C, KEEP, W_H, GATES, CELLS, D_Z, batch, length,
+    H: tl.constexpr, SIDES: tl.constexpr, PADDED: tl.constexpr, HAS_Y: tl.constexpr, HAS_H: tl.constexpr,
+    HAS_C: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the gates before their functions, from the last step of one direction to the first.
 
-    D_Y, D_H and D_C are the gradients of all hidden rows and of the last states; y_… the strides of the first.
+    D_Y, D_H and D_C are the gradients of all hidden rows and of the last states.
     """
     entry, j, side = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, H), tl.program_id(1)
     inside, rows = entry < batch, batch * length
@@ -162,7 +162,7 @@ def lstm_backward(
     w_i, w_f = tl.load(weight).to(DT), tl.load(weight + H * H).to(DT)
     w_g, w_o = tl.load(weight + 2 * H * H).to(DT), tl.load(weight + 3 * H * H).to(DT)
     line = side * rows + entry * length
-    pulls = D_Y + entry[:, None] * y_b + side * H + j[None, :]
+    pulls = D_Y + entry[:, None] * (length * SIDES * H) + side * H + j[None, :]
     last = (side * batch + entry)[:, None] * H + j[None, :]
     dh, dc = tl.zeros([R, H], WIDE), tl.zeros([R, H], WIDE)
     if HAS_H:
@@ -174,7 +174,7 @@ def lstm_backward(
     c = tl.load(CELLS + (line + at)[:, None] * H + j[None, :], mask=there, other=0.0)
     pull = tl.zeros([R, H], WIDE)
     if HAS_Y:
-        pull = tl.load(pulls + at * y_n, mask=there, other=0.0).to(WIDE)
+        pull = tl.load(pulls + at * (SIDES * H), mask=there, other=0.0).to(WIDE)
     for turn in tl.range(0, length):
         step = length - 1 - turn
         at, earlier = _place(step, side, length), _place(tl.maximum(step - 1, 0), side, length)
@@ -183,7 +183,7 @@ def lstm_backward(
         c_earlier = tl.load(CELLS + (line + earlier)[:, None] * H + j[None, :], mask=there, other=0.0)
         next_pull = tl.zeros([R, H], WIDE)
         if HAS_Y:
-            next_pull = tl.load(pulls + earlier * y_n, mask=there, other=0.0).to(WIDE)
+            next_pull = tl.load(pulls + earlier * (SIDES * H), mask=there, other=0.0).to(WIDE)
         before = tl.where(step > 0, c_earlier, 0.0)
         curve = _tanh(c)
         of_h = dh + pull

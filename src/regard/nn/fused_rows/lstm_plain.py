@@ -1,4 +1,4 @@
-"""A layer of an LSTM in plain torch: what the kernels compute, for second derivatives and as their readable twin."""
+"""The layers of an LSTM in plain torch: what the kernels compute, for second derivatives and as their readable twin."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from regard.core import dropout
 from regard.nn.fused_rows.plain import _grid
 
 
-def layer(
-    rows: Tensor, keep: Tensor | None, seed: Tensor | None, weights: Sequence[Tensor], rate: float, salt: int
+def layers(
+    rows: Tensor, keep: Tensor | None, seed: Tensor | None, weights: Sequence[Tensor], sides: int, rate: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden rows (b,n,sides·width), and the last hidden rows and cells of each direction, (sides,b,width).
+    """Hidden rows (b,n,sides·width), and the last hidden rows and cells, (layers·sides,b,width).
 
-    `weights` are those of torch's LSTM, direction by direction; `keep` (b,n) is True where a position is real.
+    `weights` are those of torch's LSTM, in its order; `keep` (b,n) is True where a position is real.
     """
-    rows = rows.to(weights[0].dtype)  # the kernels take rows that a layer below has rounded
+    rows = rows.to(weights[0].dtype)
     if keep is not None:
         rows = rows.masked_fill(~keep[..., None], 0)
-    if seed is not None and rate:
-        flat = rows.flatten(0, 1)
-        rows = dropout.drop(flat[None, None], _grid(flat, 0, salt), seed, rate).view(rows.shape)
-    sides = [
-        _direction(rows, keep, weights[start : start + 4], backwards=start > 0)
-        for start in range(0, len(weights), 4)
-    ]
-    hidden, last, cells = zip(*sides, strict=True)
-    return torch.cat(hidden, 2), torch.stack(last), torch.stack(cells)
+    last: list[Tensor] = []
+    cells: list[Tensor] = []
+    for number in range(len(weights) // (4 * sides)):
+        if number and seed is not None and rate:
+            flat = rows.flatten(0, 1)
+            rows = dropout.drop(flat[None, None], _grid(flat, 0, number), seed, rate).view(rows.shape)
+        found = []
+        for side in range(sides):
+            start = 4 * (number * sides + side)
+            hidden, memory, cell = _direction(rows, keep, weights[start : start + 4], backwards=side > 0)
+            found.append(hidden)
+            last.append(memory)
+            cells.append(cell)
+        rows = torch.cat(found, 2)
+    return rows, torch.stack(last), torch.stack(cells)
 
 
 def _direction(
