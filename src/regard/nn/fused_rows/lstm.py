@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor, nn
 
@@ -69,6 +71,13 @@ def run(cells: nn.LSTM, rows: Tensor, keep: Tensor | None = None) -> tuple[Tenso
 
     `keep` (b,n) is True where a position is real: elsewhere hidden rows are zero, and states stay as they are.
     """
+    # `torch.compile` never traces a function that holds torch's LSTM, but would compile those that it calls, one by
+    # one. Without it there is nothing to disable, and asking for that would import the compiler.
+    call = torch.compiler.disable(_run) if "torch._dynamo" in sys.modules else _run
+    return call(cells, rows, keep)
+
+
+def _run(cells: nn.LSTM, rows: Tensor, keep: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     from regard.nn.fused_rows import lstm_op
 
     rate = float(cells.dropout) if cells.training and cells.num_layers > 1 else 0.0

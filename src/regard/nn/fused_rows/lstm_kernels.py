@@ -16,6 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from regard.implementations.triton.device_functions import tanh
 from regard.nn.fused_rows.kernels import _dropped
 
 
@@ -30,13 +31,20 @@ def _of_direction(PAIR, side):
 
 
 @triton.jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
+def _sigmoid(x, FAST: tl.constexpr):
+    """σ. `FAST`: to 2⁻¹², by one GPU instruction: hidden rows are rounded to 2⁻⁹ in every step."""
+    if FAST:
+        return 0.5 + 0.5 * tanh(0.5 * x, True)
+    else:
+        return 1.0 / (1.0 + tl.exp(-x))
 
 
 @triton.jit
-def _tanh(x):
-    return 2.0 * _sigmoid(2.0 * x) - 1.0
+def _tanh(x, FAST: tl.constexpr):
+    if FAST:
+        return tanh(x, True)
+    else:
+        return 2.0 / (1.0 + tl.exp(-2.0 * x)) - 1.0
 
 
 @triton.jit
@@ -101,8 +109,8 @@ def _place(step, side, length):
 @triton.jit
 def lstm_forward(
     Z, KEEP, W_H, Y, GATES, CELLS, H_LAST, C_LAST, batch, length,
-    H: tl.constexpr, SIDES: tl.constexpr, PADDED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
-    R: tl.constexpr,
+    H: tl.constexpr, SIDES: tl.constexpr, PADDED: tl.constexpr, FAST: tl.constexpr, DT: tl.constexpr,
+    WIDE: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Take a block of batch entries through all steps of one direction."""
     entry, j, side = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, H), tl.program_id(1)
@@ -121,10 +129,10 @@ def lstm_forward(
             Z, line + _place(tl.minimum(step + 1, length - 1), side, length), j, there, H
         )
         before = h.to(DT)
-        i, f = _sigmoid(tl.dot(before, w_i) + z_i), _sigmoid(tl.dot(before, w_f) + z_f)
-        g, o = _tanh(tl.dot(before, w_g) + z_g), _sigmoid(tl.dot(before, w_o) + z_o)
+        i, f = _sigmoid(tl.dot(before, w_i) + z_i, FAST), _sigmoid(tl.dot(before, w_f) + z_f, FAST)
+        g, o = _tanh(tl.dot(before, w_g) + z_g, FAST), _sigmoid(tl.dot(before, w_o) + z_o, FAST)
         new = f * c + i * g
-        out = o * _tanh(new)
+        out = o * _tanh(new, FAST)
         row = entry * length + at
         if PADDED:
             real = _real(KEEP, row, inside, PADDED)[:, None]
@@ -149,7 +157,7 @@ def lstm_forward(
 def lstm_backward(
     D_Y, D_H, D_C, KEEP, W_H, GATES, CELLS, D_Z, batch, length,
     H: tl.constexpr, SIDES: tl.constexpr, PADDED: tl.constexpr, HAS_Y: tl.constexpr, HAS_H: tl.constexpr,
-    HAS_C: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr,
+    HAS_C: tl.constexpr, FAST: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """The gradients of the gates before their functions, from the last step of one direction to the first.
 
@@ -185,7 +193,7 @@ def lstm_backward(
         if HAS_Y:
             next_pull = tl.load(pulls + earlier * (SIDES * H), mask=there, other=0.0).to(WIDE)
         before = tl.where(step > 0, c_earlier, 0.0)
-        curve = _tanh(c)
+        curve = _tanh(c, FAST)
         of_h = dh + pull
         of_c = dc + of_h * o * (1.0 - curve * curve)
         d_i, d_f = of_c * g * i * (1.0 - i), of_c * before * f * (1.0 - f)
