@@ -31,6 +31,7 @@ def kernels(monkeypatch):
     """LSTMs use the kernels, also on the CPU."""
     monkeypatch.setattr(fused_rows, "enabled", True)
     monkeypatch.setattr(fused_rows, "on_cpu", True)
+    monkeypatch.setattr(fused_rows, "unchecked", True)
 
 
 def cells_of(inputs=D, width=H, layers=1, both=True, **options):
@@ -259,6 +260,25 @@ def test_a_model_has_the_same_loss_and_gradients_with_and_without(name, padded, 
         assert off < (5e-2 if DEVICE == "cuda" else 1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # behind the break at torch's module
+def test_a_compiled_model_uses_them_too(monkeypatch):
+    counted = Counted(lstm_kernels.lstm_forward), Counted(lstm_kernels.lstm_backward)
+    monkeypatch.setattr(lstm_kernels, "lstm_forward", counted[0])
+    monkeypatch.setattr(lstm_kernels, "lstm_backward", counted[1])
+    model = models.build("lstm-attention", MODELS["pooled"][0], layers=2, dim=32, dropout=0.0).to(
+        DEVICE, WIDE
+    )
+    data = Batch.of(torch.randint(1, 11, (B, N)).to(DEVICE))
+    with autocast():
+        found = torch.compile(model, backend="aot_eager")(data)
+        wanted = model(data)
+    grads, others = (
+        torch.autograd.grad(one.square().sum(), list(model.parameters())) for one in (found, wanted)
+    )
+    assert [one.count for one in counted] == [4, 4]
+    close([found, *grads], [wanted, *others])
+
+
 REFUSED = {
     "width": (lambda: cells_of(width=24), "width is 24"),
     "biases": (lambda: cells_of(bias=False), "biases"),
@@ -286,6 +306,9 @@ def test_circumstances_are_refused_with_a_reason(monkeypatch):
         assert "hooks" in lstm.refusal(cells, x)
         handle.remove()
         torch.func.vmap(lambda rows: rows if "transformed" in lstm.refusal(cells, rows) else 1 / 0)(x[None])
+    monkeypatch.setattr(fused_rows, "unchecked", False)
+    with autocast():
+        assert ("GPU" in lstm.refusal(cells, x)) == (DEVICE == "cuda" and not lstm.CHECKED)
     monkeypatch.setattr(fused_rows, "on_cpu", False)
     assert ("CUDA" if DEVICE == "cpu" else "autocast") in lstm.refusal(cells, x)
     monkeypatch.setattr(fused_rows, "enabled", False)

@@ -7,34 +7,24 @@ import sys
 import torch
 from torch import Tensor, nn
 
-from regard.core.autocast import autocasts
 from regard.core.differentiate import needs_plain_torch
 from regard.core.dropout import draw_seed
 from regard.core.tracing import exporting
-from regard.implementations import HAS_TRITON
 from regard.nn import fused_rows
-from regard.nn.fused_rows.layers import MOST_ROWS, _dtype, _hooked
+from regard.nn.fused_rows.layers import MOST_ROWS, _dtype, _hooked, refused_rows
 
-WIDTHS = (
-    16,
-    32,
-    64,
-    128,
-)  # the recurrent weight of a direction must fit into the registers of a multiprocessor
+CHECKED = (
+    False  # whether a GPU has run these kernels without an error; if not, `fused_rows.unchecked` tries it
+)
+WIDTHS = (16, 32, 64, 128)  # the recurrent weight of a direction must fit on one multiprocessor
 
 
 def refusal(cells: nn.RNNBase, rows: Tensor, state: object = None) -> str:
     """Why `cells` must be called; empty if the kernels can run it on rows (b,n,·)."""
-    if not fused_rows.enabled:
-        return "fused rows are switched off (regard.nn.fused_rows.enabled)"
-    if not HAS_TRITON:
-        return "Triton is not installed"
-    if not (rows.is_cuda or fused_rows.on_cpu):
-        return "the rows are not on a CUDA device"
-    if rows.is_cuda and not (autocasts(rows.device) and torch.get_autocast_dtype("cuda") == torch.bfloat16):
-        return "autocast to bfloat16 is off"
-    if rows.is_cuda and rows.dtype not in (torch.float32, torch.bfloat16):
-        return f"the rows are {rows.dtype}, not float32 or bfloat16"
+    if why := refused_rows(rows):
+        return why
+    if rows.is_cuda and not (CHECKED or fused_rows.unchecked):
+        return "a GPU has not run these kernels without an error (fused_rows.unchecked tries it)"
     if state is not None:
         return "there is a state to begin with"
     if needs_plain_torch() or exporting():
