@@ -13,7 +13,8 @@ from regard.core.arguments import whole_number
 from regard.core.tracing import exporting
 from regard.errors import unknown_name
 from regard.models.recurrent_layers import by_layers, uses_dropout_of_cudnn
-from regard.models.recurrent_steps import stepped
+from regard.models.recurrent_steps import Memory, stepped
+from regard.nn.fused_rows import lstm
 from regard.nn.state import State
 
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {
@@ -58,7 +59,10 @@ class Recurrent(nn.Module):
         before = None if state is None else self._given(state)
         if rows.shape[0] == 0 or rows.shape[1] == 0:
             return rows, state if state is not None else self.initial_state(rows)
-        if keep is None:
+        after: Memory
+        if isinstance(self.cells, nn.LSTM) and not lstm.refusal(self.cells, rows, before):
+            found, after = lstm.run(self.cells, rows, keep)
+        elif keep is None:
             found, after = self._run(rows, before)
         elif exporting():
             found, after = stepped(self.cells, rows.masked_fill(~keep[..., None], 0), keep, before)
