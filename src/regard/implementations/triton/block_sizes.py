@@ -61,9 +61,12 @@ HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("keys", "biased"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("queries", "any"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
     ("queries", "listed"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 3, 3), BlockSizes(64, 32, 4, 2)),
+    # Of `normalized_rows`, which holds no output: more programs fit beside each other.
+    ("rows", "any"): (BlockSizes(64, 64, 4, 3, 4), BlockSizes(64, 64, 4, 2, 4), BlockSizes(64, 32, 4, 2, 3)),
 }
 _SINGLE: dict[str, tuple[BlockSizes, BlockSizes, BlockSizes]] = {  # of float32
     "forward": (BlockSizes(64, 32, 4, 2), BlockSizes(128, 32, 8, 1), BlockSizes(32, 16, 4, 2)),
+    "rows": (BlockSizes(64, 32, 4, 2), BlockSizes(64, 32, 4, 1), BlockSizes(32, 16, 4, 2)),
     "keys": (BlockSizes(32, 64, 4, 1), BlockSizes(32, 32, 4, 1), BlockSizes(16, 16, 4, 1)),
     "queries": (BlockSizes(64, 32, 4, 1), BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)),
 }
@@ -81,6 +84,11 @@ def _sizes(kernel: str, dtype: torch.dtype, width: int, walk: str) -> BlockSizes
 def forward_shape(dtype: torch.dtype, width: int, walk: str = "any") -> BlockSizes:
     """For the forward kernel; `width`: of keys or values, padded, whichever is larger."""
     return _sizes("forward", dtype, width, walk)
+
+
+def rows_shape(dtype: torch.dtype, width: int) -> BlockSizes:
+    """For the numbers of rows that other normalisers than softmax need first."""
+    return _sizes("rows", dtype, width, "any")
 
 
 def keys_shape(dtype: torch.dtype, width: int, walk: str = "any") -> BlockSizes:
