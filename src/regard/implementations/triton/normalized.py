@@ -60,14 +60,14 @@ def to_be_nan(query, CAP: tl.constexpr):
 
 @triton.jit
 def tile_scores(
-    query, nonfinite, sees, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head, shared,
+    query, base, nonfinite, sees, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head, shared,
     safe_rows, k_len, scale, cap, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
     APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
     BULK: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    """Scores in the unit of `KIND` of the keys from `start` on, −inf where hidden; these keys, which are read, the tanh.
+    """Scores above `base` in the unit of `KIND`, −inf where hidden, of the keys from `start` on.
 
-    Last `sees`, 1 for rows that see a key; in blocks that are fully visible it is not changed.
+    Then these keys, which of them are read, the tanh, and `sees`, 1 for rows that see a key; in blocks that are fully visible it is not changed.
     """
     columns = start + tl.arange(0, BLOCK_K)
     real = columns < k_len
@@ -80,6 +80,7 @@ def tile_scores(
         products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
         safe_rows[:, None], safe_columns[None, :], unit(KIND),
     )  # fmt: skip
+    scores -= base[:, None]  # with the product one instruction
     if partly:
         if not CAP:
             scores += nonfinite
@@ -90,51 +91,42 @@ def tile_scores(
 
 
 @triton.jit
-def place_scores(scores, largest, choice, KIND: tl.constexpr):
-    """How far scores lie above τ, or what the sigmoid is taken of.
-
-    −inf where hidden and in rows that see nothing, whose `largest` is +inf; NaN in rows that are NaN.
-    """
-    placed = scores - largest  # first: both may be much larger than their difference
-    if power(KIND) > 0:
-        placed -= choice
-    return placed
-
-
-@triton.jit
-def above_threshold(placed):
-    """(s − τ)₊, NaN where that is NaN."""
-    return tl.maximum(placed, 0.0, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
 def weights_of(placed, KIND: tl.constexpr, APPROXIMATE: tl.constexpr):
-    """Weights from `place_scores`, for all kinds but hard."""
+    """Weights for all kinds but hard, and what their gradients are multiplied with: w (1 − w) or g.
+
+    `placed` is a score to base 2, or how far one lies above τ: −inf where it is hidden, NaN in a row that is. g is 1 on the support of sparsemax, and the root of the weight for entmax15.
+    """
     if KIND == "sigmoid":
-        return sigmoid(placed, APPROXIMATE)
+        weights, rest = sigmoid(placed, APPROXIMATE)
+        return weights, weights * rest
     else:
-        above = above_threshold(placed)
+        above = tl.maximum(placed, 0.0, propagate_nan=tl.PropagateNan.ALL)
         if power(KIND) == 2:
-            above *= above
-        return above
+            return above * above, above
+        else:
+            return above, tl.where(above > 0.0, 1.0, above)  # a NaN stays
 
 
 @triton.jit
 def sigmoid(scores, APPROXIMATE: tl.constexpr):
-    """1 / (1 + 2^−score), 0 for −inf.
+    """x / (1 + x) and 1 / (1 + x) for x = 2^score, each to its own size; 0 and 1 for −inf.
 
-    `APPROXIMATE`: by two GPU instructions of about 2⁻²², which do without the cases of numbers below 2⁻¹²⁶. (By its
-    tanh it would be one, but to 2⁻¹² absolutely: small weights, which may be many, would be lost.)
+    `APPROXIMATE`: to 2⁻¹⁷, for inputs of half precision, without a division: that and 2^score would wait for the same
+    slow unit. A first guess of 1/y, to 5 %, is a difference of bits; with t = 1 − y·guess, 1/y is guess/(1 − t), which
+    is guess·(1 + t)(1 + t²) to t⁴. (The GPU's tanh would be quicker still, but is exact to 2⁻¹² of 1: small weights,
+    which may be many, would be lost.)
     """
+    # Beyond 2⁸⁰ nothing changes but for an overflow.
+    x = tl.exp2(tl.minimum(scores, 80.0, propagate_nan=tl.PropagateNan.ALL))
     if APPROXIMATE:
-        power_of_two = tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [-scores], dtype=tl.float32, is_pure=True, pack=1
-        )
-        return tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [1.0 + power_of_two], dtype=tl.float32, is_pure=True, pack=1
-        )
+        y = 1.0 + x
+        guess = (0x7EF31000 - y.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+        t = 1.0 - y * guess
+        guess += guess * t
+        rest = guess + guess * (t * t)
     else:
-        return 1.0 / (1.0 + tl.exp2(-scores))
+        rest = 1.0 / (1.0 + x)
+    return x * rest, rest
 
 
 @triton.jit(do_not_specialize=DATA)
@@ -173,19 +165,17 @@ def forward(
         start, partly = next_block(FORM, LIST, step, first, before, full)
         partly |= spoilt
         scores, _key, real, _tanh, sees = tile_scores(
-            query, nonfinite, sees, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch,
-            head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
+            query, largest, nonfinite, sees, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
+            batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
             BLOCK_K, BULK, KIND,
         )  # fmt: skip
-        if KIND == "sigmoid":
-            weights = sigmoid(scores, APPROXIMATE)
-        elif KIND == "hard":
+        if KIND == "hard":
             columns = start * BLOCK_K + tl.arange(0, BLOCK_K)
             weights = tl.where(columns[None, :] == choice.to(tl.int32)[:, None], 1.0, 0.0)
         else:
-            weights = weights_of(
-                place_scores(scores, largest[:, None], choice[:, None], KIND), KIND, APPROXIMATE
-            )
+            if power(KIND) > 0:
+                scores -= choice[:, None]
+            weights, _slopes = weights_of(scores, KIND, APPROXIMATE)
         value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         output = tl.dot(weights.to(value.dtype), value, output, input_precision=PRECISION)
     if KIND != "sigmoid":

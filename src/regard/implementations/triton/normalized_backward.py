@@ -23,9 +23,7 @@ from regard.implementations.triton.block_schedule import (
 from regard.implementations.triton.device_functions import final_scores, load_row_stats, rows_of, visible
 from regard.implementations.triton.normalized import (
     DATA,
-    above_threshold,
     block_of_queries,
-    place_scores,
     power,
     tile_scores,
     unit,
@@ -34,22 +32,10 @@ from regard.implementations.triton.normalized import (
 
 
 @triton.jit
-def _slopes(placed, weights, KIND: tl.constexpr):
-    """What the gradient of a weight is multiplied with: w (1 − w), or g."""
-    if KIND == "sigmoid":
-        return weights - weights * weights
-    else:
-        above = above_threshold(placed)
-        if power(KIND) == 1:
-            above = tl.where(above > 0.0, 1.0, above)  # a NaN stays
-        return above
-
-
-@triton.jit
-def _without_hidden(found, placed, weights, KIND: tl.constexpr):
+def _without_hidden(found, placed, slopes, KIND: tl.constexpr):
     """The gradients of scores, 0 where a pair is hidden, whatever the rest of its row is."""
-    if KIND == "sigmoid":  # `placed` would take registers; a weight of 0 has no slope
-        return tl.where(weights == 0.0, 0.0, found)
+    if KIND == "sigmoid":  # to keep `placed` would take registers, and there the slope of a visible pair is not 0
+        return tl.where(slopes == 0.0, 0.0, found)
     else:
         return tl.where(placed == float("-inf"), 0.0, found)
 
@@ -92,14 +78,13 @@ def of_queries(
         for step in tl.range(0, steps):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             scores, _key, real, _tanh, _sees = tile_scores(
-                query, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
-                batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D,
+                query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+                K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D,
                 BLOCK_D, BLOCK_K, BULK, KIND,
             )  # fmt: skip
             value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
             from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
-            placed = place_scores(scores, largest[:, None], choice[:, None], KIND)
-            slopes = _slopes(placed, placed, KIND)
+            _weights, slopes = weights_of(scores - choice[:, None], KIND, APPROXIMATE)
             if partly:
                 from_values = tl.where(scores == float("-inf"), 0.0, from_values)
             delta += tl.sum(slopes * from_values, 1)
@@ -110,17 +95,19 @@ def of_queries(
     for step in tl.range(0, steps):
         start, partly = next_block(FORM, LIST, step, first, before, full)
         scores, key, real, flattened, _sees = tile_scores(
-            query, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch,
-            head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
+            query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
+            batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
             BLOCK_K, BULK, KIND,
         )  # fmt: skip
         value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
-        placed = place_scores(scores, largest[:, None], choice[:, None], KIND)
-        weights = weights_of(placed, KIND, APPROXIMATE)
+        placed = scores
+        if power(KIND) > 0:
+            placed -= choice[:, None]
+        _weights, slopes = weights_of(placed, KIND, APPROXIMATE)
         if power(KIND) > 0:
             from_values -= delta[:, None]
-        grad_scores = _slopes(placed, weights, KIND) * from_values
+        grad_scores = slopes * from_values
         if CAP:
             grad_scores *= 1.0 - flattened * flattened
         if partly:
@@ -227,19 +214,21 @@ def _keys_of_tile(
             products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,
             safe_columns, unit(KIND),
         )  # fmt: skip
-        placed = place_scores(scores, largest[None, :], choice[None, :], KIND)
+        placed = scores - largest[None, :]  # first: both may be much larger than their difference
+        if power(KIND) > 0:
+            placed -= choice[None, :]
         if partly:
             seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
             placed = tl.where(seen & (columns < k_len)[:, None], placed, float("-inf"))
-        weights = weights_of(placed, KIND, APPROXIMATE)
+        weights, slopes = weights_of(placed, KIND, APPROXIMATE)
         from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
         grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
         if power(KIND) > 0:
             from_values -= load_row_stats(DELTA, line, top, padded_rows, BLOCK_Q, BULK)[None, :]
-        grad_scores = _slopes(placed, weights, KIND) * from_values
+        grad_scores = slopes * from_values
         if CAP:
             grad_scores *= 1.0 - flattened * flattened
         if partly:
-            grad_scores = _without_hidden(grad_scores, placed, weights, KIND)
+            grad_scores = _without_hidden(grad_scores, placed, slopes, KIND)
         grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
     return grad_key, grad_value

@@ -24,9 +24,7 @@ from regard.implementations.triton.block_schedule import key_blocks, next_block
 from regard.implementations.triton.device_functions import rows_of
 from regard.implementations.triton.normalized import (
     DATA,
-    above_threshold,
     block_of_queries,
-    place_scores,
     power,
     tile_scores,
     to_be_nan,
@@ -39,7 +37,9 @@ MOST_WALKS = 64
 @triton.jit
 def step_along_curve(squares, sums, count, POWER: tl.constexpr):
     """How far τ is from where the weights sum to 1, and the three sums there, by the curve A = c·(y − τ)ᵏ."""
-    one_over_k = tl.minimum(tl.maximum(1.0 - squares * count / (2.0 * sums * sums), -1.0), 0.5)
+    inverse = 1.0 / sums
+    ratio = 0.5 * squares * inverse
+    one_over_k = tl.minimum(tl.maximum(1.0 - ratio * count * inverse, -1.0), 0.5)
     # The logarithm to base 2 of how much A changes.
     if POWER == 2:
         change = -tl.log2(squares)
@@ -49,18 +49,22 @@ def step_along_curve(squares, sums, count, POWER: tl.constexpr):
     # (1 − e^part)/one_over_k, which is 0/0 for an exponential, where one_over_k is 0.
     far = (1.0 - tl.exp2(one_over_k * change)) / tl.where(one_over_k == 0.0, 1.0, one_over_k)
     near = -0.6931471805599453 * change * (1.0 + part * (0.5 + part * 0.16666667))
-    step = squares / (2.0 * sums) * tl.where(tl.abs(part) < 0.03, near, far)
-    squares *= tl.exp2(change)
-    sums *= tl.exp2(change * (1.0 - one_over_k))
-    count *= tl.exp2(change * (1.0 - 2.0 * one_over_k))
-    return step, squares, sums, count
+    step = ratio * tl.where(tl.abs(part) < 0.03, near, far)
+    fall, less = tl.exp2(change), tl.exp2(-one_over_k * change)
+    return step, squares * fall, sums * (fall * less), count * (fall * less * less)
 
 
 @triton.jit
-def sums_above(scores, largest, threshold, KIND: tl.constexpr):
-    """Σ(s − τ)², Σ(s − τ) and the number of the scores of each row that lie above τ."""
-    above = above_threshold(place_scores(scores, largest[:, None], threshold[:, None], KIND))
-    return tl.sum(above * above, 1), tl.sum(above, 1), tl.sum((above > 0.0).to(tl.float32), 1)
+def sums_above(placed, APPROXIMATE: tl.constexpr):
+    """Σ(s − τ)², Σ(s − τ) and the number of those scores of each row that lie above τ; NaN if one is NaN."""
+    above = tl.maximum(placed, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    if APPROXIMATE:  # one instruction; Triton takes two
+        ones = tl.inline_asm_elementwise(
+            "set.gt.f32.f32 $0, $1, 0f00000000;", "=f,f", [placed], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        ones = (placed > 0.0).to(tl.float32)
+    return tl.sum(above * above, 1), tl.sum(above, 1), tl.sum(ones, 1)
 
 
 @triton.jit
@@ -96,7 +100,7 @@ def find_rows(
         FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
     )
     steps = partial + full
-    unused = tl.zeros([BLOCK_Q], tl.int32)
+    unused, nothing = tl.zeros([BLOCK_Q], tl.int32), tl.zeros([BLOCK_Q], tl.float32)
 
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     is_nan = tl.zeros([BLOCK_Q], tl.int32)
@@ -104,14 +108,14 @@ def find_rows(
     threshold = tl.full([BLOCK_Q], -1.0, tl.float32)
     squares, sums = tl.full([BLOCK_Q], 1.0, tl.float32), tl.full([BLOCK_Q], 1.0, tl.float32)
     count = tl.zeros([BLOCK_Q], tl.float32)
-    # n scores of at most 0 weigh at most n·(−τ)ᵖ, so τ is not above −n^(−1/p).
+    # n scores of at most 0 weigh at most n·(−τ)ᵖ, so τ is not above −n^(−1/p); half of it leaves room for rounding.
     top = k_len.to(tl.float32)
-    top = -0.999 * (1.0 / tl.sqrt(top) if POWER == 2 else 1.0 / top)
+    top = -0.5 * (1.0 / tl.sqrt(top) if POWER == 2 else 1.0 / top)
     for step in tl.range(0, steps):
         start, partly = next_block(FORM, LIST, step, first, before, full)
         partly |= spoilt
         scores, _key, _real, _tanh, _sees = tile_scores(
-            query, nonfinite, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
+            query, nothing, nonfinite, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
             batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D,
             BLOCK_D, BLOCK_K, BULK, KIND,
         )  # fmt: skip
@@ -131,7 +135,8 @@ def find_rows(
             squares, sums, count = squares * fade * fade, sums * fade, count * fade
             threshold = tl.maximum(threshold, -1.0)
             steady = tl.where(highest == float("-inf"), 0.0, highest)
-            more_squares, more_sums, more = sums_above(scores, steady, threshold, KIND)
+            # (Exact is only what follows, so that one subtraction will do.)
+            more_squares, more_sums, more = sums_above(scores - (steady + threshold)[:, None], APPROXIMATE)
             is_nan = tl.where(more_sums == more_sums, is_nan, 1)
             squares, sums, count = with_largest(
                 squares + more_squares, sums + more_sums, count + more, threshold
@@ -152,11 +157,11 @@ def find_rows(
                 start, partly = next_block(FORM, LIST, step, first, before, full)
                 partly |= spoilt
                 scores, _key, _real, _tanh, _sees = tile_scores(
-                    query, nonfinite, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+                    query, steady, nonfinite, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
                     K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
                     PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
                 )  # fmt: skip
-                more_squares, more_sums, more = sums_above(scores, steady, threshold, KIND)
+                more_squares, more_sums, more = sums_above(scores - threshold[:, None], APPROXIMATE)
                 squares, sums, count = squares + more_squares, sums + more_sums, count + more
             squares, sums, count = with_largest(squares, sums, count, threshold)
             if POWER == 2:
