@@ -45,8 +45,9 @@ def precision(dtype: torch.dtype) -> str:
     return "bf16x6" if dtype == torch.float32 and not INTERPRETED else "tf32"
 
 
-# Of bfloat16 and float16, for widths up to 64, 128 and 256, by kernel and walk (`PreparedMask.walk`); a walk that
-# is not listed takes the line "any". `python -m benchmarks.kernel_variants` times other choices.
+# Of bfloat16 and float16, for widths up to 64, 128 and 256, by kernel and walk (`PreparedMask.walk`, or a normaliser
+# other than softmax); a walk that is not listed takes the line "any". `python -m benchmarks.kernel_variants` times
+# other choices.
 HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("forward", "any"): (BlockSizes(64, 64, 4, 2, 4), BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 2)),
     ("forward", "listed"): (BlockSizes(64, 64, 4, 3, 4), BlockSizes(64, 64, 4, 5), BlockSizes(64, 32, 4, 2)),
@@ -59,6 +60,7 @@ HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("keys", "any"): (BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("keys", "short"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("keys", "biased"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
+    ("keys", "sigmoid"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("queries", "any"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
     ("queries", "listed"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 3, 3), BlockSizes(64, 32, 4, 2)),
     # Of `normalized_rows`, which holds no output: more programs fit beside each other.

@@ -60,14 +60,15 @@ def to_be_nan(query, CAP: tl.constexpr):
 
 @triton.jit
 def tile_scores(
-    query, base, nonfinite, sees, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head, shared,
-    safe_rows, k_len, scale, cap, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
-    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
-    BULK: tl.constexpr, KIND: tl.constexpr,
+    query, base, nonfinite, sees, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
+    shared, safe_rows, k_len, scale, cap, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr,
+    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_K: tl.constexpr, BULK: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Scores above `base` in the unit of `KIND`, −inf where hidden, of the keys from `start` on.
 
-    Then these keys, which of them are read, the tanh, and `sees`, 1 for rows that see a key; in blocks that are fully visible it is not changed.
+    Then these keys, which of them are read, the tanh, and `sees`, 1 for rows that see a key; a block that is fully
+    visible does not change it.
     """
     columns = start + tl.arange(0, BLOCK_K)
     real = columns < k_len
@@ -94,7 +95,8 @@ def tile_scores(
 def weights_of(placed, KIND: tl.constexpr, APPROXIMATE: tl.constexpr):
     """Weights for all kinds but hard, and what their gradients are multiplied with: w (1 − w) or g.
 
-    `placed` is a score to base 2, or how far one lies above τ: −inf where it is hidden, NaN in a row that is. g is 1 on the support of sparsemax, and the root of the weight for entmax15.
+    `placed` is a score to base 2, or how far one lies above τ: −inf where it is hidden, NaN in a row that is. g is 1 on
+    the support of sparsemax, and the root of the weight for entmax15.
     """
     if KIND == "sigmoid":
         weights, rest = sigmoid(placed, APPROXIMATE)
@@ -165,9 +167,9 @@ def forward(
         start, partly = next_block(FORM, LIST, step, first, before, full)
         partly |= spoilt
         scores, _key, real, _tanh, sees = tile_scores(
-            query, largest, nonfinite, sees, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
-            batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
-            BLOCK_K, BULK, KIND,
+            query, largest, nonfinite, sees, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+            K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+            PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
         )  # fmt: skip
         if KIND == "hard":
             columns = start * BLOCK_K + tl.arange(0, BLOCK_K)

@@ -30,9 +30,7 @@ from regard.normalizers import Entmax15, Hardmax, Sigmoid, Softmax, Sparsemax
 from regard.scores.dot import SoftcapScore
 
 KINDS = (Sigmoid, Sparsemax, Entmax15, Hardmax)
-_TOLERANCES = {
-    True: 1e-4, False: 1e-7
-}  # of the threshold, for half precision and float32: a bound, mostly far from reached
+_TOLERANCE, _TOLERANCE_OF_HALF = 1e-7, 1e-5  # bounds of the error of a threshold, mostly far from reached
 _CHECKED = {
     "sigmoid": 256,
     "entmax15": 64,
@@ -183,9 +181,10 @@ def _run_backward(
 
 def _rows_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: bool) -> Launch:
     shape = block_sizes.rows_shape(work.query.dtype, work.width)
+    tolerance = _TOLERANCE if work.query.dtype == torch.float32 else _TOLERANCE_OF_HALF
     more = {
         **_walked(work.seen is None, shape.block_k, K=work.key), "CURVED": normalized_rows.CURVED_STEPS,
-        "MOST": normalized_rows.MOST_WALKS, "tolerance": _TOLERANCES[work.query.dtype != torch.float32],
+        "MOST": normalized_rows.MOST_WALKS, "tolerance": tolerance,
     }  # fmt: skip
     return _by_queries(normalized_rows.find_rows, work, name, shape, tensors, more, repeats)
 
@@ -222,7 +221,7 @@ def _by_queries(
 
 def _keys_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: bool) -> Launch:
     batch, groups, keys, _ = work.key.shape
-    shape = block_sizes.keys_shape(work.query.dtype, work.width)
+    shape = block_sizes.keys_shape(work.query.dtype, work.width, name)
     lists = work.prepared.lists(shape.block_q, shape.block_k, by_key=True)
     walked = _walked(not work.prepared.hides_rows, shape.block_q, Q=work.query, GRAD=tensors["GRAD"])
     if walked["BULK"]:

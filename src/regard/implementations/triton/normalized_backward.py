@@ -34,7 +34,9 @@ from regard.implementations.triton.normalized import (
 @triton.jit
 def _without_hidden(found, placed, slopes, KIND: tl.constexpr):
     """The gradients of scores, 0 where a pair is hidden, whatever the rest of its row is."""
-    if KIND == "sigmoid":  # to keep `placed` would take registers, and there the slope of a visible pair is not 0
+    if (
+        KIND == "sigmoid"
+    ):  # to keep `placed` would take registers, and there the slope of a visible pair is not 0
         return tl.where(slopes == 0.0, 0.0, found)
     else:
         return tl.where(placed == float("-inf"), 0.0, found)
@@ -79,8 +81,8 @@ def of_queries(
             start, partly = next_block(FORM, LIST, step, first, before, full)
             scores, _key, real, _tanh, _sees = tile_scores(
                 query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
-                K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D,
-                BLOCK_D, BLOCK_K, BULK, KIND,
+                K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+                PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
             )  # fmt: skip
             value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
             from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
@@ -95,9 +97,9 @@ def of_queries(
     for step in tl.range(0, steps):
         start, partly = next_block(FORM, LIST, step, first, before, full)
         scores, key, real, flattened, _sees = tile_scores(
-            query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
-            batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
-            BLOCK_K, BULK, KIND,
+            query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+            K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+            PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
         )  # fmt: skip
         value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)

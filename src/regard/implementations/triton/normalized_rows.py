@@ -83,8 +83,8 @@ def find_rows(
 ):  # fmt: skip
     """One program for each block of queries, head and batch entry. `BULK`: K is a descriptor.
 
-    LARGEST gets the largest score in the unit of `KIND`, +inf for a row that sees nothing or is none, NaN for one that is to be
-    NaN; CHOICE gets τ, or the index of the chosen key (−1: none). Both are (lines, padded_rows).
+    LARGEST gets the largest score in the unit of `KIND`, +inf for a row that sees nothing or is none, NaN for one that
+    is to be NaN; CHOICE gets τ, or the index of the chosen key (−1: none). Both are (lines, padded_rows).
     """
     POWER: tl.constexpr = power(KIND)
     block, batch, head, shared = block_of_queries(ORDER, heads, group, q_len, BLOCK_Q, ORDERED)
@@ -115,14 +115,16 @@ def find_rows(
         start, partly = next_block(FORM, LIST, step, first, before, full)
         partly |= spoilt
         scores, _key, _real, _tanh, _sees = tile_scores(
-            query, nothing, nonfinite, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
-            batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D,
-            BLOCK_D, BLOCK_K, BULK, KIND,
+            query, nothing, nonfinite, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+            K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+            PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
         )  # fmt: skip
         best = tl.max(scores, 1)
         highest = tl.maximum(largest, best)
         if KIND == "hard":  # blocks do not come in order: of equal scores the lowest key is searched
-            is_nan = tl.maximum(is_nan, tl.max((scores != scores).to(tl.int32), 1))  # a maximum need not keep a NaN
+            is_nan = tl.maximum(
+                is_nan, tl.max((scores != scores).to(tl.int32), 1)
+            )  # a maximum need not keep a NaN
             columns = start * BLOCK_K + tl.arange(0, BLOCK_K)
             place = tl.min(tl.where(scores == best[:, None], columns[None, :], 0x7FFFFFFF), 1)
             better = (best > largest) | ((best == largest) & (place < chosen))
@@ -174,7 +176,9 @@ def find_rows(
             moved = tl.where(empty | (is_nan == 1), threshold, moved)
             change = moved - threshold
             threshold = moved
-            if POWER == 2:  # each of the `count` keys that may have fallen below τ puts its square off by change² at most
+            if (
+                POWER == 2
+            ):  # each of the `count` keys that may have fallen below τ puts its square off by change² at most
                 off = count * change * change / (2.0 * sums)
             else:  # there it may be change itself, so τ has to stay
                 off = tl.abs(change)
