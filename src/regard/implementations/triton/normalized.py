@@ -59,6 +59,16 @@ def to_be_nan(query, CAP: tl.constexpr):
 
 
 @triton.jit
+def keys_from(start, SEEN, k_len, HIDES: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The keys from `start` on, and which of them are read."""
+    columns = start + tl.arange(0, BLOCK_K)
+    real = columns < k_len
+    if HIDES:
+        real &= tl.load(SEEN + columns, mask=real, other=0) != 0
+    return columns, real
+
+
+@triton.jit
 def tile_scores(
     query, base, nonfinite, sees, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
     shared, safe_rows, k_len, scale, cap, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr,
@@ -70,10 +80,7 @@ def tile_scores(
     Then these keys, which of them are read, the tanh, and `sees`, 1 for rows that see a key; a block that is fully
     visible does not change it.
     """
-    columns = start + tl.arange(0, BLOCK_K)
-    real = columns < k_len
-    if HIDES:
-        real &= tl.load(SEEN + columns, mask=real, other=0) != 0
+    columns, real = keys_from(start, SEEN, k_len, HIDES, BLOCK_K)
     key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
     products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     safe_columns = tl.minimum(columns, k_len - 1)
@@ -140,7 +147,7 @@ def forward(
     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """One program for each block of queries, head and batch entry. `BULK`: K and V are descriptors.
+    """One program for each block of queries, head and batch entry. `BULK`: K and V are descriptors (hard: V alone).
 
     LARGEST and CHOICE as `normalized_rows.find_rows` leaves them; under sigmoid LARGEST is written here, and is 0
     where a row sees something.
@@ -165,16 +172,16 @@ def forward(
     sees = tl.zeros([BLOCK_Q], tl.int32)
     for step in tl.range(0, partial + full):
         start, partly = next_block(FORM, LIST, step, first, before, full)
-        partly |= spoilt
-        scores, _key, real, _tanh, sees = tile_scores(
-            query, largest, nonfinite, sees, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
-            K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
-            PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
-        )  # fmt: skip
         if KIND == "hard":
-            columns = start * BLOCK_K + tl.arange(0, BLOCK_K)
+            columns, real = keys_from(start * BLOCK_K, SEEN, k_len, HIDES, BLOCK_K)
             weights = tl.where(columns[None, :] == choice.to(tl.int32)[:, None], 1.0, 0.0)
         else:
+            partly |= spoilt
+            scores, _key, real, _tanh, sees = tile_scores(
+                query, largest, nonfinite, sees, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+                K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+                PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
+            )  # fmt: skip
             if power(KIND) > 0:
                 scores -= choice[:, None]
             weights, _slopes = weights_of(scores, KIND, APPROXIMATE)

@@ -31,6 +31,12 @@ from regard.scores.dot import SoftcapScore
 
 KINDS = (Sigmoid, Sparsemax, Entmax15, Hardmax)
 _TOLERANCE, _TOLERANCE_OF_HALF = 1e-7, 1e-5  # bounds of the error of a threshold, mostly far from reached
+_ROW_NUMBERS = {  # what the kernel of the keys reads of each row
+    "sigmoid": ("LARGEST",),
+    "hard": ("LARGEST", "CHOICE"),
+    "sparsemax": ("LARGEST", "CHOICE", "DELTA"),
+    "entmax15": ("LARGEST", "CHOICE", "DELTA"),
+}
 _CHECKED = {
     "sigmoid": 256,
     "entmax15": 64,
@@ -153,7 +159,8 @@ def _run_backward(
     query, key, value = work.query, work.key, work.value
     grad = grad.to(query.dtype).contiguous()
     largest, choice = rows.unbind(0)
-    delta = torch.empty_like(largest) if name in ("sparsemax", "entmax15") else largest
+    has_delta = "DELTA" in _ROW_NUMBERS[name]
+    delta = torch.empty_like(largest) if has_delta else largest
     given = {
         "Q": query, "K": key, "V": value, "GRAD": grad, "LARGEST": largest, "CHOICE": choice, "DELTA": delta,
         **work.optional(),
@@ -163,7 +170,7 @@ def _run_backward(
     with on_device(query):
         if name == "hard":
             grad_query = torch.zeros_like(query) if needed[0] else None
-        elif needed[0] or (delta is not largest and any(needed)):  # the kernel of the keys takes its DELTA
+        elif needed[0] or (has_delta and any(needed)):  # the kernel of the keys takes its DELTA
             grad_query = new_like(query)
             tensors = {**given, "GRAD_Q": grad_query}
             launch(
@@ -192,7 +199,7 @@ def _rows_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: 
 def _forward_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: bool) -> Launch:
     shape = block_sizes.forward_shape(work.query.dtype, work.width)
     more = {
-        **_walked(work.seen is None, shape.block_k, K=work.key, V=work.value),
+        **_walked(work.seen is None, shape.block_k, V=work.value, **_unless_hard(name, K=work.key)),
         "OUT_STRIDES": strides(tensors["OUT"]),
     }
     return _by_queries(normalized.forward, work, name, shape, tensors, more, repeats)
@@ -223,9 +230,10 @@ def _keys_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: 
     batch, groups, keys, _ = work.key.shape
     shape = block_sizes.keys_shape(work.query.dtype, work.width, name)
     lists = work.prepared.lists(shape.block_q, shape.block_k, by_key=True)
-    walked = _walked(not work.prepared.hides_rows, shape.block_q, Q=work.query, GRAD=tensors["GRAD"])
+    rows = {"GRAD": tensors["GRAD"], **_unless_hard(name, Q=work.query)}
+    walked = _walked(not work.prepared.hides_rows, shape.block_q, **rows)
     if walked["BULK"]:
-        for one in ("LARGEST", "CHOICE", "DELTA"):
+        for one in _ROW_NUMBERS[name]:
             walked[one] = TensorDescriptor.from_tensor(tensors[one], [1, shape.block_q])
     more = {
         **walked, "GROUPED": work.query.shape[1] > groups, "GRAD_STRIDES": strides(tensors["GRAD"]),
@@ -241,6 +249,11 @@ def _walked(all_are_read: bool, block: int, **rows: Tensor) -> dict[str, Any]:
     """The rows that a kernel goes over, as descriptors for the copy engine where it may and can read them."""
     bulk = all_are_read and copied_in_bulk(*rows.values())
     return {name: described(part, block) if bulk else part for name, part in rows.items()} | {"BULK": bulk}
+
+
+def _unless_hard(name: str, **rows: Tensor) -> dict[str, Tensor]:
+    """Rows that make scores, which hard does not need any more; what a kernel does not read gets no descriptor."""
+    return {} if name == "hard" else rows
 
 
 def _arguments(

@@ -134,7 +134,8 @@ def of_keys(
 ):  # fmt: skip
     """Gradients of one block of keys and values: a walk over the queries of every head that shares them.
 
-    Tiles lie keys × queries, as in the kernel for softmax. `BULK`: Q, GRAD, LARGEST, CHOICE and DELTA are descriptors.
+    Tiles lie keys × queries, as in the kernel for softmax. `BULK`: Q, GRAD, LARGEST, CHOICE and DELTA, as far as they
+    are read, are descriptors.
     """
     groups, blocks = heads // group, tl.cdiv(k_len, BLOCK_K)
     block, line = program_block(ORDER, blocks, 1, ORDERED)
@@ -194,7 +195,6 @@ def _keys_of_tile(
     if KIND != "sigmoid":
         choice = load_row_stats(CHOICE, line, top, padded_rows, BLOCK_Q, BULK)
     shown = largest != float("inf")  # a row that sees nothing is not read
-    query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
     grad = rows_of(GRAD, GRAD_STRIDES, batch, head, top, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK)
     if KIND == "hard":
         weights = tl.where(columns.to(tl.float32)[:, None] == choice[None, :], 1.0, 0.0)
@@ -207,6 +207,7 @@ def _keys_of_tile(
             weights = tl.where(seen & (columns < k_len)[:, None], weights, 0.0)
         grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
     else:
+        query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
         products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
         safe_rows, safe_columns = (
             tl.minimum(rows, q_len - 1)[None, :],
