@@ -69,7 +69,18 @@ def test_weights_of_unusual_rows(normalize):
         assert (weights.double() - exact).abs().max() < 3e-6, name
 
 
-@pytest.mark.parametrize(("normalize", "walks"), [("entmax15", 2), ("sparsemax", 4)])
+@pytest.mark.parametrize("normalize", POWERS)
+def test_many_keys_just_below_or_above_the_threshold(normalize):
+    """A step that looks small passes many keys."""
+    generator = torch.Generator().manual_seed(11)
+    scores = 1e-4 * torch.randn(32, 199, generator=generator) - torch.linspace(0.02, 2, 32)[:, None]
+    scores[:, [7, 70, 170]] = torch.rand(32, 3, generator=generator) * 0.3
+    found = attend_to_scores(scores, normalize)
+    for weights, row in zip(found, scores, strict=True):
+        assert (weights.double() - threshold_weights(row, normalize)).abs().max() < 3e-6
+
+
+@pytest.mark.parametrize(("normalize", "walks"), [("entmax15", 3), ("sparsemax", 4)])
 def test_few_walks_are_enough_for_normal_scores(normalize, walks, monkeypatch):
     """Besides the first: with more walks forbidden, weights are as exact."""
     monkeypatch.setattr(normalized_rows, "MOST_WALKS", walks)

@@ -9,7 +9,7 @@ to 1. A walk over the keys computes dot products only, so few walks matter:
   where the sum of weights is 1, and the sums with it, although nobody has looked which keys fell below τ.
 - Each further walk takes the sums of all keys at one τ and moves it in the same way (entmax15), or by Newton's step
   (sparsemax, and entmax15 after a few). Steps end when what is left is bounded below the tolerance. Random scores take
-  two such walks for entmax15, three or four for sparsemax, at every length.
+  two such walks for entmax15 (three in float32), three or four for sparsemax, at every length.
 
 Newton's steps on the p-norm of (s − τ)₊, which is convex and falls with τ, arrive from every τ: the first leaves it at
 or below its place, and from there it rises. So it is only the speed that depends on the curve.
@@ -170,18 +170,18 @@ def find_rows(
                 norm = tl.sqrt(squares)
                 curved, _squares, _sums, _count = step_along_curve(squares, sums, count, POWER)
                 change = tl.where(turn < CURVED, curved, (norm - 1.0) * norm / sums)
-            else:
+                # Each key that τ passes puts the sum off by change² at most. Those above τ are counted, those below
+                # are not; so a step that is not the last one stays a little below its aim.
+                passed = tl.where(change < 0.0, k_len.to(tl.float32), count)
+                off = passed * change * change / (2.0 * sums)
+                change -= tl.where((off > tolerance) & (turn < CURVED), tl.abs(change) * 0.015625, 0.0)
+            else:  # there it is change itself, so τ has to stay
                 change = (sums - 1.0) / count
-            moved = tl.minimum(tl.maximum(threshold + change, -1.0), top)
-            moved = tl.where(empty | (is_nan == 1), threshold, moved)
-            change = moved - threshold
-            threshold = moved
-            if (
-                POWER == 2
-            ):  # each of the `count` keys that may have fallen below τ puts its square off by change² at most
-                off = count * change * change / (2.0 * sums)
-            else:  # there it may be change itself, so τ has to stay
                 off = tl.abs(change)
+            done = empty | (is_nan == 1)
+            moved = tl.minimum(tl.maximum(threshold + change, -1.0), top)
+            threshold = tl.where(done, threshold, moved)
+            off = tl.where(done, 0.0, off)
             moving = tl.max((off > tolerance).to(tl.int32), 0)
             turn += 1
     choice = threshold
