@@ -45,8 +45,9 @@ def precision(dtype: torch.dtype) -> str:
     return "bf16x6" if dtype == torch.float32 and not INTERPRETED else "tf32"
 
 
-# Of bfloat16 and float16, for widths up to 64, 128 and 256, by kernel and walk (`PreparedMask.walk`); a walk that
-# is not listed takes the line "any". `python -m benchmarks.kernel_variants` times other choices.
+# Of bfloat16 and float16, for widths up to 64, 128 and 256, by kernel and walk (`PreparedMask.walk`, or a normaliser
+# other than softmax); a walk that is not listed takes the line "any". `python -m benchmarks.kernel_variants` times
+# other choices.
 HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("forward", "any"): (BlockSizes(64, 64, 4, 2, 4), BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 2)),
     ("forward", "listed"): (BlockSizes(64, 64, 4, 3, 4), BlockSizes(64, 64, 4, 5), BlockSizes(64, 32, 4, 2)),
@@ -59,11 +60,15 @@ HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("keys", "any"): (BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("keys", "short"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("keys", "biased"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
+    ("keys", "sigmoid"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("queries", "any"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
     ("queries", "listed"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 3, 3), BlockSizes(64, 32, 4, 2)),
+    # Of `normalized_rows`, which holds no output: more programs fit beside each other.
+    ("rows", "any"): (BlockSizes(64, 64, 4, 3, 4), BlockSizes(64, 64, 4, 2, 4), BlockSizes(64, 32, 4, 2, 3)),
 }
 _SINGLE: dict[str, tuple[BlockSizes, BlockSizes, BlockSizes]] = {  # of float32
     "forward": (BlockSizes(64, 32, 4, 2), BlockSizes(128, 32, 8, 1), BlockSizes(32, 16, 4, 2)),
+    "rows": (BlockSizes(64, 32, 4, 2), BlockSizes(64, 32, 4, 1), BlockSizes(32, 16, 4, 2)),
     "keys": (BlockSizes(32, 64, 4, 1), BlockSizes(32, 32, 4, 1), BlockSizes(16, 16, 4, 1)),
     "queries": (BlockSizes(64, 32, 4, 1), BlockSizes(32, 16, 4, 1), BlockSizes(16, 16, 4, 1)),
 }
@@ -81,6 +86,11 @@ def _sizes(kernel: str, dtype: torch.dtype, width: int, walk: str) -> BlockSizes
 def forward_shape(dtype: torch.dtype, width: int, walk: str = "any") -> BlockSizes:
     """For the forward kernel; `width`: of keys or values, padded, whichever is larger."""
     return _sizes("forward", dtype, width, walk)
+
+
+def rows_shape(dtype: torch.dtype, width: int) -> BlockSizes:
+    """For the numbers of rows that other normalisers than softmax need first."""
+    return _sizes("rows", dtype, width, "any")
 
 
 def keys_shape(dtype: torch.dtype, width: int, walk: str = "any") -> BlockSizes:

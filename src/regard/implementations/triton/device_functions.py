@@ -118,30 +118,29 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
 
 
 @triton.jit
-def bias_tile(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, columns):
-    """The bias of a tile in float32, to base 2 as all scores."""
-    LOG2E: tl.constexpr = 1.4426950408889634
+def bias_tile(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, columns, UNIT: tl.constexpr):
+    """The bias of a tile in float32, times `UNIT` as all scores."""
     if kind(FORM) == "+":
-        left = bias_tile(subform(FORM, 0), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
-        return left + bias_tile(subform(FORM, 1), TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        left = bias_tile(subform(FORM, 0), TABLES, STRIDES, NUMBERS, batch, head, rows, columns, UNIT)
+        return left + bias_tile(subform(FORM, 1), TABLES, STRIDES, NUMBERS, batch, head, rows, columns, UNIT)
     elif kind(FORM) == "l":
         slope = tl.load(TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1])
         away = columns.to(tl.float32) - (rows + STRIDES[number(FORM, 0)]).to(tl.float32)
-        return (-LOG2E * slope) * tl.abs(away)
+        return (-UNIT * slope) * tl.abs(away)
     elif kind(FORM) == "g":
         START: tl.constexpr = number(FORM, 1)
         base = TABLES[number(FORM, 0)] + batch * STRIDES[START] + head * STRIDES[START + 1]
         away = columns.to(tl.float32) - _along(base, rows, STRIDES[START + 2])
-        return away * away * (LOG2E * NUMBERS[number(FORM, 2)])
+        return away * away * (UNIT * NUMBERS[number(FORM, 2)])
     elif kind(FORM) == "t":
         base = TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1]
-        return tl.load(base + (columns - rows + STRIDES[number(FORM, 0)])).to(tl.float32) * LOG2E
+        return tl.load(base + (columns - rows + STRIDES[number(FORM, 0)])).to(tl.float32) * UNIT
     else:
         entry = _entry(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, head, rows, columns)
         # The lowest finite number must stay finite after the conversion to base 2.
         entry = entry.to(tl.float32)
         lowest = tl.maximum(entry, -1e38, propagate_nan=tl.PropagateNan.ALL)
-        return tl.where(entry == float("-inf"), entry, lowest * LOG2E)
+        return tl.where(entry == float("-inf"), entry, lowest * UNIT)
 
 
 @triton.jit
@@ -196,17 +195,17 @@ def tanh(x, APPROXIMATE: tl.constexpr):
 
 @triton.jit
 def final_scores(products, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.constexpr,
-             TABLES, STRIDES, NUMBERS, scale, cap, batch, head, rows, columns):  # fmt: skip
-    """Scores to base 2 from dot products, and the tanh if they are capped."""
-    LOG2E: tl.constexpr = 1.4426950408889634
+             TABLES, STRIDES, NUMBERS, scale, cap, batch, head, rows, columns,
+             UNIT: tl.constexpr = 1.4426950408889634):  # fmt: skip
+    """Scores times `UNIT` from dot products, to base 2 unless it is given, and the tanh if they are capped."""
     flattened = products
     if CAP:
         flattened = tanh(products * (scale / cap), APPROXIMATE)
-        scores = flattened * (cap * LOG2E)
+        scores = flattened * (cap * UNIT)
     else:
-        scores = products * (scale * LOG2E)
+        scores = products * (scale * UNIT)
     if kind(BIAS) != ".":
-        scores += bias_tile(BIAS, TABLES, STRIDES, NUMBERS, batch, head, rows, columns)
+        scores += bias_tile(BIAS, TABLES, STRIDES, NUMBERS, batch, head, rows, columns, UNIT)
     return scores, flattened
 
 

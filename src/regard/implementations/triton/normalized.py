@@ -1,13 +1,8 @@
 """Forward kernel of the normalisers that are not softmax: sigmoid, sparsemax, entmax15 and hard.
 
-A program goes over the keys of a block of queries several times and keeps a few numbers for each row, so that memory
-stays linear:
-
-- sigmoid: once, since each pair has its own weight;
-- hard: once for the largest score and its key, once for the output;
-- sparsemax, entmax15: once for the largest score, then for the threshold τ, then for the output. Weights are
-  (s − τ)₊ᵖ with s = (score − largest)/p. The p-norm of (s − τ)₊ is convex and falls with τ, and it is at least 1 at
-  τ = −1; so Newton's steps from there approach the τ with norm 1 from one side. They end as soon as no row moves.
+The weight of a pair follows from its score and from two numbers of its row: sigmoid needs none, and for the others
+another kernel finds them first (`normalized_rows.py`). So the output takes one walk over the keys, as that of softmax,
+without a maximum to follow and without a sum.
 """
 
 from __future__ import annotations
@@ -24,9 +19,8 @@ from regard.implementations.triton.device_functions import (
 )
 
 DATA = [
-    "q_len", "k_len", "heads", "group", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES",
+    "q_len", "k_len", "heads", "group", "padded_rows", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES",
 ]  # fmt: skip
-MOST_STEPS = 64  # of Newton; scores of a few thousand keys take about five
 
 
 @triton.constexpr_function
@@ -35,166 +29,173 @@ def power(kind):
     return {"sparsemax": 1, "entmax15": 2}.get(kind, 0)
 
 
+@triton.constexpr_function
+def unit(kind):
+    """What scores are multiplied with: s = score/p for a threshold, log₂e for sigmoid, which takes them to base 2."""
+    return {"sparsemax": 1.0, "entmax15": 0.5, "hard": 1.0, "sigmoid": 1.4426950408889634}[kind]
+
+
 @triton.jit
-def tile_scores(
-    query, nonfinite, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head, shared,
-    safe_rows, k_len, scale, cap, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
-    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
-    BULK: tl.constexpr,
-):  # fmt: skip
-    """Scores of the keys from `start` on, −inf where hidden; these keys, which of them are read, and the tanh."""
+def block_of_queries(ORDER, heads, group, q_len, BLOCK_Q: tl.constexpr, ORDERED: tl.constexpr):
+    """The block of queries that this program computes, its batch entry and head, and the head of its keys."""
+    blocks = tl.cdiv(q_len, BLOCK_Q)
+    block, line = program_block(ORDER, blocks, 1, ORDERED)
+    if not ORDERED:
+        block = blocks - 1 - block  # under a causal mask the last has most to do and starts first
+    return block, line // heads, line % heads, line % heads // group
+
+
+@triton.jit
+def to_be_nan(query, CAP: tl.constexpr):
+    """What to add to the scores of each row, and whether that is NaN anywhere: then no block counts as fully visible.
+
+    The tanh of infinity is finite, so under a cap it is not added.
+    """
+    nonfinite = nonfinite_rows(query)
+    spoilt = False
+    if not CAP:
+        spoilt = tl.max(tl.max((nonfinite != nonfinite).to(tl.int32), 1), 0) > 0
+    return nonfinite, spoilt
+
+
+@triton.jit
+def keys_from(start, SEEN, k_len, HIDES: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The keys from `start` on, and which of them are read."""
     columns = start + tl.arange(0, BLOCK_K)
     real = columns < k_len
     if HIDES:
         real &= tl.load(SEEN + columns, mask=real, other=0) != 0
+    return columns, real
+
+
+@triton.jit
+def tile_scores(
+    query, base, nonfinite, sees, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
+    shared, safe_rows, k_len, scale, cap, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr,
+    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_K: tl.constexpr, BULK: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """Scores above `base` in the unit of `KIND`, −inf where hidden, of the keys from `start` on.
+
+    Then these keys, which of them are read, the tanh, and `sees`, 1 for rows that see a key; a block that is fully
+    visible does not change it.
+    """
+    columns, real = keys_from(start, SEEN, k_len, HIDES, BLOCK_K)
     key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
     products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     safe_columns = tl.minimum(columns, k_len - 1)
     scores, flattened = final_scores(
         products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
-        safe_rows[:, None], safe_columns[None, :],
+        safe_rows[:, None], safe_columns[None, :], unit(KIND),
     )  # fmt: skip
-    scores = scores * 0.6931471805599453 + nonfinite
+    scores -= base[:, None]  # with the product one instruction
     if partly:
+        if not CAP:
+            scores += nonfinite
         seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
         scores = tl.where(seen & (columns < k_len)[None, :], scores, float("-inf"))
-    return scores, key, real, flattened
+        sees = tl.maximum(sees, tl.max((scores != float("-inf")).to(tl.int32), 1))
+    return scores, key, real, flattened, sees
 
 
 @triton.jit
-def above_threshold(scores, largest, threshold, POWER: tl.constexpr):
-    """(s − τ)₊ of scores whose `largest` is finite."""
-    return tl.maximum((scores - largest) * (1.0 / POWER) - threshold, 0.0)
+def weights_of(placed, KIND: tl.constexpr, APPROXIMATE: tl.constexpr):
+    """Weights for all kinds but hard, and what their gradients are multiplied with: w (1 − w) or g.
+
+    `placed` is a score to base 2, or how far one lies above τ: −inf where it is hidden, NaN in a row that is. g is 1 on
+    the support of sparsemax, and the root of the weight for entmax15.
+    """
+    if KIND == "sigmoid":
+        weights, rest = sigmoid(placed, APPROXIMATE)
+        return weights, weights * rest
+    else:
+        above = tl.maximum(placed, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        if power(KIND) == 2:
+            return above * above, above
+        else:
+            return above, tl.where(above > 0.0, 1.0, above)  # a NaN stays
 
 
 @triton.jit
-def sigmoid(scores):
-    """1 / (1 + exp(−score)), 0 for −inf."""
-    return 1.0 / (1.0 + tl.exp(-scores))
+def sigmoid(scores, APPROXIMATE: tl.constexpr):
+    """x / (1 + x) and 1 / (1 + x) for x = 2^score, each to its own size; 0 and 1 for −inf.
+
+    `APPROXIMATE`: to 2⁻¹⁷, for inputs of half precision, without a division: that and 2^score would wait for the same
+    slow unit. A first guess of 1/y, to 5 %, is a difference of bits; with t = 1 − y·guess, 1/y is guess/(1 − t), which
+    is guess·(1 + t)(1 + t²) to t⁴. (The GPU's tanh would be quicker still, but is exact to 2⁻¹² of 1: small weights,
+    which may be many, would be lost.)
+    """
+    # Beyond 2⁸⁰ nothing changes but for an overflow.
+    x = tl.exp2(tl.minimum(scores, 80.0, propagate_nan=tl.PropagateNan.ALL))
+    if APPROXIMATE:
+        y = 1.0 + x
+        guess = (0x7EF31000 - y.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+        t = 1.0 - y * guess
+        guess += guess * t
+        rest = guess + guess * (t * t)
+    else:
+        rest = 1.0 / (1.0 + x)
+    return x * rest, rest
 
 
 @triton.jit(do_not_specialize=DATA)
 def forward(
     Q, K, V, OUT, LARGEST, CHOICE, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES, K_STRIDES,
-    V_STRIDES, OUT_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, scale, cap,
-    KIND: tl.constexpr, MOST: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr,
+    V_STRIDES, OUT_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len, k_len, padded_rows, scale, cap,
+    KIND: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr,
     HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """One program for each block of queries, head and batch entry. `BULK`: K and V are descriptors.
+    """One program for each block of queries, head and batch entry. `BULK`: K and V are descriptors (hard: V alone).
 
-    For the backward kernels two numbers of each row are kept, (b,h,q): LARGEST is −inf for a row that sees nothing and
-    NaN for one that is NaN, else its largest score (under sigmoid 0); CHOICE is τ, or the index of the chosen key.
+    LARGEST and CHOICE as `normalized_rows.find_rows` leaves them; under sigmoid LARGEST is written here, and is 0
+    where a row sees something.
     """
-    POWER: tl.constexpr = power(KIND)
-    blocks = tl.cdiv(q_len, BLOCK_Q)
-    block, line = program_block(ORDER, blocks, 1, ORDERED)
-    if not ORDERED:
-        block = blocks - 1 - block
-    batch, head = line // heads, line % heads
-    shared = head // group
+    block, batch, head, shared = block_of_queries(ORDER, heads, group, q_len, BLOCK_Q, ORDERED)
     start_q = block * BLOCK_Q
     rows, across = start_q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_V)
     SEEN += batch * SEEN_STRIDES[0] + shared * SEEN_STRIDES[1]
     entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
+    at = (batch * heads + head).to(tl.int64) * padded_rows + rows
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
-    nonfinite = nonfinite_rows(query)
-    if CAP:  # tanh of infinity is finite
-        nonfinite = tl.zeros([BLOCK_Q, 1], tl.float32)
+    nonfinite, spoilt = to_be_nan(query, CAP)
     safe_rows = tl.minimum(rows, q_len - 1)
+    largest, choice = tl.zeros([BLOCK_Q], tl.float32), tl.zeros([BLOCK_Q], tl.float32)
+    if KIND != "sigmoid":
+        largest, choice = tl.load(LARGEST + at), tl.load(CHOICE + at)
     partial, full, first, before, _unused = key_blocks(
         FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
     )
-    steps = partial + full
-
-    largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
-    chosen = tl.full([BLOCK_Q], 0x7FFFFFFF, tl.int32)
-    has_nan = tl.zeros([BLOCK_Q], tl.int32)
-    if KIND != "sigmoid":
-        for step in tl.range(0, steps):
-            start, partly = next_block(FORM, LIST, step, first, before, full)
-            scores, _key, _real, _tanh = tile_scores(
-                query, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch,
-                head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
-                BLOCK_K, BULK,
-            )  # fmt: skip
-            # A maximum need not keep a NaN.
-            has_nan = tl.maximum(has_nan, tl.max((scores != scores).to(tl.int32), 1))
-            best = tl.max(scores, 1)
-            if KIND == "hard":  # blocks do not come in order: of equal scores the lowest key is searched
-                columns = start * BLOCK_K + tl.arange(0, BLOCK_K)
-                place = tl.min(tl.where(scores == best[:, None], columns[None, :], 0x7FFFFFFF), 1)
-                better = (best > largest) | ((best == largest) & (place < chosen))
-                chosen = tl.where(better, place, chosen)
-            largest = tl.maximum(largest, best)
-    empty = largest == float("-inf")
-    if POWER > 0:
-        has_nan = tl.where(largest == float("inf"), 1, has_nan)
-    steady = tl.where(empty | (has_nan == 1), 0.0, largest)
-
-    threshold = tl.full([BLOCK_Q], -1.0, tl.float32)
-    if POWER > 0:
-        moving, turn = steps * 0 + 1, steps * 0
-        while (moving > 0) & (turn < MOST):
-            norm = tl.zeros([BLOCK_Q], tl.float32)
-            slope = tl.zeros([BLOCK_Q], tl.float32)
-            for step in tl.range(0, steps):
-                start, partly = next_block(FORM, LIST, step, first, before, full)
-                scores, _key, _real, _tanh = tile_scores(
-                    query, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES,
-                    batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION,
-                    D, BLOCK_D, BLOCK_K, BULK,
-                )  # fmt: skip
-                above = above_threshold(scores, steady[:, None], threshold[:, None], POWER)
-                if POWER == 2:
-                    norm += tl.sum(above * above, 1)
-                    slope += tl.sum(above, 1)
-                else:
-                    norm += tl.sum(above, 1)
-                    slope += tl.sum((above > 0.0).to(tl.float32), 1)
-            if POWER == 2:
-                norm = tl.sqrt(norm)
-                slope = slope / tl.where(norm > 0.0, norm, 1.0)
-            change = (norm - 1.0) / tl.where(slope > 0.0, slope, 1.0)
-            change = tl.where((slope > 0.0) & (has_nan == 0), change, 0.0)
-            threshold += change
-            moving = tl.max((tl.abs(change) > 1e-7).to(tl.int32), 0)
-            turn += 1
-
     output = tl.zeros([BLOCK_Q, BLOCK_V], tl.float32)
     sees = tl.zeros([BLOCK_Q], tl.int32)
-    for step in tl.range(0, steps):
+    for step in tl.range(0, partial + full):
         start, partly = next_block(FORM, LIST, step, first, before, full)
-        scores, _key, real, _tanh = tile_scores(
-            query, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
-            shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D, BLOCK_K,
-            BULK,
-        )  # fmt: skip
-        if KIND == "sigmoid":
-            weights = sigmoid(scores)
-            sees = tl.maximum(sees, tl.max((scores != float("-inf")).to(tl.int32), 1))
-        elif KIND == "hard":
-            columns = start * BLOCK_K + tl.arange(0, BLOCK_K)
-            weights = tl.where((columns[None, :] == chosen[:, None]) & (scores != float("-inf")), 1.0, 0.0)
+        if KIND == "hard":
+            columns, real = keys_from(start * BLOCK_K, SEEN, k_len, HIDES, BLOCK_K)
+            weights = tl.where(columns[None, :] == choice.to(tl.int32)[:, None], 1.0, 0.0)
         else:
-            weights = above_threshold(scores, steady[:, None], threshold[:, None], POWER)
-            if POWER == 2:
-                weights *= weights
+            partly |= spoilt
+            scores, _key, real, _tanh, sees = tile_scores(
+                query, largest, nonfinite, sees, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+                K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+                PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
+            )  # fmt: skip
+            if power(KIND) > 0:
+                scores -= choice[:, None]
+            weights, _slopes = weights_of(scores, KIND, APPROXIMATE)
         value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         output = tl.dot(weights.to(value.dtype), value, output, input_precision=PRECISION)
-    output = tl.where((has_nan == 1)[:, None], float("nan"), output)
+    if KIND != "sigmoid":
+        output = tl.where((largest != largest)[:, None], float("nan"), output)
     OUT += batch.to(tl.int64) * OUT_STRIDES[0] + head.to(tl.int64) * OUT_STRIDES[1]
     tl.store(
         OUT + rows[:, None].to(tl.int64) * OUT_STRIDES[2] + across[None, :], output.to(OUT.dtype.element_ty),
         mask=(rows < q_len)[:, None] & (across[None, :] < WIDTH),
     )  # fmt: skip
     if KIND == "sigmoid":
-        largest = tl.where(sees == 1, tl.sum(nonfinite, 1), float("-inf"))
-    choice = threshold
-    if KIND == "hard":
-        choice = chosen.to(tl.float32)
-    at = (batch * heads + head).to(tl.int64) * q_len + rows
-    tl.store(LARGEST + at, tl.where(has_nan == 1, float("nan"), largest), mask=rows < q_len)
-    tl.store(CHOICE + at, choice, mask=rows < q_len)
+        if not CAP:
+            largest = tl.sum(nonfinite, 1)
+        shown = (rows < q_len) & ((sees == 1) | (full > 0))
+        tl.store(LARGEST + at, tl.where(shown, largest, float("inf")))

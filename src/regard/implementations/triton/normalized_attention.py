@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from regard.core.autocast import without_autocast
 from regard.core.request import Request
 from regard.implementations.packing import recorded_backward, spec_of
-from regard.implementations.triton import block_sizes, normalized, normalized_backward
+from regard.implementations.triton import block_sizes, normalized, normalized_backward, normalized_rows
 from regard.implementations.triton.blocks import BlockLists, prepare
 from regard.implementations.triton.dot import new_like
 from regard.implementations.triton.kernel_work import (
@@ -29,7 +30,13 @@ from regard.normalizers import Entmax15, Hardmax, Sigmoid, Softmax, Sparsemax
 from regard.scores.dot import SoftcapScore
 
 KINDS = (Sigmoid, Sparsemax, Entmax15, Hardmax)
-_NOT_TAKEN = ("SEED", "pieces", "slots", "threshold", "keep", "DROPS")
+_TOLERANCE, _TOLERANCE_OF_HALF = 1e-7, 1e-5  # bounds of the error of a threshold, mostly far from reached
+_ROW_NUMBERS = {  # what the kernel of the keys reads of each row
+    "sigmoid": ("LARGEST",),
+    "hard": ("LARGEST", "CHOICE"),
+    "sparsemax": ("LARGEST", "CHOICE", "DELTA"),
+    "entmax15": ("LARGEST", "CHOICE", "DELTA"),
+}
 _CHECKED = {
     "sigmoid": 256,
     "entmax15": 64,
@@ -86,8 +93,8 @@ class NormalizedFunction(torch.autograd.Function):
     def forward(
         ctx: Any, request: Request, query: Tensor, key: Tensor, value: Tensor, *tensors: Tensor
     ) -> Tensor:
-        output, *rows = _run_forward(_work_of(query, key, value, request), request.normalizer.name)
-        ctx.save_for_backward(query, key, value, *rows, *tensors)
+        output, rows = _run_forward(_work_of(query, key, value, request), request.normalizer.name)
+        ctx.save_for_backward(query, key, value, rows, *tensors)
         ctx.set_materialize_grads(False)
         ctx.values = (request.score, request.mask, request.bias, request.normalizer)
         ctx.scale = request.scale
@@ -95,7 +102,7 @@ class NormalizedFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        query, key, value, largest, choice, *tensors = ctx.saved_tensors
+        query, key, value, rows, *tensors = ctx.saved_tensors
         if grad is None:
             return (None,) * (4 + len(tensors))
         score, mask, bias, normalizer = ctx.values
@@ -106,7 +113,7 @@ class NormalizedFunction(torch.autograd.Function):
                 return (None, *found[:3], *found[4:])
             request = Request(query, key, value, score, mask, bias, normalizer, ctx.scale, 0.0, None, False)
             work = _work_of(query, key, value, request)
-            parts = _run_backward(work, normalizer.name, grad, largest, choice, ctx.needs_input_grad[1:4])
+            parts = _run_backward(work, normalizer.name, grad, rows, ctx.needs_input_grad[1:4])
             dtypes = (query.dtype, key.dtype, value.dtype)
             moved = [
                 None if part is None else part.to(dtype) for part, dtype in zip(parts, dtypes, strict=True)
@@ -119,37 +126,41 @@ def _work_of(query: Tensor, key: Tensor, value: Tensor, request: Request) -> Ker
     return kernel_work(query, key, value, None, None, request.score, prepared, request.scale, 0.0)
 
 
-def _run_forward(work: KernelWork, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, and the two numbers of each row (b,h,q) that the backward pass needs."""
+def _run_forward(work: KernelWork, name: str) -> tuple[Tensor, Tensor]:
+    """The output, and the two numbers of each row that the backward pass needs, (2, lines, padded rows)."""
     query, value = work.query, work.value
     batch, heads, queries, _ = work.prepared.sizes
     output = query.new_empty((batch, heads, queries, value.shape[3]))
-    largest, choice = (query.new_empty((batch, heads, queries), dtype=torch.float32) for _ in range(2))
-    tensors = {
-        "Q": query, "K": work.key, "V": value, "OUT": output, "LARGEST": largest, "CHOICE": choice, **work.optional()
-    }  # fmt: skip
-
-    def make(repeats: bool) -> Launch:
-        shape = block_sizes.forward_shape(query.dtype, work.width)
-        arguments = {
-            **_common(work, name, work.prepared.lists(shape.block_q, shape.block_k), shape), **tensors,
-            **_walked(work.seen is None, shape.block_k, K=work.key, V=value), "OUT_STRIDES": strides(output),
-            "MOST": normalized.MOST_STEPS,
-        }  # fmt: skip
-        programs = -(-queries // shape.block_q) * batch * heads
-        return Launch(normalized.forward, (programs, 1, 1), arguments, list(tensors), None, repeats)
-
+    rows = query.new_empty((2, batch * heads, _padded_rows(work)), dtype=torch.float32)
+    largest, choice = rows.unbind(0)
+    given = {"Q": query, "K": work.key, "LARGEST": largest, "CHOICE": choice, **work.optional()}
+    tensors = {**given, "V": value, "OUT": output}
     with on_device(query):
-        launch(work.launches(), (name, "forward"), tensors, make)
-    return output, largest, choice
+        launches = work.launches()
+        if name != "sigmoid":
+            launch(launches, (name, "rows"), given, lambda repeats: _rows_launch(work, name, given, repeats))
+        launch(
+            launches,
+            (name, "forward"),
+            tensors,
+            lambda repeats: _forward_launch(work, name, tensors, repeats),
+        )
+    return output, rows
+
+
+def _padded_rows(work: KernelWork) -> int:
+    """Rows of whole blocks: the kernels that write numbers of rows have blocks at least as long as those that read."""
+    return -(-work.prepared.sizes[2] // 128) * 128
 
 
 def _run_backward(
-    work: KernelWork, name: str, grad: Tensor, largest: Tensor, choice: Tensor, needed: tuple[bool, ...]
+    work: KernelWork, name: str, grad: Tensor, rows: Tensor, needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     query, key, value = work.query, work.key, work.value
     grad = grad.to(query.dtype).contiguous()
-    delta = torch.zeros_like(largest)
+    largest, choice = rows.unbind(0)
+    has_delta = "DELTA" in _ROW_NUMBERS[name]
+    delta = torch.empty_like(largest) if has_delta else largest
     given = {
         "Q": query, "K": key, "V": value, "GRAD": grad, "LARGEST": largest, "CHOICE": choice, "DELTA": delta,
         **work.optional(),
@@ -159,7 +170,7 @@ def _run_backward(
     with on_device(query):
         if name == "hard":
             grad_query = torch.zeros_like(query) if needed[0] else None
-        elif any(needed):  # the kernel of the keys takes its DELTA
+        elif needed[0] or (has_delta and any(needed)):  # the kernel of the keys takes its DELTA
             grad_query = new_like(query)
             tensors = {**given, "GRAD_Q": grad_query}
             launch(
@@ -175,30 +186,63 @@ def _run_backward(
     return grad_query, grad_key, grad_value
 
 
+def _rows_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: bool) -> Launch:
+    shape = block_sizes.rows_shape(work.query.dtype, work.width)
+    tolerance = _TOLERANCE if work.query.dtype == torch.float32 else _TOLERANCE_OF_HALF
+    more = {
+        **_walked(work.seen is None, shape.block_k, K=work.key), "CURVED": normalized_rows.CURVED_STEPS,
+        "MOST": normalized_rows.MOST_WALKS, "tolerance": tolerance,
+    }  # fmt: skip
+    return _by_queries(normalized_rows.find_rows, work, name, shape, tensors, more, repeats)
+
+
+def _forward_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: bool) -> Launch:
+    shape = block_sizes.forward_shape(work.query.dtype, work.width)
+    more = {
+        **_walked(work.seen is None, shape.block_k, V=work.value, **_unless_hard(name, K=work.key)),
+        "OUT_STRIDES": strides(tensors["OUT"]),
+    }
+    return _by_queries(normalized.forward, work, name, shape, tensors, more, repeats)
+
+
 def _queries_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: bool) -> Launch:
-    batch, heads, queries, _ = work.prepared.sizes
     shape = block_sizes.queries_shape(work.query.dtype, work.width)
-    arguments = {
-        **_common(work, name, work.prepared.lists(shape.block_q, shape.block_k), shape), **tensors,
+    more = {
         **_walked(work.seen is None, shape.block_k, K=work.key, V=work.value),
         "GRAD_STRIDES": strides(tensors["GRAD"]), "GRAD_Q_STRIDES": strides(tensors["GRAD_Q"]),
     }  # fmt: skip
+    return _by_queries(normalized_backward.of_queries, work, name, shape, tensors, more, repeats)
+
+
+def _by_queries(
+    kernel: Any, work: KernelWork, name: str, shape: block_sizes.BlockSizes, tensors: dict[str, Any],
+    more: dict[str, Any], repeats: bool,
+) -> Launch:  # fmt: skip
+    """The launch of a kernel with a program for each block of queries."""
+    batch, heads, queries, _ = work.prepared.sizes
+    lists = work.prepared.lists(shape.block_q, shape.block_k)
+    arguments = _arguments(kernel, work, name, lists, shape, {**tensors, **more})
     programs = -(-queries // shape.block_q) * batch * heads
-    return Launch(normalized_backward.of_queries, (programs, 1, 1), arguments, list(tensors), None, repeats)
+    return Launch(kernel, (programs, 1, 1), arguments, list(tensors), None, repeats)
 
 
 def _keys_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: bool) -> Launch:
     batch, groups, keys, _ = work.key.shape
-    shape = block_sizes.keys_shape(work.query.dtype, work.width)
+    shape = block_sizes.keys_shape(work.query.dtype, work.width, name)
     lists = work.prepared.lists(shape.block_q, shape.block_k, by_key=True)
-    arguments = {
-        **_common(work, name, lists, shape), **tensors,
-        **_walked(not work.prepared.hides_rows, shape.block_q, Q=work.query, GRAD=tensors["GRAD"]),
-        "GROUPED": work.query.shape[1] > groups, "GRAD_STRIDES": strides(tensors["GRAD"]),
+    rows = {"GRAD": tensors["GRAD"], **_unless_hard(name, Q=work.query)}
+    walked = _walked(not work.prepared.hides_rows, shape.block_q, **rows)
+    if walked["BULK"]:
+        for one in _ROW_NUMBERS[name]:
+            walked[one] = TensorDescriptor.from_tensor(tensors[one], [1, shape.block_q])
+    more = {
+        **walked, "GROUPED": work.query.shape[1] > groups, "GRAD_STRIDES": strides(tensors["GRAD"]),
         "GRAD_K_STRIDES": strides(tensors["GRAD_K"]), "GRAD_V_STRIDES": strides(tensors["GRAD_V"]),
     }  # fmt: skip
+    kernel = normalized_backward.of_keys
+    arguments = _arguments(kernel, work, name, lists, shape, {**tensors, **more})
     programs = -(-keys // shape.block_k) * batch * groups
-    return Launch(normalized_backward.of_keys, (programs, 1, 1), arguments, list(tensors), None, repeats)
+    return Launch(kernel, (programs, 1, 1), arguments, list(tensors), None, repeats)
 
 
 def _walked(all_are_read: bool, block: int, **rows: Tensor) -> dict[str, Any]:
@@ -207,11 +251,19 @@ def _walked(all_are_read: bool, block: int, **rows: Tensor) -> dict[str, Any]:
     return {name: described(part, block) if bulk else part for name, part in rows.items()} | {"BULK": bulk}
 
 
-def _common(work: KernelWork, name: str, lists: BlockLists, shape: block_sizes.BlockSizes) -> dict[str, Any]:
-    """What all three kernels take, besides tensors that change; no dropout, no pieces of long rows."""
+def _unless_hard(name: str, **rows: Tensor) -> dict[str, Tensor]:
+    """Rows that make scores, which hard does not need any more; what a kernel does not read gets no descriptor."""
+    return {} if name == "hard" else rows
+
+
+def _arguments(
+    kernel: Any, work: KernelWork, name: str, lists: BlockLists, shape: block_sizes.BlockSizes, more: dict[str, Any]
+) -> dict[str, Any]:  # fmt: skip
+    """Those of the arguments of all attention kernels that this one takes, with `more`, and the compiler's options."""
+    options = shape.options(limited=bool(more["BULK"]))
     found = {
         **work.tables(lists), **work.ordered(lists, None), **work.numbers(), **work.form(), "KIND": name,
-        **shape.options(limited=False),
-        "Q_STRIDES": strides(work.query), "K_STRIDES": strides(work.key), "V_STRIDES": strides(work.value),
+        "padded_rows": _padded_rows(work), "Q_STRIDES": strides(work.query), "K_STRIDES": strides(work.key),
+        "V_STRIDES": strides(work.value), **options, **more,
     }  # fmt: skip
-    return {key: one for key, one in found.items() if key not in _NOT_TAKEN}
+    return {key: one for key, one in found.items() if key in kernel.arg_names or key in options}

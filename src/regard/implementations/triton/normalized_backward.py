@@ -20,44 +20,33 @@ from regard.implementations.triton.block_schedule import (
     next_block,
     program_block,
 )
-from regard.implementations.triton.device_functions import final_scores, rows_of, visible
-from regard.implementations.triton.normalized import DATA, above_threshold, power, sigmoid, tile_scores
+from regard.implementations.triton.device_functions import final_scores, load_row_stats, rows_of, visible
+from regard.implementations.triton.normalized import (
+    DATA,
+    block_of_queries,
+    power,
+    tile_scores,
+    unit,
+    weights_of,
+)
 
 
 @triton.jit
-def _slopes(scores, largest, choice, KIND: tl.constexpr):
-    """What the gradient of a weight is multiplied with: w (1 − w), or g. NaN in rows that are NaN."""
-    poison = tl.where(largest == largest, 0.0, float("nan"))
-    if KIND == "sigmoid":
-        weights = sigmoid(scores)
-        return weights * (1.0 - weights) + poison
+def _without_hidden(found, placed, slopes, KIND: tl.constexpr):
+    """The gradients of scores, 0 where a pair is hidden, whatever the rest of its row is."""
+    if (
+        KIND == "sigmoid"
+    ):  # to keep `placed` would take registers, and there the slope of a visible pair is not 0
+        return tl.where(slopes == 0.0, 0.0, found)
     else:
-        above = above_threshold(scores, tl.where(largest == largest, largest, 0.0), choice, power(KIND))
-        if power(KIND) == 1:
-            above = (above > 0.0).to(tl.float32)
-        return above + poison
-
-
-@triton.jit
-def _weights(scores, largest, choice, columns, KIND: tl.constexpr):
-    """The weights of visible pairs. NaN in rows that are NaN."""
-    poison = tl.where(largest == largest, 0.0, float("nan"))
-    if KIND == "sigmoid":
-        return sigmoid(scores) + poison
-    elif KIND == "hard":
-        return tl.where(columns.to(tl.float32) == choice, 1.0, 0.0) + poison
-    else:
-        above = above_threshold(scores, tl.where(largest == largest, largest, 0.0), choice, power(KIND))
-        if power(KIND) == 2:
-            above *= above
-        return above + poison
+        return tl.where(placed == float("-inf"), 0.0, found)
 
 
 @triton.jit(do_not_specialize=DATA)
 def of_queries(
     Q, K, V, GRAD, LARGEST, CHOICE, DELTA, GRAD_Q, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS,
     Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_Q_STRIDES, SEEN_STRIDES, LIST_STRIDES, heads, group, q_len,
-    k_len, scale, cap,
+    k_len, padded_rows, scale, cap,
     KIND: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
     APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
@@ -66,24 +55,20 @@ def of_queries(
 
     `BULK`: K and V are descriptors.
     """
-    blocks = tl.cdiv(q_len, BLOCK_Q)
-    block, line = program_block(ORDER, blocks, 1, ORDERED)
-    if not ORDERED:
-        block = blocks - 1 - block
-    batch, head = line // heads, line % heads
-    shared = head // group
+    block, batch, head, shared = block_of_queries(ORDER, heads, group, q_len, BLOCK_Q, ORDERED)
     rows, wide = block * BLOCK_Q + tl.arange(0, BLOCK_Q), tl.arange(0, BLOCK_D)
-    at = (batch * heads + head).to(tl.int64) * q_len + rows
-    largest = tl.load(LARGEST + at, mask=rows < q_len, other=float("-inf"))
-    choice = tl.load(CHOICE + at, mask=rows < q_len, other=0.0)
-    shown = (rows < q_len) & (largest != float("-inf"))  # a row that sees nothing is not read
-    largest = tl.where(largest == float("-inf"), 0.0, largest)
+    at = (batch * heads + head).to(tl.int64) * padded_rows + rows
+    largest = tl.load(LARGEST + at)
+    choice = tl.zeros([BLOCK_Q], tl.float32)
+    if power(KIND) > 0:
+        choice = tl.load(CHOICE + at)
+    shown = largest != float("inf")  # a row that sees nothing is not read
     SEEN += batch * SEEN_STRIDES[0] + shared * SEEN_STRIDES[1]
     entry = batch * LIST_STRIDES[0] + head * LIST_STRIDES[1] + block
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, block * BLOCK_Q, shown, D, BLOCK_Q, BLOCK_D, False)
     grad = rows_of(GRAD, GRAD_STRIDES, batch, head, block * BLOCK_Q, shown, WIDTH, BLOCK_Q, BLOCK_V, False)
-    nothing = tl.zeros([BLOCK_Q, 1], tl.float32)
+    nothing, unused = tl.zeros([BLOCK_Q, 1], tl.float32), tl.zeros([BLOCK_Q], tl.int32)
     safe_rows = tl.minimum(rows, q_len - 1)
     partial, full, first, before, _unused = key_blocks(
         FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
@@ -94,35 +79,41 @@ def of_queries(
         mass = tl.zeros([BLOCK_Q], tl.float32)
         for step in tl.range(0, steps):
             start, partly = next_block(FORM, LIST, step, first, before, full)
-            scores, _key, real, _tanh = tile_scores(
-                query, nothing, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch,
-                head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D,
-                BLOCK_K, BULK,
+            scores, _key, real, _tanh, _sees = tile_scores(
+                query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+                K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+                PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
             )  # fmt: skip
             value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
             from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
-            slopes = _slopes(scores, largest[:, None], choice[:, None], KIND)
-            hidden = scores == float("-inf")
-            delta += tl.sum(tl.where(hidden, 0.0, slopes * from_values), 1)
-            mass += tl.sum(tl.where(hidden, 0.0, slopes), 1)
+            _weights, slopes = weights_of(scores - choice[:, None], KIND, APPROXIMATE)
+            if partly:
+                from_values = tl.where(scores == float("-inf"), 0.0, from_values)
+            delta += tl.sum(slopes * from_values, 1)
+            mass += tl.sum(slopes, 1)
         delta = delta / tl.where(mass == 0.0, 1.0, mass)
-        tl.store(DELTA + at, delta, mask=rows < q_len)
+        tl.store(DELTA + at, delta)
     grad_query = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     for step in tl.range(0, steps):
         start, partly = next_block(FORM, LIST, step, first, before, full)
-        scores, key, real, flattened = tile_scores(
-            query, nothing, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
-            shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE, PRECISION, D, BLOCK_D, BLOCK_K,
-            BULK,
+        scores, key, real, flattened, _sees = tile_scores(
+            query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+            K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+            PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
         )  # fmt: skip
         value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
-        grad_scores = _slopes(scores, largest[:, None], choice[:, None], KIND) * (
-            from_values - delta[:, None]
-        )
+        placed = scores
+        if power(KIND) > 0:
+            placed -= choice[:, None]
+        _weights, slopes = weights_of(placed, KIND, APPROXIMATE)
+        if power(KIND) > 0:
+            from_values -= delta[:, None]
+        grad_scores = slopes * from_values
         if CAP:
             grad_scores *= 1.0 - flattened * flattened
-        grad_scores = tl.where(scores == float("-inf"), 0.0, grad_scores)
+        if partly:
+            grad_scores = tl.where(scores == float("-inf"), 0.0, grad_scores)
         grad_query = tl.dot(grad_scores.to(key.dtype), key, grad_query, input_precision=PRECISION)
     GRAD_Q += batch.to(tl.int64) * GRAD_Q_STRIDES[0] + head.to(tl.int64) * GRAD_Q_STRIDES[1]
     tl.store(
@@ -135,7 +126,7 @@ def of_queries(
 def of_keys(
     Q, K, V, GRAD, LARGEST, CHOICE, DELTA, GRAD_K, GRAD_V, SEEN, LIST, COUNTS, ORDER, TABLES, TABLE_STRIDES, NUMBERS,
     Q_STRIDES, K_STRIDES, V_STRIDES, GRAD_STRIDES, GRAD_K_STRIDES, GRAD_V_STRIDES, SEEN_STRIDES, LIST_STRIDES,
-    heads, group, q_len, k_len, scale, cap,
+    heads, group, q_len, k_len, padded_rows, scale, cap,
     KIND: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, HIDES: tl.constexpr,
     APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
@@ -143,7 +134,8 @@ def of_keys(
 ):  # fmt: skip
     """Gradients of one block of keys and values: a walk over the queries of every head that shares them.
 
-    Tiles lie keys × queries, as in the kernel for softmax. `BULK`: Q and GRAD are descriptors.
+    Tiles lie keys × queries, as in the kernel for softmax. `BULK`: Q, GRAD, LARGEST, CHOICE and DELTA, as far as they
+    are read, are descriptors.
     """
     groups, blocks = heads // group, tl.cdiv(k_len, BLOCK_K)
     block, line = program_block(ORDER, blocks, 1, ORDERED)
@@ -158,7 +150,6 @@ def of_keys(
         )
     key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, False)
     value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, False)
-    safe_columns = tl.minimum(columns, k_len - 1)[:, None]
     grad_key = tl.zeros([BLOCK_K, BLOCK_D], tl.float32)
     grad_value = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
     for part in range(0, group if GROUPED else 1):
@@ -170,39 +161,12 @@ def of_keys(
         )
         for step in tl.range(0, partial + full):
             top, partly = next_block(FORM, lines, step, first, before, full)
-            rows = top * BLOCK_Q + tl.arange(0, BLOCK_Q)
-            at = (batch * heads + head).to(tl.int64) * q_len + rows
-            largest = tl.load(LARGEST + at, mask=rows < q_len, other=float("-inf"))
-            choice = tl.load(CHOICE + at, mask=rows < q_len, other=0.0)
-            shown = (rows < q_len) & (largest != float("-inf"))
-            largest = tl.where(largest == float("-inf"), 0.0, largest)
-            query = rows_of(Q, Q_STRIDES, batch, head, top * BLOCK_Q, shown, D, BLOCK_Q, BLOCK_D, BULK)
-            grad = rows_of(
-                GRAD, GRAD_STRIDES, batch, head, top * BLOCK_Q, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK
-            )
-            safe_rows = tl.minimum(rows, q_len - 1)[None, :]
-            products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
-            scores, flattened = final_scores(
-                products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,
-                safe_columns,
+            grad_key, grad_value = _keys_of_tile(
+                key, value, grad_key, grad_value, top * BLOCK_Q, partly, Q, GRAD, LARGEST, CHOICE, DELTA, TABLES,
+                TABLE_STRIDES, NUMBERS, Q_STRIDES, GRAD_STRIDES, batch, head, heads, columns, q_len, k_len,
+                padded_rows, scale, cap, KIND, FORM, BIAS, CAP, APPROXIMATE, PRECISION, BULK, D, WIDTH, BLOCK_D,
+                BLOCK_V, BLOCK_Q,
             )  # fmt: skip
-            scores = tl.where(shown[None, :], scores * 0.6931471805599453, float("-inf"))
-            if partly:
-                seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
-                scores = tl.where(seen & (columns < k_len)[:, None], scores, float("-inf"))
-            hidden = scores == float("-inf")
-            weights = _weights(scores, largest[None, :], choice[None, :], columns[:, None], KIND)
-            weights = tl.where(hidden, 0.0, weights)
-            grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
-            if KIND != "hard":
-                from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
-                if power(KIND) > 0:
-                    from_values -= tl.load(DELTA + at, mask=rows < q_len, other=0.0)[None, :]
-                grad_scores = _slopes(scores, largest[None, :], choice[None, :], KIND) * from_values
-                if CAP:
-                    grad_scores *= 1.0 - flattened * flattened
-                grad_scores = tl.where(hidden, 0.0, grad_scores)
-                grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
     GRAD_K += batch.to(tl.int64) * GRAD_K_STRIDES[0] + shared.to(tl.int64) * GRAD_K_STRIDES[1]
     GRAD_V += batch.to(tl.int64) * GRAD_V_STRIDES[0] + shared.to(tl.int64) * GRAD_V_STRIDES[1]
     far, there = columns[:, None].to(tl.int64), (columns < k_len)[:, None]
@@ -214,3 +178,60 @@ def of_keys(
         GRAD_V + far * GRAD_V_STRIDES[2] + across[None, :], grad_value.to(GRAD_V.dtype.element_ty),
         mask=there & (across[None, :] < WIDTH),
     )  # fmt: skip
+
+
+@triton.jit
+def _keys_of_tile(
+    key, value, grad_key, grad_value, top, partly, Q, GRAD, LARGEST, CHOICE, DELTA, TABLES, TABLE_STRIDES, NUMBERS,
+    Q_STRIDES, GRAD_STRIDES, batch, head, heads, columns, q_len, k_len, padded_rows, scale, cap,
+    KIND: tl.constexpr, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, APPROXIMATE: tl.constexpr,
+    PRECISION: tl.constexpr, BULK: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """Add what the queries from `top` on contribute to the gradients of a block of keys and values."""
+    rows, line = top + tl.arange(0, BLOCK_Q), batch * heads + head
+    largest = load_row_stats(LARGEST, line, top, padded_rows, BLOCK_Q, BULK)
+    choice = largest
+    if KIND != "sigmoid":
+        choice = load_row_stats(CHOICE, line, top, padded_rows, BLOCK_Q, BULK)
+    shown = largest != float("inf")  # a row that sees nothing is not read
+    grad = rows_of(GRAD, GRAD_STRIDES, batch, head, top, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK)
+    if KIND == "hard":
+        weights = tl.where(columns.to(tl.float32)[:, None] == choice[None, :], 1.0, 0.0)
+        weights += tl.where(largest == largest, 0.0, float("nan"))[None, :]
+        if partly:
+            seen = visible(
+                FORM, TABLES, TABLE_STRIDES, batch, head, tl.minimum(rows, q_len - 1)[None, :],
+                tl.minimum(columns, k_len - 1)[:, None],
+            )  # fmt: skip
+            weights = tl.where(seen & (columns < k_len)[:, None], weights, 0.0)
+        grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
+    else:
+        query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
+        products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+        safe_rows, safe_columns = (
+            tl.minimum(rows, q_len - 1)[None, :],
+            tl.minimum(columns, k_len - 1)[:, None],
+        )
+        scores, flattened = final_scores(
+            products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,
+            safe_columns, unit(KIND),
+        )  # fmt: skip
+        placed = scores - largest[None, :]  # first: both may be much larger than their difference
+        if power(KIND) > 0:
+            placed -= choice[None, :]
+        if partly:
+            seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
+            placed = tl.where(seen & (columns < k_len)[:, None], placed, float("-inf"))
+        weights, slopes = weights_of(placed, KIND, APPROXIMATE)
+        from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
+        grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
+        if power(KIND) > 0:
+            from_values -= load_row_stats(DELTA, line, top, padded_rows, BLOCK_Q, BULK)[None, :]
+        grad_scores = slopes * from_values
+        if CAP:
+            grad_scores *= 1.0 - flattened * flattened
+        if partly:
+            grad_scores = _without_hidden(grad_scores, placed, slopes, KIND)
+        grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
+    return grad_key, grad_value
