@@ -262,6 +262,7 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         stack_op._backward(x, x, seed, last, kept, weights, *options.listed())
         vars(op.TUNING).update(usual)
 
+    yield from head_cases()
     yield "small stack", partial(stack, 32, 64, 128, 4)
     yield "small stack of 256", partial(stack, 8, 13, 256, 8)
     for name, tuning in (
@@ -277,6 +278,30 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
     for sizes in ((16, 8, 32), (8, 16, 32), (4, 36, 32), (64, 64, 128), (64, 64, 16)):
         yield f"short attention {sizes}", partial(short, *sizes)
+
+
+def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The end of a model: last normalisation, logits and their loss."""
+    from regard.nn.fused_rows import head_op
+
+    def head(batch: int, length: int, dim: int, outputs: int, keep: bool) -> None:
+        options = head_op.HeadOptions(1e-5, 0.1, torch.bfloat16)
+        shapes: list[tuple[int, ...]] = [(dim,), (dim,), (outputs, dim), (outputs,)]
+        weights = [
+            torch.empty(shape, dtype=torch.bfloat16 if len(shape) > 1 else torch.float32) for shape in shapes
+        ]
+        x, targets = torch.empty(batch, length, dim), torch.zeros(batch, length, dtype=torch.long)
+        kept = torch.ones(batch, length, dtype=torch.bool) if keep else None
+        found = head_op._forward(x, targets, kept, weights, *options.listed())
+        head_op._backward(found[0], x, found[3], found[4], weights)
+
+    for sizes in (
+        (32, 64, 128, 67, False),
+        (32, 64, 128, 131, True),
+        (8, 13, 256, 512, True),
+        (8, 13, 16, 5, False),
+    ):
+        yield f"small head {sizes}", partial(head, *sizes)
 
 
 def main() -> None:

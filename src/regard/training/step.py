@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from regard.errors import BadValue, RegardError
+from regard.models.model import Model
 from regard.nn import loss_terms
 from regard.tasks.answers.answer import counted
 from regard.tasks.batch import Batch
@@ -101,6 +102,11 @@ class Step:
                 "strategy: fsdp frees the weights of a layer before the loss terms that it offers are differentiated "
                 "(attention=hard with estimator=reinforce). Use --strategy ddp."
             )
+        # Where the outputs serve nothing but the loss, a model may leave logits out.
+        alone = self.processes == 1 and not (self.sharded or self.observers or consistency or context)
+        self.asked: dict[str, Any] = {}
+        if alone and isinstance(self.model, Model) and self.model.defers(loss):
+            self.asked = {"deferred": True}
         self.update: FusedUpdate | None = None  # replaces clipping and optimiser where steps may be captured
         self.average: AveragedWeights | None = None  # follows the weights after each update
 
@@ -175,7 +181,7 @@ class Step:
         terms: list[Tensor] = []
         if not self.observers or self.example_losses is None:
             with self.autocast():
-                outputs = self.model(batch)
+                outputs = self.model(batch, **self.asked)
         else:
             with loss_terms.collecting() as offered, self.autocast():
                 outputs = self.model(batch)

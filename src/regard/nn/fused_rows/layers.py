@@ -32,6 +32,18 @@ _ATTEND = core.attend  # while a model is observed, another function is in its p
 
 def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = None) -> str:
     """Why the modules of these layers must be called; empty if the kernels can run them."""
+    if mask is not None or source:
+        return "there is a mask (of padding, or of the caller) or a source"
+    if why := circumstances(rows):
+        return why
+    for number, layer in enumerate(layers):
+        if why := _refused_layer(layer, rows, rows.shape[2]):
+            return f"layer {number}: {why}"
+    return ""
+
+
+def circumstances(rows: Tensor) -> str:
+    """Why no kernel can take these rows here and now; empty if one can."""
     if not fused_rows.enabled:
         return "fused rows are switched off (regard.nn.fused_rows.enabled)"
     if not HAS_TRITON:
@@ -42,8 +54,6 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
         return "autocast to bfloat16 is off"
     if rows.is_cuda and rows.dtype not in (torch.float32, torch.bfloat16):
         return f"the rows are {rows.dtype}, not float32 or bfloat16"
-    if mask is not None or source:
-        return "there is a mask (of padding, or of the caller) or a source"
     if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:
         return "the model is exported, observed, transformed or shared between ranks"
     if rows.shape[0] * rows.shape[1] > MOST_ROWS:
@@ -51,9 +61,6 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
     width = rows.shape[2]
     if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
         return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
-    for number, layer in enumerate(layers):
-        if why := _refused_layer(layer, rows, width):
-            return f"layer {number}: {why}"
     return ""
 
 

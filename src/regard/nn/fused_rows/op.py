@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.core.differentiate import fresh_views, gradients
 from regard.implementations.triton import block_sizes
 from regard.nn.fused_rows import plain
-from regard.nn.fused_rows.layout import Stages, jobs, sizes
+from regard.nn.fused_rows.layout import RowPiece, Stages, jobs, sizes
 from regard.nn.fused_rows.short_attention import as_rows, triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
 
@@ -164,17 +164,24 @@ def _forward_shapes(
 
 
 class Factors:
-    """What the backward kernels of one call, or of several, keep for the gradients of weights."""
+    """What the backward kernels of one call, or of several, keep for the gradients of weights.
 
-    def __init__(self, pieces: Sequence[Stages], x: Tensor, dtype: torch.dtype) -> None:
+    `made`: what they have kept already.
+    """
+
+    def __init__(
+        self, pieces: Sequence[RowPiece], x: Tensor, dtype: torch.dtype, made: tuple[Tensor, Tensor] | None = None
+    ) -> None:  # fmt: skip
         self.pieces = tuple(pieces)
         self.rows = x.shape[0] * x.shape[1]
         self.blocks = -(-self.rows // TUNING.rows)
         self.pitch, self.vectors = (
             sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
         )
-        self.kept = x.new_empty((self.rows, self.pitch), dtype=dtype)
-        self.sums = x.new_empty((self.blocks, self.vectors), dtype=_wide(dtype))
+        self.kept, self.sums = made or (
+            x.new_empty((self.rows, self.pitch), dtype=dtype),
+            x.new_empty((self.blocks, self.vectors), dtype=_wide(dtype)),
+        )
 
     def of(self, number: int) -> tuple[Tensor, Tensor]:
         """Where one of the calls writes its factors and sums."""
@@ -184,16 +191,21 @@ class Factors:
             self.sums[:, sum(one.vectors for one in before) :],
         )
 
-    def weight_gradients(self, into: Tensor) -> None:
-        """The gradients of all weights, in the order of the calls."""
+    def weight_gradients(
+        self, into: Tensor, scale: Tensor | None = None, head: Factors | None = None
+    ) -> None:
+        """The gradients of all weights, in the order of the calls and then of `head`, multiplied by `scale`."""
         from regard.nn.fused_rows.kernels import weight_gradients
 
-        table, tall, width = jobs(self.pieces, into.device)
+        last = self if head is None else head
+        table, tall, width = jobs(self.pieces, into.device, () if head is None else head.pieces)
         launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
         weight_gradients[(len(table),)](
-            self.kept, self.sums, into, table, self.rows, self.blocks, PITCH=self.pitch, VECTORS=self.vectors,
-            TALL=tall, WIDTH=width, BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype),
-            WIDE=triton_dtype(self.sums.dtype), STAGES=TUNING.grad_stages, **launch,
+            self.kept, self.sums, last.kept, last.sums, into if scale is None else scale, into, table, self.rows,
+            self.blocks, PITCH=self.pitch, VECTORS=self.vectors, HEAD_PITCH=0 if head is None else head.pitch,
+            HEAD_VECTORS=0 if head is None else head.vectors, HAS_SCALE=scale is not None, TALL=tall, WIDTH=width,
+            BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype), WIDE=triton_dtype(self.sums.dtype),
+            STAGES=TUNING.grad_stages, **launch,
         )  # fmt: skip
 
 

@@ -54,6 +54,19 @@ def rows(
     return found
 
 
+def head(
+    x: Tensor, targets: Tensor, keep: Tensor | None, weights: Sequence[Tensor], eps: float, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The sum of the cross-entropies of the logits of normalised rows where they count, and how many do."""
+    gain, shift, *linear = weights
+    logits = F.linear(F.layer_norm(x, x.shape[2:], gain, shift, eps), *linear)
+    each = F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing
+    )
+    counts = torch.ones_like(each) if keep is None else keep.flatten().to(each)
+    return each.masked_fill(counts == 0, 0).sum(), counts.sum()
+
+
 def _grid(flat: Tensor, site: int, salt: int) -> Grid:
     """Site and layer in place of batch entry and head."""
     device, none = flat.device, slice(0, 0)
