@@ -248,7 +248,7 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
 
 def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Small models in few kernels: a stack of layers, and attention over few keys."""
-    from regard.nn.fused_rows import op, short_attention, stack_op
+    from regard.nn.fused_rows import op, short_attention, stack_loss_op, stack_op
 
     def stack(batch: int, length: int, dim: int, heads: int, **tuning: int) -> None:
         usual = dict(vars(op.TUNING))
@@ -260,6 +260,15 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         weights = [torch.empty(shape, dtype=torch.bfloat16) for one in stages for shape in one.shapes()]
         last, kept = stack_op._forward(x, seed, weights, *options.listed())
         stack_op._backward(x, x, seed, last, kept, weights, *options.listed())
+        head = [
+            torch.empty(dim),
+            torch.empty(dim),
+            torch.empty(67, dim, dtype=torch.bfloat16),
+            torch.empty(67),
+        ]
+        given, targets = (1e-5, 0.0, *options.listed()), torch.zeros(batch, length, dtype=torch.long)
+        total, _, whole = stack_loss_op._forward(x, seed, targets, None, weights, head, *given)
+        stack_loss_op._backward(total, x, seed, whole, weights, head, *given)
         vars(op.TUNING).update(usual)
 
     yield from head_cases()

@@ -9,7 +9,8 @@ pytest.importorskip("triton")
 from regard import models
 from regard.models.stack import Stack
 from regard.nn import fused_rows
-from regard.nn.fused_rows import head, head_kernels, head_op, plain
+from regard.nn.fused_rows import head, head_kernels, head_op, layers, plain, stack_loss_op, stack_op
+from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows.head_op import HeadOptions
 from regard.tasks.answers import EachOf, NextToken, Writes
 from regard.tasks.batch import Batch
@@ -134,6 +135,50 @@ def test_a_second_derivative_is_that_of_cross_entropy():
         torch.testing.assert_close(one, other)
 
 
+def stack_and_head(dropout):
+    """The arguments of a stack as one operator, and a head behind it."""
+    torch.manual_seed(6)
+    stack = Stack(D, 2, "causal", num_heads=2, causal=True, hidden=96, dropout=dropout).to(DEVICE, WIDE)
+    _, targets, keep, weights = given(67, kept=0.7)
+    x = torch.randn(B, N, D, dtype=WIDE, device=DEVICE, requires_grad=True)
+    rows, seed, own, options = layers.whole(stack.layers, x)
+    assert rows is x and (seed is not None) == (dropout > 0)
+    return x, seed, targets, keep, own, [one.to(WIDE).requires_grad_() for one in weights], options
+
+
+def test_a_stack_with_its_loss_is_the_two_operators_with_weights_in_one_launch(monkeypatch, kernels):
+    x, seed, targets, keep, own, weights, options = stack_and_head(0.3)
+    counted = Counted(row_kernels.weight_gradients)
+    monkeypatch.setattr(row_kernels, "weight_gradients", counted)
+    whole = stack_loss_op.run(x, seed, targets, keep, own, weights, options, OPTIONS)
+    mine = torch.autograd.grad(3 * whole[0], [x, *own, *weights])
+    assert counted.count == 1
+    apart = head_op.run(stack_op.run(x, seed, own, options), targets, keep, weights, OPTIONS)
+    theirs = torch.autograd.grad(3 * apart[0], [x, *own, *weights])
+    assert counted.count == 3 and torch.equal(whole[0], apart[0]) and torch.equal(whole[1], apart[1])
+    for one, other in zip(mine, theirs, strict=True):
+        size = other.norm().clamp(min=1e-2)  # the bias of keys gets no gradient
+        assert one.shape == other.shape and (one - other).norm() <= TOLERANCE * size
+    again = stack_loss_op.run(x, seed, targets, keep, own, weights, options, OPTIONS)
+    for one, other in zip(mine, torch.autograd.grad(3 * again[0], [x, *own, *weights]), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_second_derivative_of_a_stack_with_its_loss_is_that_of_the_two_operators(kernels):
+    if DEVICE == "cuda":
+        pytest.skip("products in bfloat16 have no second derivative to compare")
+    x, seed, targets, keep, own, weights, options = stack_and_head(0.3)
+
+    def second(total):
+        (first,) = torch.autograd.grad(total.square(), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), [x, own[0], own[-1], weights[0], weights[2]])
+
+    mine = second(stack_loss_op.run(x, seed, targets, keep, own, weights, options, OPTIONS)[0])
+    theirs = second(head_op.run(stack_op.run(x, seed, own, options), targets, keep, weights, OPTIONS)[0])
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 LANGUAGE = Problem.of(Tokens(67, length=N), NextToken(67))
 MODELS = {
     "decoder": (LANGUAGE, {}),
@@ -185,7 +230,10 @@ def curve(name, steps=3, **options):
 def test_training_with_and_without_logits_is_the_same(monkeypatch, kernels, name):
     loss = Counted(head_kernels.head_loss)
     monkeypatch.setattr(head_kernels, "head_loss", loss)
+    counted = Counted(row_kernels.weight_gradients)
+    monkeypatch.setattr(row_kernels, "weight_gradients", counted)
     mine, weights = curve(name, smoothing=0.1)
+    assert counted.count == 3 or "decoder" not in name  # one launch for all weights of a step
     assert loss.count == LEFT_OUT.get(name, 3)
     monkeypatch.setattr(head, "MOST_OUTPUTS", 0)
     theirs, others = curve(name, smoothing=0.1)

@@ -100,7 +100,11 @@ class Stack(nn.Module):
         """
         if not deferred or self._refused(head, batch, rows):
             return head(self(rows, mask=mask, **source), batch)
-        return fused_head.DeferredLogits(self._layered(rows, mask, source), self.norm, head.logits)  # type: ignore[arg-type]
+        stack: Any = None
+        if not fused_rows.refusal(self.layers, rows, mask, source):  # type: ignore[arg-type]
+            stack = fused_rows.whole(self.layers, rows)  # type: ignore[arg-type]
+        last = self._layered(rows, mask, source) if stack is None else rows
+        return fused_head.DeferredLogits(last, self.norm, head.logits, stack)  # type: ignore[arg-type]
 
     def _refused(self, head: Head, batch: Batch, rows: Tensor) -> str:
         """Why the logits of a head must be computed; empty if only their loss can be."""

@@ -92,10 +92,10 @@ class Step:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         # Compile the model together with its loss, which has as many small kernels as a layer.
         inner = getattr(model, "_orig_mod", None)
-        self.forward = self._forward
+        self.forward, self.means = self._forward, self._means
         if inner is not None and self.processes == 1:
             self.model = inner
-            self.forward = torch.compile(self._forward)
+            self.forward, self.means = torch.compile(self._forward), torch.compile(self._means)
         self.observers = [one for one in model.modules() if isinstance(one, loss_terms.LearnsFromLoss)]
         if self.observers and self.sharded:
             raise BadValue(
@@ -149,12 +149,16 @@ class Step:
 
     def backward(self, batch: Batch) -> Tensor:
         """The mean loss of one batch, with its gradient computed."""
-        total, count, terms = self.forward(batch)
-        count = count.detach().clamp(min=1.0)
-        loss = total / count
-        (loss if terms is None else loss + terms / count).backward()
+        # With a fused update every step comes here, eager ones, too, so that the divisions can be compiled as well.
+        # Without, the first steps compile `forward`, and nothing can be compiled while a graph is captured.
+        loss, objective = _mean(*self.forward(batch)) if self.update is None else self.means(batch)
+        objective.backward()
         self._observe(loss)
         return loss.detach()
+
+    def _means(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The mean loss of one batch, and the same with the loss terms."""
+        return _mean(*self._forward(batch))
 
     def _fused(self, batch: Batch, update: FusedUpdate) -> StepResult:
         """A step whose fused update skips itself on the device if the loss or the gradient is non-finite."""
@@ -232,3 +236,10 @@ class Step:
         examples = [example for index in non_finite for example in index]
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradient is {norm}"
         raise NonFinite(f"{what} for the batch of training examples {examples}")
+
+
+def _mean(total: Tensor, count: Tensor, terms: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The mean of a sum of losses, and the same with the loss terms."""
+    count = count.detach().clamp(min=1.0)
+    loss = total / count
+    return loss, loss if terms is None else loss + terms / count

@@ -14,18 +14,28 @@ MOST_OUTPUTS = 512  # logits of a row; more are worth a product of their own
 
 
 class DeferredLogits:
-    """What a model answers in training where only the loss of its logits is needed."""
+    """What a model answers in training where only the loss of its logits is needed.
 
-    def __init__(self, rows: Tensor, norm: nn.LayerNorm, linear: nn.Linear) -> None:
-        self.rows, self.norm, self.linear = rows, norm, linear
+    `rows` are those before the last normalisation. `stack`: they are not computed either, but are the result of one
+    operator for all layers, with these arguments.
+    """
+
+    def __init__(
+        self, rows: Tensor, norm: nn.LayerNorm, linear: nn.Linear, stack: tuple[Any, ...] | None = None
+    ) -> None:
+        self.rows, self.norm, self.linear, self.stack = rows, norm, linear, stack
         self.products = layers._dtype(rows)  # not "dtype": Accelerate would take this for a tensor
 
     def loss(self, targets: Tensor, keep: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
         """The sum of the cross-entropies where they count, and how many do."""
-        from regard.nn.fused_rows import head_op
+        from regard.nn.fused_rows import head_op, stack_loss_op
 
         options = head_op.HeadOptions(self.norm.eps, smoothing, self.products)
-        return head_op.run(self.rows, targets, keep, head_weights(self.norm, self.linear), options)
+        weights = head_weights(self.norm, self.linear)
+        if self.stack is None:
+            return head_op.run(self.rows, targets, keep, weights, options)
+        rows, seed, own, layered = self.stack
+        return stack_loss_op.run(rows, seed, targets, keep, own, weights, layered, options)
 
 
 def refusal(

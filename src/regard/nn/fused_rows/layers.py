@@ -117,15 +117,14 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
 
     Rows that autocast made bfloat16 (a linear embedding of vectors) are added up in float32.
     """
-    listed = list(layers)
-    rows = rows.float() if rows.dtype == torch.bfloat16 else rows
-    drops = any(_rates(layer) != [0.0, 0.0, 0.0] for layer in listed)
-    seed = draw_seed(rows.device) if drops else None
-    heads = [_row_maps(layer) for layer in listed]
-    if (options := _as_one(listed, heads, rows)) is not None:
+    if (found := whole(layers, rows)) is not None:
         from regard.nn.fused_rows import stack_op
 
-        return stack_op.run(rows, seed, _all_weights(listed, heads), options)
+        return stack_op.run(*found)
+    listed = list(layers)
+    rows = _wide(rows)
+    seed = _seed(listed, rows)
+    heads = [_row_maps(layer) for layer in listed]
     rows, found = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
     for number, (layer, own) in enumerate(zip(listed, heads, strict=True)):
         last = number + 1 == len(listed)
@@ -134,6 +133,25 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
             None if last else listed[number + 1], None if last else heads[number + 1],
         )  # fmt: skip
     return rows
+
+
+def whole(
+    layers: Iterable[EncoderLayer], rows: Tensor
+) -> tuple[Tensor, Tensor | None, list[Tensor], StackOptions] | None:
+    """The arguments of one operator for all layers: rows, seed, weights, options; None: one for each layer."""
+    listed, rows = list(layers), _wide(rows)
+    heads = [_row_maps(layer) for layer in listed]
+    options = _as_one(listed, heads, rows)
+    return None if options is None else (rows, _seed(listed, rows), _all_weights(listed, heads), options)
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
+def _seed(layers: list[EncoderLayer], rows: Tensor) -> Tensor | None:
+    drops = any(_rates(layer) != [0.0, 0.0, 0.0] for layer in layers)
+    return draw_seed(rows.device) if drops else None
 
 
 def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> StackOptions | None:
