@@ -267,8 +267,10 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             torch.empty(67),
         ]
         given, targets = (1e-5, 0.0, *options.listed()), torch.zeros(batch, length, dtype=torch.long)
-        total, _, whole = stack_loss_op._forward(x, seed, targets, None, weights, head, *given)
-        stack_loss_op._backward(total, x, seed, whole, weights, head, *given)
+        for rows, rate in (((x, None, None), 0.0), ((None, targets, torch.empty(67, dim)), 0.1)):
+            said = (3.0, rate, rate > 0, *given)
+            total, _, whole = stack_loss_op._forward(*rows, seed, targets, None, weights, head, *said)
+            stack_loss_op._backward(total, *rows, seed, whole, weights, head, *said)
         vars(op.TUNING).update(usual)
 
     yield from head_cases()

@@ -81,6 +81,11 @@ class Reader(Model):
         if self.further or type(self).rows is not Reader.rows:
             rows = self.rows(batch)
             return self.head(rows[:, : batch.inputs.shape[1]] if self.further else rows, batch)
+        if deferred and stream_mask(batch.streams.values()) is None:
+            tokens = self.embedding.token_rows(batch.inputs)
+            found = None if tokens is None else self.stack.deferred(self.head, batch, tokens)
+            if found is not None:
+                return found
         rows, mask = self.embedded(batch)
         return self.stack.answer(self.head, batch, rows, mask=mask, deferred=deferred)
 

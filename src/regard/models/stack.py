@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from regard.nn.state import State
 from regard.registry import split
 from regard.tasks.answers import Head
 from regard.tasks.batch import Batch
+
+if TYPE_CHECKING:
+    from regard.nn.fused_rows.tokens import TokenRows
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,16 @@ class Stack(nn.Module):
             stack = fused_rows.whole(self.layers, rows)  # type: ignore[arg-type]
         last = self._layered(rows, mask, source) if stack is None else rows
         return fused_head.DeferredLogits(last, self.norm, head.logits, stack)  # type: ignore[arg-type]
+
+    def deferred(self, head: Head, batch: Batch, tokens: TokenRows) -> fused_head.DeferredLogits | None:
+        """The loss of a head's logits as one operator, from tokens on; None where that cannot be."""
+        rows = tokens.like()
+        if self._refused(head, batch, rows) or fused_rows.refusal(self.layers, rows, None):  # type: ignore[arg-type]
+            return None
+        stack = fused_rows.whole(self.layers, rows)  # type: ignore[arg-type]
+        if stack is None:
+            return None
+        return fused_head.DeferredLogits(rows, self.norm, head.logits, stack, tokens)  # type: ignore[arg-type]
 
     def _refused(self, head: Head, batch: Batch, rows: Tensor) -> str:
         """Why the logits of a head must be computed; empty if only their loss can be."""

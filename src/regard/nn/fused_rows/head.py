@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.core.dropout import draw_seed
+from regard.implementations import HAS_TRITON
 from regard.nn import fused_rows
 from regard.nn.fused_rows import layers
 
-MOST_OUTPUTS = 512  # logits of a row; more are worth a product of their own
+if TYPE_CHECKING:
+    from regard.nn.fused_rows.tokens import TokenRows
+
+MOST_OUTPUTS = (
+    512  # logits of a row, and tokens whose rows are made here; more are worth a product of their own
+)
 
 
 class DeferredLogits:
     """What a model answers in training where only the loss of its logits is needed.
 
     `rows` are those before the last normalisation. `stack`: they are not computed either, but are the result of one
-    operator for all layers, with these arguments.
+    operator for all layers, with these arguments; `tokens`: nor are those before the layers.
     """
 
     def __init__(
-        self, rows: Tensor, norm: nn.LayerNorm, linear: nn.Linear, stack: tuple[Any, ...] | None = None
+        self,
+        rows: Tensor,
+        norm: nn.LayerNorm,
+        linear: nn.Linear,
+        stack: tuple[Any, ...] | None = None,
+        tokens: TokenRows | None = None,
     ) -> None:
-        self.rows, self.norm, self.linear, self.stack = rows, norm, linear, stack
+        self.rows, self.norm, self.linear, self.stack, self.tokens = rows, norm, linear, stack, tokens
         self.products = layers._dtype(rows)  # not "dtype": Accelerate would take this for a tensor
 
     def loss(self, targets: Tensor, keep: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -35,6 +47,10 @@ class DeferredLogits:
         if self.stack is None:
             return head_op.run(self.rows, targets, keep, weights, options)
         rows, seed, own, layered = self.stack
+        if self.tokens is not None:
+            rows = self.tokens
+            if seed is None and self.tokens.rate:
+                seed = draw_seed(self.rows.device)
         return stack_loss_op.run(rows, seed, targets, keep, own, weights, layered, options)
 
 
@@ -61,6 +77,27 @@ def refusal(
     if any(one.dtype != torch.float32 and not fused_rows.on_cpu for one in head_weights(norm, linear)):
         return "weights are not float32"
     return ""
+
+
+def token_rows(ids: Tensor, embedding: Any, positions: Any, scale: float, rate: float) -> TokenRows | None:
+    """Rows of tokens for the kernels to make; None where they do not know the embedding or its positions."""
+    from regard.nn.positions import NoPositions, Sinusoidal
+
+    if not HAS_TRITON or ids.dim() != 2 or ids.dtype != torch.int64 or not 0 <= rate < 1:
+        return None
+    if type(embedding) is not nn.Embedding or embedding.num_embeddings > MOST_OUTPUTS:
+        return None
+    if embedding.padding_idx is not None or embedding.max_norm is not None or embedding.scale_grad_by_freq:
+        return None
+    if embedding.sparse or type(positions) not in (Sinusoidal, NoPositions):
+        return None
+    if embedding.weight.dtype != torch.float32 and not fused_rows.on_cpu:
+        return None
+    if layers._hooked(embedding) or layers._hooked(positions):
+        return None
+    from regard.nn.fused_rows.tokens import TokenRows
+
+    return TokenRows(ids, embedding.weight, scale, rate, type(positions) is Sinusoidal)
 
 
 def head_weights(norm: nn.LayerNorm, linear: nn.Linear) -> list[Tensor]:

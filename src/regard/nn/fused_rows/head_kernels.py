@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.nn.fused_rows.kernels import _block, _normalized, _normalized_back
+from regard.nn.fused_rows.kernels import _block, _dropped, _normalized, _normalized_back
 
 IGNORED = tl.constexpr(-100)  # the target that torch's cross_entropy ignores
 LOWEST = tl.constexpr(
@@ -109,6 +109,25 @@ def head_loss(
     tl.store(sums + d, tl.sum(dn * hat, 0))
     tl.store(sums + D + d, tl.sum(dn, 0))
     tl.store(_block(D_ROWS, row, d, D), _normalized_back(dn * gain, hat, rate, D), mask=real)
+
+
+@triton.jit
+def embed_rows(
+    IDS, TABLE, PLACES, SEED, X, rows, length, COUNT: tl.constexpr, SCALE: tl.constexpr, D: tl.constexpr,
+    WAVES: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr, WIDE: tl.constexpr,
+    R: tl.constexpr,
+):  # fmt: skip
+    """The beginning of a model: rows of a table, with their positions and dropout."""
+    row, d = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
+    inside = row < rows
+    real = inside[:, None]
+    token = tl.load(IDS + row, mask=inside, other=0)
+    known = ((token >= 0) & (token < COUNT))[:, None]
+    x = tl.load(_block(TABLE, token, d, D), mask=real & known, other=0.0).to(WIDE) * SCALE
+    x = tl.where(known, x, float("nan")).to(WIDE)  # as with targets, a step refuses what is not a number
+    if WAVES:
+        x += tl.load(_block(PLACES, row % length, d, D), mask=real, other=0.0)
+    tl.store(_block(X, row, d, D), _dropped(x, SEED, 0, SITE, row, d, DROP, KEEP), mask=real)
 
 
 @triton.jit

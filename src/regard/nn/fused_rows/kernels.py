@@ -239,16 +239,33 @@ def _added(
 
 
 @triton.jit
+def _by_id(IDS, D_X, SEED, left, right, rows, D: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr,
+           KEEP: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr,
+           WIDE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """The sum of the rows of each of some ids, of a stretch of columns, over all rows in order."""
+    k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
+    found = tl.zeros([TALL, WIDTH], WIDE)
+    for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
+        row = start + k
+        own = tl.load(IDS + row, mask=row < rows, other=-1)[None, :] == (left + i)[:, None]
+        dx = tl.load(D_X + right + row[:, None] * D + j[None, :], mask=(row < rows)[:, None], other=0.0)
+        found += tl.dot(own.to(DT), _dropped(dx, SEED, 0, SITE, row, right + j, DROP, KEEP).to(DT))
+    return found
+
+
+@triton.jit
 def weight_gradients(
-    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, SCALE, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr, VECTORS: tl.constexpr,
-    HEAD_PITCH: tl.constexpr, HEAD_VECTORS: tl.constexpr, HAS_SCALE: tl.constexpr, TALL: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, IDS, D_X, SEED, SCALE, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr,
+    VECTORS: tl.constexpr, HEAD_PITCH: tl.constexpr, HEAD_VECTORS: tl.constexpr, D: tl.constexpr,
+    HAS_IDS: tl.constexpr, TABLE_SCALE: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr,
+    HAS_SCALE: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr,
+    WIDE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A tile (TALL,WIDTH) of the gradient of a weight, or the sum of a stretch of vectors, each over all rows in order.
 
     A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight). Kinds:
-    0 a tile, 1 a stretch; 2 and 3 the same from the factors and sums of a head, if HEAD_PITCH is not 0. SCALE holds
-    what all results are multiplied by.
+    0 a tile, 1 a stretch; 2 and 3 the same from the factors and sums of a head, if HEAD_PITCH is not 0; 4 a tile of the
+    table that rows were taken from by IDS, from their gradient D_X. SCALE holds what all results are multiplied by.
     """
     JOBS += tl.program_id(0) * 5
     kind, into, line = tl.load(JOBS), tl.load(JOBS + 3), tl.load(JOBS + 4)
@@ -269,3 +286,9 @@ def weight_gradients(
             tl.store(tile, factor * found)
         elif kind == 3:
             tl.store(stretch, factor * _added(HEAD_SUMS, left, blocks, HEAD_VECTORS, WIDTH, BLOCK, WIDE))
+    if HAS_IDS:  # noqa: SIM102  # a constant: the rest is not compiled where there are none
+        if kind == 4:
+            found = _by_id(
+                IDS, D_X, SEED, left, right, rows, D, SITE, DROP, KEEP, TALL, WIDTH, BLOCK, DT, WIDE, STAGES
+            )  # fmt: skip
+            tl.store(tile, factor * (found * TABLE_SCALE))

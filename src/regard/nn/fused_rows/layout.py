@@ -83,23 +83,20 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
 
 
 @lru_cache(64)
-def jobs(
-    pieces: tuple[RowPiece, ...], device: torch.device, head: tuple[RowPiece, ...] = ()
-) -> tuple[Tensor, int, int]:
+def jobs(groups: tuple[tuple[RowPiece, ...], ...], device: torch.device) -> tuple[Tensor, int, int]:
     """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile.
 
-    Factors and sums of the calls lie side by side, and so do the gradients of their weights. Those of `head` are kept
-    elsewhere; the gradients of its weights are the last.
+    Factors and sums of the calls of a group lie side by side; the gradients of the weights of all groups do.
     """
-    dim = pieces[0].dim
+    dim = groups[0][0].dim
     tall, width = min(TALL, dim), min(WIDTH, dim)
     found: list[Job] = []
     total = 0
-    for further, group in ((0, pieces), (2, head)):
+    for number, group in enumerate(groups):
         column = place = 0
         for piece in group:
             made = piece.jobs(column, place, total, tall, width)
-            found += [(job[0] + further, *job[1:]) for job in made]
+            found += [(job[0] + 2 * number, *job[1:]) for job in made]
             column, place = column + piece.pitch, place + piece.vectors
             total += sum(sizes(piece.shapes()))
     found.sort(key=lambda job: job[0] % 2)  # long jobs first

@@ -163,6 +163,32 @@ def _forward_shapes(
     return last, middle, ys
 
 
+@dataclass(frozen=True)
+class TableFactors:
+    """What the gradient of the table of an embedding is made from."""
+
+    stage: RowPiece
+    ids: Tensor
+    d_x: Tensor  # the gradient of the rows
+    seed: Tensor | None
+    scale: float
+    rate: float
+    site: int  # of dropout
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Those that the kernel takes, with something in place of a seed that is missing."""
+        return self.ids, self.d_x, self.ids if self.seed is None else self.seed
+
+    def constants(self) -> dict[str, Any]:
+        """Those that the kernel takes."""
+        made = _threshold(self.rate, self.seed)
+        rest = {"SITE": self.site, "DROP": made["drop"], "KEEP": made["keep"]}
+        return {"HAS_IDS": True, "TABLE_SCALE": self.scale, **rest}
+
+
+NO_TABLE: dict[str, Any] = {"HAS_IDS": False, "TABLE_SCALE": 1.0, "SITE": 0, "DROP": None, "KEEP": 1.0}
+
+
 class Factors:
     """What the backward kernels of one call, or of several, keep for the gradients of weights.
 
@@ -192,20 +218,23 @@ class Factors:
         )
 
     def weight_gradients(
-        self, into: Tensor, scale: Tensor | None = None, head: Factors | None = None
-    ) -> None:
-        """The gradients of all weights, in the order of the calls and then of `head`, multiplied by `scale`."""
+        self, into: Tensor, scale: Tensor | None = None, head: Factors | None = None, table: TableFactors | None = None
+    ) -> None:  # fmt: skip
+        """The gradients of all weights, in the order of the calls, of `head` and of `table`, multiplied by `scale`."""
         from regard.nn.fused_rows.kernels import weight_gradients
 
         last = self if head is None else head
-        table, tall, width = jobs(self.pieces, into.device, () if head is None else head.pieces)
+        groups = (self.pieces, () if head is None else head.pieces, () if table is None else (table.stage,))
+        listed, tall, width = jobs(groups, into.device)
         launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
-        weight_gradients[(len(table),)](
-            self.kept, self.sums, last.kept, last.sums, into if scale is None else scale, into, table, self.rows,
-            self.blocks, PITCH=self.pitch, VECTORS=self.vectors, HEAD_PITCH=0 if head is None else head.pitch,
-            HEAD_VECTORS=0 if head is None else head.vectors, HAS_SCALE=scale is not None, TALL=tall, WIDTH=width,
-            BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype), WIDE=triton_dtype(self.sums.dtype),
-            STAGES=TUNING.grad_stages, **launch,
+        weight_gradients[(len(listed),)](
+            self.kept, self.sums, last.kept, last.sums, *((into,) * 3 if table is None else table.tensors()),
+            into if scale is None else scale, into, listed, self.rows, self.blocks,
+            **(NO_TABLE if table is None else table.constants()), PITCH=self.pitch,
+            VECTORS=self.vectors, HEAD_PITCH=0 if head is None else head.pitch,
+            HEAD_VECTORS=0 if head is None else head.vectors, D=self.pieces[0].dim, HAS_SCALE=scale is not None,
+            TALL=tall, WIDTH=width, BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype),
+            WIDE=triton_dtype(self.sums.dtype), STAGES=TUNING.grad_stages, **launch,
         )  # fmt: skip
 
 
