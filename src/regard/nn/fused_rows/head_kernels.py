@@ -113,11 +113,11 @@ def head_loss(
 
 @triton.jit
 def embed_rows(
-    IDS, TABLE, PLACES, SEED, X, rows, length, COUNT: tl.constexpr, SCALE: tl.constexpr, D: tl.constexpr,
+    IDS, TABLE, PLACES, SEED, X, MASK, rows, length, COUNT: tl.constexpr, SCALE: tl.constexpr, D: tl.constexpr,
     WAVES: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr, WIDE: tl.constexpr,
     R: tl.constexpr,
 ):  # fmt: skip
-    """The beginning of a model: rows of a table, with their positions and dropout."""
+    """The beginning of a model: rows of a table, with their positions and dropout; MASK gets what it has kept."""
     row, d = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
     inside = row < rows
     real = inside[:, None]
@@ -128,6 +128,9 @@ def embed_rows(
     if WAVES:
         x += tl.load(_block(PLACES, row % length, d, D), mask=real, other=0.0)
     tl.store(_block(X, row, d, D), _dropped(x, SEED, 0, SITE, row, d, DROP, KEEP), mask=real)
+    if DROP is not None:
+        kept = _dropped(tl.full([R, D], 1.0, WIDE), SEED, 0, SITE, row, d, DROP, 1.0)
+        tl.store(_block(MASK, row, d, D), kept.to(tl.uint8), mask=real)
 
 
 @triton.jit

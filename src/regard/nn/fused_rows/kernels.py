@@ -239,27 +239,33 @@ def _added(
 
 
 @triton.jit
-def _by_id(IDS, D_X, SEED, left, right, rows, D: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr,
-           KEEP: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr,
-           WIDE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """The sum of the rows of each of some ids, of a stretch of columns, over all rows in order."""
+def _by_id(IDS, D_X, MASK, left, right, rows, D: tl.constexpr, HAS_MASK: tl.constexpr, TALL: tl.constexpr,
+           WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
+           STAGES: tl.constexpr):  # fmt: skip
+    """The sum of the rows of each of some ids, of a stretch of columns, over all rows in order.
+
+    MASK is not 0 where dropout has kept a number: to hash all rows again would be long for one program.
+    """
     k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
     found = tl.zeros([TALL, WIDTH], WIDE)
     for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
         row = start + k
         own = tl.load(IDS + row, mask=row < rows, other=-1)[None, :] == (left + i)[:, None]
-        dx = tl.load(D_X + right + row[:, None] * D + j[None, :], mask=(row < rows)[:, None], other=0.0)
-        found += tl.dot(own.to(DT), _dropped(dx, SEED, 0, SITE, row, right + j, DROP, KEEP).to(DT))
+        at, real = right + row[:, None] * D + j[None, :], (row < rows)[:, None]
+        dx = tl.load(D_X + at, mask=real, other=0.0).to(DT)
+        if HAS_MASK:
+            dx = tl.where(tl.load(MASK + at, mask=real, other=0) != 0, dx, 0.0).to(DT)
+        found += tl.dot(own.to(DT), dx)
     return found
 
 
 @triton.jit
 def weight_gradients(
-    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, IDS, D_X, SEED, SCALE, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr,
+    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, IDS, D_X, MASK, SCALE, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr,
     VECTORS: tl.constexpr, HEAD_PITCH: tl.constexpr, HEAD_VECTORS: tl.constexpr, D: tl.constexpr,
-    HAS_IDS: tl.constexpr, TABLE_SCALE: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr,
-    HAS_SCALE: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr,
-    WIDE: tl.constexpr, STAGES: tl.constexpr,
+    HAS_IDS: tl.constexpr, HAS_MASK: tl.constexpr, TABLE_SCALE: tl.constexpr, HAS_SCALE: tl.constexpr,
+    TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """A tile (TALL,WIDTH) of the gradient of a weight, or the sum of a stretch of vectors, each over all rows in order.
 
@@ -289,6 +295,6 @@ def weight_gradients(
     if HAS_IDS:  # noqa: SIM102  # a constant: the rest is not compiled where there are none
         if kind == 4:
             found = _by_id(
-                IDS, D_X, SEED, left, right, rows, D, SITE, DROP, KEEP, TALL, WIDTH, BLOCK, DT, WIDE, STAGES
+                IDS, D_X, MASK, left, right, rows, D, HAS_MASK, TALL, WIDTH, BLOCK // 2, DT, WIDE, STAGES
             )  # fmt: skip
             tl.store(tile, factor * (found * TABLE_SCALE))

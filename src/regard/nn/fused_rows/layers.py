@@ -117,10 +117,10 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
 
     Rows that autocast made bfloat16 (a linear embedding of vectors) are added up in float32.
     """
-    if (found := whole(layers, rows)) is not None:
+    if (given := whole(layers, rows)) is not None:
         from regard.nn.fused_rows import stack_op
 
-        return stack_op.run(*found)
+        return stack_op.run(*given)
     listed = list(layers)
     rows = _wide(rows)
     seed = _seed(listed, rows)

@@ -170,23 +170,19 @@ class TableFactors:
     stage: RowPiece
     ids: Tensor
     d_x: Tensor  # the gradient of the rows
-    seed: Tensor | None
-    scale: float
-    rate: float
-    site: int  # of dropout
+    mask: Tensor | None  # what dropout has kept of the rows
+    scale: float  # of all of it
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Those that the kernel takes, with something in place of a seed that is missing."""
-        return self.ids, self.d_x, self.ids if self.seed is None else self.seed
+        """Those that the kernel takes, with something in place of a mask that is missing."""
+        return self.ids, self.d_x, self.ids if self.mask is None else self.mask
 
     def constants(self) -> dict[str, Any]:
         """Those that the kernel takes."""
-        made = _threshold(self.rate, self.seed)
-        rest = {"SITE": self.site, "DROP": made["drop"], "KEEP": made["keep"]}
-        return {"HAS_IDS": True, "TABLE_SCALE": self.scale, **rest}
+        return {"HAS_IDS": True, "HAS_MASK": self.mask is not None, "TABLE_SCALE": self.scale}
 
 
-NO_TABLE: dict[str, Any] = {"HAS_IDS": False, "TABLE_SCALE": 1.0, "SITE": 0, "DROP": None, "KEEP": 1.0}
+NO_TABLE: dict[str, Any] = {"HAS_IDS": False, "HAS_MASK": False, "TABLE_SCALE": 1.0}
 
 
 class Factors:

@@ -18,7 +18,7 @@ from regard.nn.fused_rows import head_op, op, plain, stack_op
 from regard.nn.fused_rows.head_op import HeadOptions
 from regard.nn.fused_rows.layout import RowPiece, sizes
 from regard.nn.fused_rows.stack_op import StackOptions
-from regard.nn.fused_rows.tokens import SITE, TableStage, TokenRows
+from regard.nn.fused_rows.tokens import TableStage, TokenRows
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _ROWS = "Tensor? x, Tensor? ids, Tensor? table, Tensor? seed"
@@ -87,9 +87,8 @@ def _forward(
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
     whole = Whole.of(ids, table, *given)
-    made = [] if whole.tokens is None else [whole.tokens.run(seed)]
-    (rows,) = made or [x]
-    assert rows is not None
+    made = [] if whole.tokens is None else whole.tokens.run(seed)
+    rows = made[0] if x is None else x
     last, kept = stack_op._forward(rows, seed, weights, *whole.stack.listed())
     total, count, *found = head_op._forward(last, targets, keep, head, *whole.end.listed())
     return total, count, [*made, *kept, last, *found]
@@ -100,9 +99,8 @@ def _forward_shapes(
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
     whole = Whole.of(ids, table, *given)
-    made = [] if whole.tokens is None else [whole.tokens.like()]
-    (rows,) = made or [x]
-    assert rows is not None
+    made = [] if whole.tokens is None else whole.tokens.shapes()
+    rows = made[0] if x is None else x
     last, kept = stack_op._forward_shapes(rows, seed, weights, *whole.stack.listed())
     total, count, *found = head_op._forward_shapes(last, targets, keep, head, *whole.end.listed())
     return total, count, [*made, *kept, last, *found]
@@ -114,14 +112,18 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     whole = Whole.of(ids, table, *given)
     _, grads = _backward_shapes(d_total, x, ids, table, seed, kept, weights, head, *given)
-    rows, kept = (kept[0], kept[1:]) if x is None else (x, kept)
+    tokens, read = whole.tokens, None
+    held = 0 if tokens is None else len(tokens.shapes())
+    made, kept = kept[:held], kept[held:]
+    rows = made[0] if x is None else x
     last, d_last, *of_head = kept[-OF_HEAD:]
     d_x, factors = stack_op.rows_back(d_last, rows, seed, last, kept[:-OF_HEAD], weights, whole.stack)
     end = op.Factors([head_op.stage(head)], rows, whole.stack.dtype, (of_head[0], of_head[1]))
-    tokens, read = whole.tokens, None
     if tokens is not None:
-        stage = TableStage(rows.shape[2], tokens.table.shape[0])
-        read = op.TableFactors(stage, tokens.ids.contiguous(), d_x, seed, tokens.scale, tokens.rate, SITE)
+        read = op.TableFactors(
+            whole.pieces(rows, weights, head)[2][0], tokens.ids.contiguous(), d_x, made[1] if tokens.rate else None,
+            tokens.scale / (1 - tokens.rate),
+        )  # fmt: skip
     factors.weight_gradients(grads, scale=d_total, head=end, table=read)
     return d_x if tokens is None else d_x.new_empty(0), grads
 

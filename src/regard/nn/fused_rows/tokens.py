@@ -38,21 +38,27 @@ class TokenRows:
         """A tensor of the shape and dtype of the rows, without values."""
         return self.table.new_empty((*self.ids.shape, self.table.shape[1]))
 
-    def run(self, seed: Tensor | None) -> Tensor:
-        """The rows (b,n,dim)."""
+    def shapes(self) -> list[Tensor]:
+        """What `run` returns, without values."""
+        rows = self.like()
+        return [rows, torch.empty_like(rows, dtype=torch.uint8)] if self.rate else [rows]
+
+    def run(self, seed: Tensor | None) -> list[Tensor]:
+        """The rows (b,n,dim) and, with dropout, what it has kept of them."""
         from regard.nn.fused_rows.head_kernels import embed_rows
 
-        found, ids = self.like(), self.ids.contiguous()
+        made, ids = self.shapes(), self.ids.contiguous()
+        found = made[0]
         dropped = op._threshold(self.rate, seed)
         rows, dim = ids.numel(), found.shape[2]
         launch = {} if block_sizes.INTERPRETED else {"num_warps": 4}
         places = _kept_waves(ids.shape[1], dim, found.device, found.dtype) if self.waves else found
         embed_rows[(-(-rows // op.TUNING.rows),)](
-            ids, self.table, places, found if seed is None else seed, found, rows, ids.shape[1],
+            ids, self.table, places, found if seed is None else seed, found, made[-1], rows, ids.shape[1],
             COUNT=self.table.shape[0], SCALE=self.scale, D=dim, WAVES=self.waves, SITE=SITE, DROP=dropped["drop"],
             KEEP=dropped["keep"], WIDE=triton_dtype(found.dtype), R=op.TUNING.rows, **launch,
         )  # fmt: skip
-        return found
+        return made
 
     def plain(self, seed: Tensor | None, table: Tensor) -> Tensor:
         """The same in plain torch, from this table."""
