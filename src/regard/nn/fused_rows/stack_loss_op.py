@@ -38,7 +38,7 @@ _NO_TOKENS = (1.0, 0.0, False)
 
 
 @dataclass(frozen=True)
-class Whole:
+class StackLoss:
     """What the operator takes instead of tensors, and its rows: given, or those of tokens."""
 
     tokens: TokenRows | None
@@ -49,7 +49,7 @@ class Whole:
     def of(
         cls, ids: Tensor | None, table: Tensor | None, scale: float, rate: float, waves: bool, last_eps: float,
         smoothing: float, *given: Any,
-    ) -> Whole:  # fmt: skip
+    ) -> StackLoss:  # fmt: skip
         """From the arguments of the operator."""
         stack = StackOptions(*given)
         tokens = None if ids is None or table is None else TokenRows(ids, table, scale, rate, waves)
@@ -77,7 +77,7 @@ def run(
     """The sum of the cross-entropies of rows (b,n,dim) after all layers where they count, and how many do."""
     tokens = x if isinstance(x, TokenRows) else None
     rows = (x, None, None) if tokens is None else (None, tokens.ids, tokens.table)
-    given = Whole(tokens, stack, end).listed()
+    given = StackLoss(tokens, stack, end).listed()
     found = torch.ops.regard.fused_stack_loss.default(*rows, seed, targets, keep, weights, head, *given)
     return found[0], found[1]
 
@@ -86,7 +86,7 @@ def _forward(
     x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None, targets: Tensor,
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
-    whole = Whole.of(ids, table, *given)
+    whole = StackLoss.of(ids, table, *given)
     made = [] if whole.tokens is None else whole.tokens.run(seed)
     rows = made[0] if x is None else x
     last, kept = stack_op._forward(rows, seed, weights, *whole.stack.listed())
@@ -98,7 +98,7 @@ def _forward_shapes(
     x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None, targets: Tensor,
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
-    whole = Whole.of(ids, table, *given)
+    whole = StackLoss.of(ids, table, *given)
     made = [] if whole.tokens is None else whole.tokens.shapes()
     rows = made[0] if x is None else x
     last, kept = stack_op._forward_shapes(rows, seed, weights, *whole.stack.listed())
@@ -110,7 +110,7 @@ def _backward(
     d_total: Tensor, x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None,
     kept: list[Tensor], weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    whole = Whole.of(ids, table, *given)
+    whole = StackLoss.of(ids, table, *given)
     _, grads = _backward_shapes(d_total, x, ids, table, seed, kept, weights, head, *given)
     tokens, read = whole.tokens, None
     held = 0 if tokens is None else len(tokens.shapes())
@@ -132,7 +132,7 @@ def _backward_shapes(
     d_total: Tensor, x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None,
     kept: list[Tensor], weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    pieces = Whole.of(ids, table, *given).pieces(kept[0] if x is None else x, weights, head)
+    pieces = StackLoss.of(ids, table, *given).pieces(kept[0] if x is None else x, weights, head)
     total = sum(sum(sizes(one.shapes())) for group in pieces for one in group)
     like = (
         torch.empty_like(x, memory_format=torch.contiguous_format) if x is not None else kept[0].new_empty(0)
@@ -155,7 +155,7 @@ def _differentiate(ctx: Any, d_total: Tensor | None, *unused: Any) -> tuple[Any,
     none = [None] * len(ctx.given)
     if d_total is None:
         return *[None] * 6, [None] * len(weights), [None] * len(head), *none
-    whole = Whole.of(ids, table, *ctx.given)
+    whole = StackLoss.of(ids, table, *ctx.given)
     if torch.is_grad_enabled():
         d_x, d_table, *found = _recorded(x, seed, targets, keep, weights, head, whole, d_total)
         return d_x, None, d_table, None, None, None, found[:count], found[count:], *none
@@ -172,7 +172,7 @@ def _differentiate(ctx: Any, d_total: Tensor | None, *unused: Any) -> tuple[Any,
 
 def _recorded(
     x: Tensor | None, seed: Tensor | None, targets: Tensor, keep: Tensor | None, weights: list[Tensor],
-    head: list[Tensor], whole: Whole, d_total: Tensor,
+    head: list[Tensor], whole: StackLoss, d_total: Tensor,
 ) -> list[Tensor | None]:  # fmt: skip
     """The same gradients with an autograd graph, from the stages in plain torch."""
     tokens = whole.tokens
