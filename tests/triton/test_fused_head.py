@@ -12,7 +12,7 @@ from regard.nn import fused_rows
 from regard.nn.fused_rows import head, head_kernels, head_op, layers, plain, stack_loss_op, stack_op
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows.head_op import HeadOptions
-from regard.nn.fused_rows.tokens import TokenRows
+from regard.nn.fused_rows.tokens import EmbeddedTokens
 from regard.tasks.answers import EachOf, NextToken, Writes
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
@@ -173,7 +173,7 @@ def test_rows_of_tokens_and_the_gradient_of_their_table_are_those_of_an_embeddin
     table = torch.randn(count, D, dtype=WIDE, device=DEVICE, requires_grad=True)
     ids = torch.randint(0, count, (B, N), device=DEVICE)
     ids[0] = 5  # one token often, others never
-    tokens = TokenRows(ids, table, 1.7, rate, waves)
+    tokens = EmbeddedTokens(ids, table, 1.7, rate, waves)
     x = tokens.plain(seed, table)
     assert (tokens.run(seed)[0] - x).norm() <= TOLERANCE * x.norm()
     if rate:
@@ -199,7 +199,7 @@ def test_rows_of_tokens_and_the_gradient_of_their_table_are_those_of_an_embeddin
 def test_a_token_that_is_in_no_table_is_not_a_number(kernels):
     table = torch.randn(37, D, dtype=WIDE, device=DEVICE)
     ids = torch.tensor([[3, 37, -1]], device=DEVICE)
-    found = TokenRows(ids, table, 1.0, 0.0, False).run(None)[0]
+    found = EmbeddedTokens(ids, table, 1.0, 0.0, False).run(None)[0]
     assert found[0, 0].equal(table[3]) and found[0, 1:].isnan().all()
 
 
@@ -216,7 +216,7 @@ def test_a_second_derivative_of_a_stack_with_its_loss_is_that_of_the_two_operato
     read = x
     if tokens:
         x = torch.randn(11, D, dtype=WIDE, requires_grad=True)
-        read = TokenRows(torch.tensor([[1, 3, 1, 4, 1, 5, 9]] * B), x, 1.7, 0.2, True)
+        read = EmbeddedTokens(torch.tensor([[1, 3, 1, 4, 1, 5, 9]] * B), x, 1.7, 0.2, True)
     mine = second(stack_loss_op.run(read, seed, targets, keep, own, weights, options, OPTIONS)[0])
     rows = read.plain(seed, x) if tokens else x
     theirs = second(head_op.run(stack_op.run(rows, seed, own, options), targets, keep, weights, OPTIONS)[0])

@@ -25,7 +25,7 @@ from regard.tasks.batch import Stream
 from regard.tasks.streams import Nodes, Patches, StreamSpec, Tokens, Vectors
 
 if TYPE_CHECKING:
-    from regard.nn.fused_rows.tokens import TokenRows
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 COUNTED = "counted"  # positions of real tokens only
 _EMBEDDERS: dict[type[Any], Callable[[Any, int], nn.Module]] = {}
@@ -117,7 +117,7 @@ class StreamEmbedding(nn.Module):
         found: Tensor = self.norm(self.positions(rows, self._places(data, offset)))
         return self.dropout(found)  # type: ignore[no-any-return]
 
-    def token_rows(self, data: Tensor) -> TokenRows | None:
+    def token_rows(self, data: Tensor) -> EmbeddedTokens | None:
         """What the kernels need to make the rows themselves; None: the module must be called."""
         if self.counted or self.segments is not None or type(self.norm) is not nn.Identity:
             return None

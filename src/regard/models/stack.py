@@ -22,7 +22,7 @@ from regard.tasks.answers import Head
 from regard.tasks.batch import Batch
 
 if TYPE_CHECKING:
-    from regard.nn.fused_rows.tokens import TokenRows
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Stack(nn.Module):
         last = self._layered(rows, mask, source) if stack is None else rows
         return fused_head.DeferredLogits(last, self.norm, head.logits, stack)  # type: ignore[arg-type]
 
-    def deferred(self, head: Head, batch: Batch, tokens: TokenRows) -> fused_head.DeferredLogits | None:
+    def deferred(self, head: Head, batch: Batch, tokens: EmbeddedTokens) -> fused_head.DeferredLogits | None:
         """The loss of a head's logits as one operator, from tokens on; None where that cannot be."""
         rows = tokens.like()
         if self._refused(head, batch, rows) or fused_rows.refusal(self.layers, rows, None):  # type: ignore[arg-type]

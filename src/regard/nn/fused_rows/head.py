@@ -13,7 +13,7 @@ from regard.nn import fused_rows
 from regard.nn.fused_rows import layers
 
 if TYPE_CHECKING:
-    from regard.nn.fused_rows.tokens import TokenRows
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 MOST_OUTPUTS = (
     512  # logits of a row, and tokens whose rows are made here; more are worth a product of their own
@@ -33,7 +33,7 @@ class DeferredLogits:
         norm: nn.LayerNorm,
         linear: nn.Linear,
         stack: tuple[Any, ...] | None = None,
-        tokens: TokenRows | None = None,
+        tokens: EmbeddedTokens | None = None,
     ) -> None:
         self.rows, self.norm, self.linear, self.stack, self.tokens = rows, norm, linear, stack, tokens
         self.products = layers._dtype(rows)  # not "dtype": Accelerate would take this for a tensor
@@ -79,7 +79,9 @@ def refusal(
     return ""
 
 
-def token_rows(ids: Tensor, embedding: Any, positions: Any, scale: float, rate: float) -> TokenRows | None:
+def token_rows(
+    ids: Tensor, embedding: Any, positions: Any, scale: float, rate: float
+) -> EmbeddedTokens | None:
     """Rows of tokens for the kernels to make; None where they do not know the embedding or its positions."""
     from regard.nn.positions import NoPositions, Sinusoidal
 
@@ -95,9 +97,9 @@ def token_rows(ids: Tensor, embedding: Any, positions: Any, scale: float, rate: 
         return None
     if layers._hooked(embedding) or layers._hooked(positions):
         return None
-    from regard.nn.fused_rows.tokens import TokenRows
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
-    return TokenRows(ids, embedding.weight, scale, rate, type(positions) is Sinusoidal)
+    return EmbeddedTokens(ids, embedding.weight, scale, rate, type(positions) is Sinusoidal)
 
 
 def head_weights(norm: nn.LayerNorm, linear: nn.Linear) -> list[Tensor]:

@@ -18,7 +18,7 @@ from regard.nn.fused_rows import head_op, op, plain, stack_op
 from regard.nn.fused_rows.head_op import HeadOptions
 from regard.nn.fused_rows.layout import RowPiece, sizes
 from regard.nn.fused_rows.stack_op import StackOptions
-from regard.nn.fused_rows.tokens import TableStage, TokenRows
+from regard.nn.fused_rows.tokens import EmbeddedTokens, TableStage
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _ROWS = "Tensor? x, Tensor? ids, Tensor? table, Tensor? seed"
@@ -41,7 +41,7 @@ _NO_TOKENS = (1.0, 0.0, False)
 class StackLoss:
     """What the operator takes instead of tensors, and its rows: given, or those of tokens."""
 
-    tokens: TokenRows | None
+    tokens: EmbeddedTokens | None
     stack: StackOptions
     end: HeadOptions
 
@@ -52,7 +52,7 @@ class StackLoss:
     ) -> StackLoss:  # fmt: skip
         """From the arguments of the operator."""
         stack = StackOptions(*given)
-        tokens = None if ids is None or table is None else TokenRows(ids, table, scale, rate, waves)
+        tokens = None if ids is None or table is None else EmbeddedTokens(ids, table, scale, rate, waves)
         return cls(tokens, stack, HeadOptions(last_eps, smoothing, stack.dtype))
 
     def listed(self) -> tuple[Any, ...]:
@@ -71,11 +71,11 @@ class StackLoss:
 
 
 def run(
-    x: Tensor | TokenRows, seed: Tensor | None, targets: Tensor, keep: Tensor | None, weights: list[Tensor],
+    x: Tensor | EmbeddedTokens, seed: Tensor | None, targets: Tensor, keep: Tensor | None, weights: list[Tensor],
     head: list[Tensor], stack: StackOptions, end: HeadOptions,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The sum of the cross-entropies of rows (b,n,dim) after all layers where they count, and how many do."""
-    tokens = x if isinstance(x, TokenRows) else None
+    tokens = x if isinstance(x, EmbeddedTokens) else None
     rows = (x, None, None) if tokens is None else (None, tokens.ids, tokens.table)
     given = StackLoss(tokens, stack, end).listed()
     found = torch.ops.regard.fused_stack_loss.default(*rows, seed, targets, keep, weights, head, *given)

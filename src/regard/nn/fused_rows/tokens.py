@@ -25,7 +25,7 @@ SITE = 3  # of dropout; the layers have three
 
 
 @dataclass(frozen=True)
-class TokenRows:
+class EmbeddedTokens:
     """Ids (b,n), the table of their rows, and what is done to them. `waves`: whether sinusoidal positions are added."""
 
     ids: Tensor
