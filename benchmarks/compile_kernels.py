@@ -277,8 +277,8 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "small stack", partial(stack, 32, 64, 128, 4)
     yield "small stack of 256", partial(stack, 8, 13, 256, 8)
     for name, tuning in (
-        ("tile 128", {"tile": 128}), ("8 warps", {"warps": 8}), ("tile 128, 8 warps", {"tile": 128, "warps": 8}),
-        ("tile 128, 8 warps, 3 stages", {"tile": 128, "warps": 8, "stages": 3}),
+        ("tile 64, 5 stages", {"tile": 64, "stages": 5}), ("4 stages", {"stages": 4}),
+        ("gradients in tiles of 64", {"grad_tall": 64}), ("gradients 128 wide", {"grad_width": 128}),
     ):  # fmt: skip
         yield f"small stack, {name}", partial(stack, 32, 64, 128, 4, **tuning)
 

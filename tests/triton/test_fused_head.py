@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 from regard import models
 from regard.models.stack import Stack
 from regard.nn import fused_rows
-from regard.nn.fused_rows import head, head_kernels, head_op, layers, plain, stack_loss_op, stack_op
+from regard.nn.fused_rows import head, head_kernels, head_op, layers, op, plain, stack_loss_op, stack_op
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows.head_op import HeadOptions
 from regard.nn.fused_rows.tokens import EmbeddedTokens
@@ -134,6 +134,15 @@ def test_a_second_derivative_is_that_of_cross_entropy():
     theirs = second(plain.head(x, targets, keep, weights, 1e-5, 0.1)[0])
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("tile", [(16, 32), (32, 32)])
+def test_gradients_in_other_tiles_are_the_same(monkeypatch, tile):
+    monkeypatch.setattr(op.TUNING, "grad_tall", tile[0])
+    monkeypatch.setattr(op.TUNING, "grad_width", tile[1])
+    mine, theirs = both(*given(67, kept=0.5), 0.1)
+    for one, other in zip(mine, theirs, strict=True):
+        assert (one.double() - other).norm() <= TOLERANCE * other.norm()
 
 
 def stack_and_head(dropout):

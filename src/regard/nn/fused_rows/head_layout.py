@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-NARROWEST_TILE = 64  # outputs; no tile of a gradient is wider
-WIDEST_TILE = 128
+PADDING = 128  # of outputs and of tokens; tiles of logits and of gradients divide it
 
 
 @dataclass(frozen=True)
@@ -24,14 +23,13 @@ class HeadStage:
 
     @property
     def tile(self) -> int:
-        """Outputs that are held at once, a power of two."""
-        whole = 1 << (self.outputs - 1).bit_length()
-        return min(max(whole, NARROWEST_TILE), WIDEST_TILE if self.dim <= 128 else NARROWEST_TILE)
+        """Outputs that are held at once."""
+        return PADDING if self.dim <= 128 else PADDING // 2
 
     @property
     def padded(self) -> int:
         """The number of outputs in whole tiles."""
-        return -(-self.outputs // self.tile) * self.tile
+        return -(-self.outputs // PADDING) * PADDING
 
     @property
     def pitch(self) -> int:

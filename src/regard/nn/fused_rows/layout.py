@@ -10,7 +10,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-TALL, WIDTH = 32, 64  # a tile of a weight's gradient
 Job = tuple[int, int, int, int, int]
 
 
@@ -83,13 +82,15 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
 
 
 @lru_cache(64)
-def jobs(groups: tuple[tuple[RowPiece, ...], ...], device: torch.device) -> tuple[Tensor, int, int]:
-    """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile.
+def jobs(
+    groups: tuple[tuple[RowPiece, ...], ...], tall: int, width: int, device: torch.device
+) -> tuple[Tensor, int, int]:
+    """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile, if it fits.
 
     Factors and sums of the calls of a group lie side by side; the gradients of the weights of all groups do.
     """
     dim = groups[0][0].dim
-    tall, width = min(TALL, dim), min(WIDTH, dim)
+    tall, width = min(tall, dim), min(width, dim)
     found: list[Job] = []
     total = 0
     for number, group in enumerate(groups):

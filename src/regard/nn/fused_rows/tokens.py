@@ -17,7 +17,8 @@ from torch import Tensor
 
 from regard.implementations.triton import block_sizes
 from regard.nn.fused_rows import op, plain
-from regard.nn.fused_rows.layout import TALL, Job
+from regard.nn.fused_rows.head_layout import PADDING
+from regard.nn.fused_rows.layout import Job
 from regard.nn.fused_rows.short_attention import triton_dtype
 from regard.nn.positions import Sinusoidal
 
@@ -79,7 +80,7 @@ class TableStage:
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The shape of the table, its height in whole tiles."""
-        return [(-(-self.count // TALL) * TALL, self.dim)]
+        return [(-(-self.count // PADDING) * PADDING, self.dim)]
 
     def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
         """A job for each tile; its columns are ids and columns of the gradient of the rows."""
