@@ -265,7 +265,7 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
 
 def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Small models in few kernels: a stack of layers, and attention over few keys."""
-    from regard.nn.fused_rows import op, short_attention, stack_op
+    from regard.nn.fused_rows import op, short_attention, stack_loss_op, stack_op
 
     def stack(batch: int, length: int, dim: int, heads: int, **tuning: int) -> None:
         usual = dict(vars(op.TUNING))
@@ -277,8 +277,20 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         weights = [torch.empty(shape, dtype=torch.bfloat16) for one in stages for shape in one.shapes()]
         last, kept = stack_op._forward(x, seed, weights, *options.listed())
         stack_op._backward(x, x, seed, last, kept, weights, *options.listed())
+        head = [
+            torch.empty(dim),
+            torch.empty(dim),
+            torch.empty(67, dim, dtype=torch.bfloat16),
+            torch.empty(67),
+        ]
+        given, targets = (1e-5, 0.0, *options.listed()), torch.zeros(batch, length, dtype=torch.long)
+        for rows, rate in (((x, None, None), 0.0), ((None, targets, torch.empty(67, dim)), 0.1)):
+            said = (3.0, rate, rate > 0, *given)
+            total, _, whole = stack_loss_op._forward(*rows, seed, targets, None, weights, head, *said)
+            stack_loss_op._backward(total, *rows, seed, whole, weights, head, *said)
         vars(op.TUNING).update(usual)
 
+    yield from head_cases()
     yield "small stack", partial(stack, 32, 64, 128, 4)
     yield "small stack of 256", partial(stack, 8, 13, 256, 8)
     for name, tuning in (
@@ -320,6 +332,30 @@ def lstm(
     given = (rows, keep, seed, weights, sides, 0.1, torch.bfloat16)
     final, _, _, kept = lstm_op._forward(*given)
     lstm_op._backward(final, None, None, final, kept, *given)
+
+
+def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The end of a model: last normalisation, logits and their loss."""
+    from regard.nn.fused_rows import head_op
+
+    def head(batch: int, length: int, dim: int, outputs: int, keep: bool) -> None:
+        options = head_op.HeadOptions(1e-5, 0.1, torch.bfloat16)
+        shapes: list[tuple[int, ...]] = [(dim,), (dim,), (outputs, dim), (outputs,)]
+        weights = [
+            torch.empty(shape, dtype=torch.bfloat16 if len(shape) > 1 else torch.float32) for shape in shapes
+        ]
+        x, targets = torch.empty(batch, length, dim), torch.zeros(batch, length, dtype=torch.long)
+        kept = torch.ones(batch, length, dtype=torch.bool) if keep else None
+        found = head_op._forward(x, targets, kept, weights, *options.listed())
+        head_op._backward(found[0], x, found[3], found[4], weights)
+
+    for sizes in (
+        (32, 64, 128, 67, False),
+        (32, 64, 128, 131, True),
+        (8, 13, 256, 512, True),
+        (8, 13, 16, 5, False),
+    ):
+        yield f"small head {sizes}", partial(head, *sizes)
 
 
 def main() -> None:

@@ -27,7 +27,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script finds only what lies beside it
 
 from benchmarks.small_checking.losses import losses
-from benchmarks.small_checking.pieces import SHORT, checked_piece, checked_short, piece_cases
+from benchmarks.small_checking.pieces import (
+    HEADS,
+    SHORT,
+    checked_head,
+    checked_piece,
+    checked_short,
+    piece_cases,
+)
 from benchmarks.small_checking.processes import (
     collect,
     end_the_cold,
@@ -72,6 +79,7 @@ def main() -> int:
     plan: list[tuple[str, Callable[..., Any], int]] = [
         ("pieces", checked_piece, len(piece_cases(device))),
         ("pieces", checked_short, len(SHORT)),
+        ("pieces", checked_head, len(HEADS)),
         ("losses", losses, len(CONTESTANTS)),
         ("tuning", compile_tuning, len(tuning_cases(device))),
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 KINDS = ((False, False, 3), (True, True, 3), (True, True, 0), (True, False, 2))
+HEADS = ((32, 64, 128, 67), (5, 13, 256, 131), (3, 7, 64, 307))  # batch, length, width, outputs
 SHORT = ((64, 64, True), (16, 8, False), (8, 16, False), (4, 36, False))  # queries, keys, causal
 
 
@@ -121,3 +122,41 @@ def checked_short(number: int, device: str) -> dict[str, Any]:
     again = all(torch.equal(a, b) for a, b in zip(run(kernels, narrow), run(kernels, narrow), strict=True))
     right = mine < 1.5 * usual + 1e-3 and again
     return {"short": SHORT[number], "kernels": mine, "torch bf16": usual, "repeats": again, "right": right}
+
+
+def checked_head(number: int, device: str) -> dict[str, Any]:
+    """The largest relative error of a loss without logits and its gradients, beside that of torch in bf16."""
+    from regard.nn.fused_rows import head_op, plain
+
+    batch, length, dim, outputs = HEADS[number] if device == "cuda" else (2, 3, 32, HEADS[number][3])
+    torch.manual_seed(3)
+    exact = [
+        torch.randn(shape, dtype=torch.float64, device=device) * shape[-1] ** -0.5
+        for shape in ((batch, length, dim), (dim,), (dim,), (outputs, dim), (outputs,))
+    ]
+    targets = torch.randint(0, outputs, (batch, length), device=device)
+    keep = torch.rand(batch, length, device=device) < 0.9
+    narrow = torch.bfloat16 if device == "cuda" else torch.float32
+
+    def run(way: str) -> list[torch.Tensor]:
+        rows, *weights = [
+            one.to(torch.float64 if way == "truth" else torch.float32).requires_grad_() for one in exact
+        ]
+        if way == "kernels":
+            options = head_op.HeadOptions(1e-5, 0.1, narrow)
+            total, _ = head_op.run(rows, targets, keep, weights, options)
+        else:
+            with torch.autocast(device, torch.bfloat16, enabled=way == "torch"):
+                total, _ = plain.head(rows, targets, keep, weights, 1e-5, 0.1)
+        return [total.detach(), *torch.autograd.grad(total / 7, [rows, *weights])]
+
+    truth = run("truth")
+
+    def off(way: str) -> float:
+        pairs = zip(run(way), truth, strict=True)
+        return max(float((mine.double() - one).norm() / one.norm()) for mine, one in pairs)
+
+    again = all(torch.equal(a, b) for a, b in zip(run("kernels"), run("kernels"), strict=True))
+    mine, usual = off("kernels"), off("torch")
+    right = mine < 1.5 * usual + 1e-3 and again
+    return {"head": HEADS[number], "kernels": mine, "torch bf16": usual, "repeats": again, "right": right}

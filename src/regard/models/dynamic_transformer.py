@@ -26,6 +26,7 @@ class DynamicTransformer(Decoder):
         self.causal = problem.answer.needs == "past"
         super().__init__(problem, **options)
 
-    def forward(self, batch: Batch) -> Any:
-        rows = self.rows(batch)
-        return self.head(pooled(rows, batch.keep) if self.problem.answer.needs == "pooled" else rows, batch)
+    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
+        if self.problem.answer.needs == "pooled":
+            return self.head(pooled(self.rows(batch), batch.keep), batch)
+        return self.answer(batch, deferred)

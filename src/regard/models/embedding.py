@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,13 @@ from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.nn import positions as encodings
 from regard.nn.blocks import make_norm
+from regard.nn.fused_rows.head import token_rows
+from regard.nn.fused_rows.layers import _hooked
 from regard.tasks.batch import Stream
 from regard.tasks.streams import Nodes, Patches, StreamSpec, Tokens, Vectors
+
+if TYPE_CHECKING:
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 COUNTED = "counted"  # positions of real tokens only
 _EMBEDDERS: dict[type[Any], Callable[[Any, int], nn.Module]] = {}
@@ -111,6 +116,15 @@ class StreamEmbedding(nn.Module):
             rows = rows + self.segments[part]
         found: Tensor = self.norm(self.positions(rows, self._places(data, offset)))
         return self.dropout(found)  # type: ignore[no-any-return]
+
+    def token_rows(self, data: Tensor) -> EmbeddedTokens | None:
+        """What the kernels need to make the rows themselves; None: the module must be called."""
+        if self.counted or self.segments is not None or type(self.norm) is not nn.Identity:
+            return None
+        if (self.training and self.word_dropout) or _hooked(self) or _hooked(self.dropout):
+            return None
+        rate = self.dropout.p if self.training else 0.0
+        return token_rows(data, self.rows, self.positions, self.scale, rate)
 
     def _counted(self, dim: int) -> encodings.Learned:
         if not isinstance(self.spec, Tokens) or self.spec.length is None:

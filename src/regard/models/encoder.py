@@ -57,9 +57,12 @@ class Encoder(Reader):
             norm = make_norm(norm_type, dim, norm_eps) if before_head == "norm" else nn.Identity()
             self.before_head = BeforeHead(dim, activation if before_head == "norm" else "tanh", norm)
 
-    def forward(self, batch: Batch) -> Any:
+    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
+        pooling = self.problem.answer.needs == "pooled"
+        if not pooling and type(self.before_head) is nn.Identity:
+            return self.answer(batch, deferred)
         rows = self.rows(batch)
-        if self.problem.answer.needs != "pooled":
+        if not pooling:
             return self.head(self.before_head(rows[:, : batch.inputs.shape[1]]), batch)
         one = rows[:, 0] if self.pooling == "first" else pooled(rows, joined_keep(batch.streams.values()))
         return self.head(self.before_head(one), batch)

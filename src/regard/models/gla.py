@@ -97,12 +97,12 @@ class GLA(Transformer):
         """The encoder's rows (b,n,dim)."""
         return self._encoded(self.embedding(batch.inputs), batch.keep)
 
-    def forward(self, batch: Batch) -> Any:
+    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
         if not self.language:
-            return super().forward(batch)
+            return super().forward(batch, deferred=deferred)
         rows, keep = self.embedding(batch.inputs), batch.keep
         if self.form == "decoder":
-            return self.head(self.decoder(rows, mask=padding_mask(keep)), batch)
+            return self.decoder.answer(self.head, batch, rows, mask=padding_mask(keep), deferred=deferred)
         # A group is known after its last position, so its rows move right by the positions that it waits for.
         late = self.upsample - 1
         source = pad(self._encoded(rows, keep), (0, 0, late, 0))[:, : rows.shape[1]]
@@ -110,8 +110,10 @@ class GLA(Transformer):
         if late:
             known = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape[:2]) >= late
             known = known if keep is None else known & keep
-        rows = self.decoder(rows, mask=padding_mask(keep), source=source, source_mask=padding_mask(known))
-        return self.head(rows, batch)
+        return self.decoder.answer(
+            self.head, batch, rows, mask=padding_mask(keep), deferred=deferred, source=source,
+            source_mask=padding_mask(known),
+        )  # fmt: skip
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits for the next tokens, and the new state."""

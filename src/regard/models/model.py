@@ -21,6 +21,7 @@ from regard.errors import BadValue
 from regard.models.crossing import Guide, attention_to_source
 from regard.models.embedding import readable
 from regard.models.preset import Preset, with_preset
+from regard.nn.fused_rows.head import DeferredLogits
 from regard.nn.mechanism import MECHANISMS
 from regard.registry import Registry, parse
 from regard.tasks.answers import NEEDS, Head
@@ -108,7 +109,15 @@ class Model(nn.Module):
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
+        if isinstance(outputs, DeferredLogits):
+            assert batch.targets is not None
+            return outputs.loss(batch.targets, batch.target_keep, smoothing)
         return self.head.loss(outputs, batch, smoothing)
+
+    def defers(self, loss: Any) -> bool:
+        """Whether `forward` takes `deferred=True`, by which it may leave logits out that serve only this loss."""
+        plain = getattr(loss, "__func__", None) is Model.loss and type(self.head) is Head
+        return plain and "deferred" in inspect.signature(self.forward).parameters
 
     def with_rows(self, batch: Batch) -> tuple[Any, Tensor]:
         """The outputs of the head, and the rows that it made them from."""

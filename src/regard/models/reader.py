@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from regard.masks import Mask
 from regard.models.embedding import StreamEmbedding, stream_mask
 from regard.models.model import Model
 from regard.models.stack import Stack
@@ -71,9 +72,27 @@ class Reader(Model):
 
     def rows(self, batch: Batch) -> Tensor:
         """The output rows of the layers, (b,n,dim), for all streams concatenated."""
+        rows, mask = self.embedded(batch)
+        found: Tensor = self.stack(rows, mask=mask)
+        return found
+
+    def answer(self, batch: Batch, deferred: bool) -> Any:
+        """The outputs of the head for the rows of the first stream; `deferred`: see `Stack.answer`."""
+        if self.further or type(self).rows is not Reader.rows:
+            rows = self.rows(batch)
+            return self.head(rows[:, : batch.inputs.shape[1]] if self.further else rows, batch)
+        if deferred and stream_mask(batch.streams.values()) is None:
+            tokens = self.embedding.token_rows(batch.inputs)
+            found = None if tokens is None else self.stack.deferred(self.head, batch, tokens)
+            if found is not None:
+                return found
+        rows, mask = self.embedded(batch)
+        return self.stack.answer(self.head, batch, rows, mask=mask, deferred=deferred)
+
+    def embedded(self, batch: Batch) -> tuple[Tensor, Mask | None]:
+        """What the layers read: rows (b,n,dim) of all streams concatenated, and where they are real."""
         rows = self.embedding(batch.inputs)
         if self.further:
             more = [embed(batch.streams[name].data) for name, embed in self.further.items()]
             rows = torch.cat([part + own for part, own in zip([rows, *more], self.origin, strict=True)], 1)
-        found: Tensor = self.stack(rows, mask=stream_mask(batch.streams.values()))
-        return found
+        return rows, stream_mask(batch.streams.values())

@@ -155,11 +155,12 @@ class Transformer(Model):
         found: Tensor = self.encoder(self.embedding(batch.inputs), mask=padding_mask(batch.keep))
         return found
 
-    def forward(self, batch: Batch) -> Any:
+    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
         rows = self.target_embedding(self.answer.decoder_inputs(batch))
         # Target padding needs no mask: it lies behind the end, where causal attention of real positions never looks.
-        rows = self.decoder(rows, source=self.read(batch), source_mask=padding_mask(batch.keep))
-        return self.head(rows, batch)
+        return self.decoder.answer(
+            self.head, batch, rows, deferred=deferred, source=self.read(batch), source_mask=padding_mask(batch.keep)
+        )  # fmt: skip
 
     def step(self, tokens: Tensor, state: WritingState) -> tuple[Tensor, WritingState]:
         """Logits for the next target tokens, and the new state."""

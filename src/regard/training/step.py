@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from regard.errors import BadValue, RegardError
+from regard.models.model import Model
 from regard.nn import loss_terms
 from regard.tasks.answers.answer import counted
 from regard.tasks.batch import Batch
@@ -91,16 +92,21 @@ class Step:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         # Compile the model together with its loss, which has as many small kernels as a layer.
         inner = getattr(model, "_orig_mod", None)
-        self.forward = self._forward
+        self.forward, self.means = self._forward, self._means
         if inner is not None and self.processes == 1:
             self.model = inner
-            self.forward = torch.compile(self._forward)
+            self.forward, self.means = torch.compile(self._forward), torch.compile(self._means)
         self.observers = [one for one in model.modules() if isinstance(one, loss_terms.LearnsFromLoss)]
         if self.observers and self.sharded:
             raise BadValue(
                 "strategy: fsdp frees the weights of a layer before the loss terms that it offers are differentiated "
                 "(attention=hard with estimator=reinforce). Use --strategy ddp."
             )
+        # Where the outputs serve nothing but the loss, a model may leave logits out.
+        alone = self.processes == 1 and not (self.sharded or self.observers or consistency or context)
+        self.asked: dict[str, Any] = {}
+        if alone and isinstance(self.model, Model) and self.model.defers(loss):
+            self.asked = {"deferred": True}
         self.update: FusedUpdate | None = None  # replaces clipping and optimiser where steps may be captured
         self.average: AveragedWeights | None = None  # follows the weights after each update
 
@@ -143,12 +149,16 @@ class Step:
 
     def backward(self, batch: Batch) -> Tensor:
         """The mean loss of one batch, with its gradient computed."""
-        total, count, terms = self.forward(batch)
-        count = count.detach().clamp(min=1.0)
-        loss = total / count
-        (loss if terms is None else loss + terms / count).backward()
+        # With a fused update every step comes here, eager ones, too, so that the divisions can be compiled as well.
+        # Without, the first steps compile `forward`, and nothing can be compiled while a graph is captured.
+        loss, objective = _mean(*self.forward(batch)) if self.update is None else self.means(batch)
+        objective.backward()
         self._observe(loss)
         return loss.detach()
+
+    def _means(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The mean loss of one batch, and the same with the loss terms."""
+        return _mean(*self._forward(batch))
 
     def _fused(self, batch: Batch, update: FusedUpdate) -> StepResult:
         """A step whose fused update skips itself on the device if the loss or the gradient is non-finite."""
@@ -175,7 +185,7 @@ class Step:
         terms: list[Tensor] = []
         if not self.observers or self.example_losses is None:
             with self.autocast():
-                outputs = self.model(batch)
+                outputs = self.model(batch, **self.asked)
         else:
             with loss_terms.collecting() as offered, self.autocast():
                 outputs = self.model(batch)
@@ -226,3 +236,10 @@ class Step:
         examples = [example for index in non_finite for example in index]
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradient is {norm}"
         raise NonFinite(f"{what} for the batch of training examples {examples}")
+
+
+def _mean(total: Tensor, count: Tensor, terms: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The mean of a sum of losses, and the same with the loss terms."""
+    count = count.detach().clamp(min=1.0)
+    loss = total / count
+    return loss, loss if terms is None else loss + terms / count

@@ -221,33 +221,91 @@ def rows_backward(
 
 
 @triton.jit
+def _product(KEPT, left, right, rows, PITCH: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr,
+             BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """The product of two stretches of columns of factors, over all rows in order."""
+    k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
+    found = tl.zeros([TALL, WIDTH], WIDE)
+    for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
+        row = start + k
+        line = row * PITCH
+        # A load that is transposed afterwards is not made ahead of time; one that is transposed itself is.
+        one = tl.load(KEPT + left + line[None, :] + i[:, None], mask=(row < rows)[None, :], other=0.0)
+        other = tl.load(KEPT + right + line[:, None] + j[None, :], mask=(row < rows)[:, None], other=0.0)
+        found += tl.dot(one, other)
+    return found
+
+
+@triton.jit
+def _added(
+    SUMS, left, blocks, VECTORS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
+):
+    """The sum of a stretch of vectors over all blocks of rows in order."""
+    k, j = tl.arange(0, BLOCK), tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], WIDE)
+    for start in range(0, blocks, BLOCK):
+        row = (start + k)[:, None]
+        total += tl.sum(tl.load(SUMS + row * VECTORS + left + j[None, :], mask=row < blocks, other=0.0), 0)
+    return total
+
+
+@triton.jit
+def _by_id(IDS, D_X, MASK, left, right, rows, D: tl.constexpr, HAS_MASK: tl.constexpr, TALL: tl.constexpr,
+           WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
+           STAGES: tl.constexpr):  # fmt: skip
+    """The sum of the rows of each of some ids, of a stretch of columns, over all rows in order.
+
+    MASK is not 0 where dropout has kept a number: to hash all rows again would be long for one program.
+    """
+    k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
+    found = tl.zeros([TALL, WIDTH], WIDE)
+    for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
+        row = start + k
+        own = tl.load(IDS + row, mask=row < rows, other=-1)[None, :] == (left + i)[:, None]
+        at, real = right + row[:, None] * D + j[None, :], (row < rows)[:, None]
+        dx = tl.load(D_X + at, mask=real, other=0.0).to(DT)
+        if HAS_MASK:
+            dx = tl.where(tl.load(MASK + at, mask=real, other=0) != 0, dx, 0.0).to(DT)
+        found += tl.dot(own.to(DT), dx)
+    return found
+
+
+@triton.jit
 def weight_gradients(
-    KEPT, SUMS, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr, VECTORS: tl.constexpr, TALL: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, IDS, D_X, MASK, SCALE, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr,
+    VECTORS: tl.constexpr, HEAD_PITCH: tl.constexpr, HEAD_VECTORS: tl.constexpr, D: tl.constexpr,
+    HAS_IDS: tl.constexpr, HAS_MASK: tl.constexpr, TABLE_SCALE: tl.constexpr, HAS_SCALE: tl.constexpr,
+    TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """A tile (TALL,WIDTH) of the gradient of a weight, or the sum of a stretch of vectors, each over all rows in order.
 
-    A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight).
+    A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight). Kinds:
+    0 a tile, 1 a stretch; 2 and 3 the same from the factors and sums of a head, if HEAD_PITCH is not 0; 4 a tile of the
+    table that rows were taken from by IDS, from their gradient D_X. SCALE holds what all results are multiplied by.
     """
     JOBS += tl.program_id(0) * 5
-    kind, left, right = tl.load(JOBS), tl.load(JOBS + 1), tl.load(JOBS + 2)
-    into, line = tl.load(JOBS + 3), tl.load(JOBS + 4)
-    k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
+    kind, into, line = tl.load(JOBS), tl.load(JOBS + 3), tl.load(JOBS + 4)
+    # Said here, not where they are used: a function of a kernel loses it, and with it loads ahead of time.
+    left, right = tl.multiple_of(tl.load(JOBS + 1), 16), tl.multiple_of(tl.load(JOBS + 2), 16)
+    i, j = tl.arange(0, TALL), tl.arange(0, WIDTH)
+    factor = tl.full([], 1.0, WIDE)
+    if HAS_SCALE:
+        factor = tl.load(SCALE).to(WIDE)
+    tile, stretch = GRADS + into + i[:, None] * line + j[None, :], GRADS + into + j
     if kind == 0:
-        left, right = tl.multiple_of(left, 16), tl.multiple_of(right, 16)
-        found = tl.zeros([TALL, WIDTH], WIDE)
-        for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
-            row = (start + k)[:, None]
-            base = KEPT + row * PITCH
-            one = tl.load(base + left + i[None, :], mask=row < rows, other=0.0)
-            other = tl.load(base + right + j[None, :], mask=row < rows, other=0.0)
-            found += tl.dot(tl.trans(one), other)
-        tl.store(GRADS + into + i[:, None] * line + j[None, :], found)
-    else:
-        total = tl.zeros([WIDTH], WIDE)
-        for start in range(0, blocks, BLOCK):
-            row = (start + k)[:, None]
-            total += tl.sum(
-                tl.load(SUMS + row * VECTORS + left + j[None, :], mask=row < blocks, other=0.0), 0
-            )
-        tl.store(GRADS + into + j, total)
+        tl.store(tile, factor * _product(KEPT, left, right, rows, PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES))
+    elif kind == 1:
+        tl.store(stretch, factor * _added(SUMS, left, blocks, VECTORS, WIDTH, BLOCK, WIDE))
+    if HEAD_PITCH > 0:
+        if kind == 2:
+            found = _product(HEAD_KEPT, left, right, rows, HEAD_PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES)
+            tl.store(tile, factor * found)
+        elif kind == 3:
+            tl.store(stretch, factor * _added(HEAD_SUMS, left, blocks, HEAD_VECTORS, WIDTH, BLOCK, WIDE))
+    if HAS_IDS:  # noqa: SIM102  # a constant: the rest is not compiled where there are none
+        if kind == 4:
+            found = _by_id(
+                IDS, D_X, MASK, left, right, rows, D, HAS_MASK, TALL, WIDTH, BLOCK // 2, DT, WIDE, STAGES
+            )  # fmt: skip
+            tl.store(tile, factor * (found * TABLE_SCALE))

@@ -30,8 +30,20 @@ ACTIVATIONS = ("relu", "gelu", "silu")
 _ATTEND = core.attend  # while a model is observed, another function is in its place
 
 
+def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = None) -> str:
+    """Why the modules of these layers must be called; empty if the kernels can run them."""
+    if mask is not None or source:
+        return "there is a mask (of padding, or of the caller) or a source"
+    if why := circumstances(rows):
+        return why
+    for number, layer in enumerate(layers):
+        if why := _refused_layer(layer, rows, rows.shape[2]):
+            return f"layer {number}: {why}"
+    return ""
+
+
 def refused_rows(rows: Tensor) -> str:
-    """Why no kernel for small models can run on these rows, here and now; empty if one may."""
+    """Why no kernel for small models can run on these rows; empty if one may."""
     if not fused_rows.enabled:
         return "fused rows are switched off (regard.nn.fused_rows.enabled)"
     if not HAS_TRITON:
@@ -45,12 +57,10 @@ def refused_rows(rows: Tensor) -> str:
     return ""
 
 
-def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = None) -> str:
-    """Why the modules of these layers must be called; empty if the kernels can run them."""
+def circumstances(rows: Tensor) -> str:
+    """Why no row-wise kernel can take these rows here and now; empty if one can."""
     if why := refused_rows(rows):
         return why
-    if mask is not None or source:
-        return "there is a mask (of padding, or of the caller) or a source"
     if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:
         return "the model is exported, observed, transformed or shared between ranks"
     if rows.shape[0] * rows.shape[1] > MOST_ROWS:
@@ -58,9 +68,6 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
     width = rows.shape[2]
     if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
         return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
-    for number, layer in enumerate(layers):
-        if why := _refused_layer(layer, rows, width):
-            return f"layer {number}: {why}"
     return ""
 
 
@@ -117,15 +124,14 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
 
     Rows that autocast made bfloat16 (a linear embedding of vectors) are added up in float32.
     """
-    listed = list(layers)
-    rows = rows.float() if rows.dtype == torch.bfloat16 else rows
-    drops = any(_rates(layer) != [0.0, 0.0, 0.0] for layer in listed)
-    seed = draw_seed(rows.device) if drops else None
-    heads = [_row_maps(layer) for layer in listed]
-    if (options := _as_one(listed, heads, rows)) is not None:
+    if (given := whole(layers, rows)) is not None:
         from regard.nn.fused_rows import stack_op
 
-        return stack_op.run(rows, seed, _all_weights(listed, heads), options)
+        return stack_op.run(*given)
+    listed = list(layers)
+    rows = _wide(rows)
+    seed = _seed(listed, rows)
+    heads = [_row_maps(layer) for layer in listed]
     rows, found = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
     for number, (layer, own) in enumerate(zip(listed, heads, strict=True)):
         last = number + 1 == len(listed)
@@ -134,6 +140,25 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
             None if last else listed[number + 1], None if last else heads[number + 1],
         )  # fmt: skip
     return rows
+
+
+def whole(
+    layers: Iterable[EncoderLayer], rows: Tensor
+) -> tuple[Tensor, Tensor | None, list[Tensor], StackOptions] | None:
+    """The arguments of one operator for all layers: rows, seed, weights, options; None: one for each layer."""
+    listed, rows = list(layers), _wide(rows)
+    heads = [_row_maps(layer) for layer in listed]
+    options = _as_one(listed, heads, rows)
+    return None if options is None else (rows, _seed(listed, rows), _all_weights(listed, heads), options)
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows.float() if rows.dtype == torch.bfloat16 else rows
+
+
+def _seed(layers: list[EncoderLayer], rows: Tensor) -> Tensor | None:
+    drops = any(_rates(layer) != [0.0, 0.0, 0.0] for layer in layers)
+    return draw_seed(rows.device) if drops else None
 
 
 def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> StackOptions | None:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+Job = tuple[int, int, int, int, int]
+
+
+class RowPiece(Protocol):
+    """What `weight_gradients` must know of a call: `Stages`, or the head at the end of a model."""
+
+    @property
+    def dim(self) -> int: ...
+    @property
+    def pitch(self) -> int: ...
+    @property
+    def vectors(self) -> int: ...
+    def shapes(self) -> list[tuple[int, ...]]: ...
+    def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> Sequence[Job]: ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,10 @@ class Stages:
             found += [(dim,), (dim,), *[(dim, dim)] * self.maps, *[(dim,)] * self.maps]
         return found
 
+    def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
+        """What `weight_gradients` computes, where factors, sums and gradients begin at these places."""
+        return _jobs(self, column, place, total, tall, width)
+
     def split(self, weights: list[Tensor]) -> tuple[tuple[Tensor, ...], ...]:
         """The weights of the stages out and feed, of the last normalisation, and of the maps; empty where missing."""
         ends = [2 * self.out, 6 * self.feed, 2 * bool(self.maps), 2 * self.maps]
@@ -61,33 +82,36 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
 
 
 @lru_cache(64)
-def jobs(pieces: tuple[Stages, ...], tall: int, width: int, device: torch.device) -> tuple[Tensor, int, int]:
+def jobs(
+    groups: tuple[tuple[RowPiece, ...], ...], tall: int, width: int, device: torch.device
+) -> tuple[Tensor, int, int]:
     """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile, if it fits.
 
-    Factors and sums of the calls lie side by side, and so do the gradients of their weights.
+    Factors and sums of the calls of a group lie side by side; the gradients of the weights of all groups do.
     """
-    dim = pieces[0].dim
+    dim = groups[0][0].dim
     tall, width = min(tall, dim), min(width, dim)
-    found: list[tuple[int, int, int, int, int]] = []
-    column = place = total = 0
-    for stages in pieces:
-        found += _jobs(stages, column, place, total, tall, width)
-        column, place = column + stages.pitch, place + stages.vectors
-        total += sum(sizes(stages.shapes()))
-    found.sort(key=lambda job: job[0])  # long jobs first
+    found: list[Job] = []
+    total = 0
+    for number, group in enumerate(groups):
+        column = place = 0
+        for piece in group:
+            made = piece.jobs(column, place, total, tall, width)
+            found += [(job[0] + 2 * number, *job[1:]) for job in made]
+            column, place = column + piece.pitch, place + piece.vectors
+            total += sum(sizes(piece.shapes()))
+    found.sort(key=lambda job: job[0] % 2)  # long jobs first
     return torch.tensor(found, dtype=torch.int32, device=device), tall, width
 
 
-def _jobs(
-    stages: Stages, column: int, place: int, total: int, tall: int, width: int
-) -> list[tuple[int, int, int, int, int]]:
+def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
     """The jobs of one call, whose factors, sums and gradients begin at these columns and this offset."""
     dim, hidden = stages.dim, stages.hidden
     offsets = []
     for size in sizes(stages.shapes()):
         offsets.append(total)
         total += size
-    found: list[tuple[int, int, int, int, int]] = []
+    found: list[Job] = []
 
     def matrix(number: int, left: int, right: int) -> None:
         rows, columns = stages.shapes()[number]

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.core.differentiate import fresh_views, gradients
 from regard.implementations.triton import block_sizes
 from regard.nn.fused_rows import plain
-from regard.nn.fused_rows.layout import Stages, jobs, sizes
+from regard.nn.fused_rows.layout import RowPiece, Stages, jobs, sizes
 from regard.nn.fused_rows.short_attention import as_rows, triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
 
@@ -175,18 +175,47 @@ def _forward_shapes(
     return last, middle, ys
 
 
-class Factors:
-    """What the backward kernels of one call, or of several, keep for the gradients of weights."""
+@dataclass(frozen=True)
+class TableFactors:
+    """What the gradient of the table of an embedding is made from."""
 
-    def __init__(self, pieces: Sequence[Stages], x: Tensor, dtype: torch.dtype) -> None:
+    stage: RowPiece
+    ids: Tensor
+    d_x: Tensor  # the gradient of the rows
+    mask: Tensor | None  # what dropout has kept of the rows
+    scale: float  # of all of it
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Those that the kernel takes, with something in place of a mask that is missing."""
+        return self.ids, self.d_x, self.ids if self.mask is None else self.mask
+
+    def constants(self) -> dict[str, Any]:
+        """Those that the kernel takes."""
+        return {"HAS_IDS": True, "HAS_MASK": self.mask is not None, "TABLE_SCALE": self.scale}
+
+
+NO_TABLE: dict[str, Any] = {"HAS_IDS": False, "HAS_MASK": False, "TABLE_SCALE": 1.0}
+
+
+class Factors:
+    """What the backward kernels of one call, or of several, keep for the gradients of weights.
+
+    `made`: what they have kept already.
+    """
+
+    def __init__(
+        self, pieces: Sequence[RowPiece], x: Tensor, dtype: torch.dtype, made: tuple[Tensor, Tensor] | None = None
+    ) -> None:  # fmt: skip
         self.pieces = tuple(pieces)
         self.rows = x.shape[0] * x.shape[1]
         self.blocks = -(-self.rows // TUNING.rows)
         self.pitch, self.vectors = (
             sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
         )
-        self.kept = x.new_empty((self.rows, self.pitch), dtype=dtype)
-        self.sums = x.new_empty((self.blocks, self.vectors), dtype=_wide(dtype))
+        self.kept, self.sums = made or (
+            x.new_empty((self.rows, self.pitch), dtype=dtype),
+            x.new_empty((self.blocks, self.vectors), dtype=_wide(dtype)),
+        )
 
     def of(self, number: int) -> tuple[Tensor, Tensor]:
         """Where one of the calls writes its factors and sums."""
@@ -196,14 +225,22 @@ class Factors:
             self.sums[:, sum(one.vectors for one in before) :],
         )
 
-    def weight_gradients(self, into: Tensor) -> None:
-        """The gradients of all weights, in the order of the calls."""
+    def weight_gradients(
+        self, into: Tensor, scale: Tensor | None = None, head: Factors | None = None, table: TableFactors | None = None
+    ) -> None:  # fmt: skip
+        """The gradients of all weights, in the order of the calls, of `head` and of `table`, multiplied by `scale`."""
         from regard.nn.fused_rows.kernels import weight_gradients
 
-        table, tall, width = jobs(self.pieces, TUNING.grad_tall, TUNING.grad_width, into.device)
+        last = self if head is None else head
+        groups = (self.pieces, () if head is None else head.pieces, () if table is None else (table.stage,))
+        listed, tall, width = jobs(groups, TUNING.grad_tall, TUNING.grad_width, into.device)
         launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
-        weight_gradients[(len(table),)](
-            self.kept, self.sums, into, table, self.rows, self.blocks, PITCH=self.pitch, VECTORS=self.vectors,
+        weight_gradients[(len(listed),)](
+            self.kept, self.sums, last.kept, last.sums, *((into,) * 3 if table is None else table.tensors()),
+            into if scale is None else scale, into, listed, self.rows, self.blocks,
+            **(NO_TABLE if table is None else table.constants()), PITCH=self.pitch,
+            VECTORS=self.vectors, HEAD_PITCH=0 if head is None else head.pitch,
+            HEAD_VECTORS=0 if head is None else head.vectors, D=self.pieces[0].dim, HAS_SCALE=scale is not None,
             TALL=tall, WIDTH=width, BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype),
             WIDE=triton_dtype(self.sums.dtype), STAGES=TUNING.grad_stages, **launch,
         )  # fmt: skip

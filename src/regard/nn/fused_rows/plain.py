@@ -31,27 +31,43 @@ def rows(
     out, feed, norm, maps = stages.split(list(weights))
     shape = x.shape
 
-    def dropped(found: Tensor, site: int) -> Tensor:
-        if not rates[site] or seed is None:
-            return found
-        flat = found.flatten(0, 1)
-        return dropout.drop(
-            flat[None, None], _grid(flat, site, salt), seed, rates[site]
-        ).view(found.shape)  # fmt: skip
+    def drop(found: Tensor, site: int) -> Tensor:
+        return dropped(found, seed, rates[site], site, salt)
 
     if stages.out:
         assert mixed is not None
-        x = x + dropped(F.linear(mixed.transpose(1, 2).flatten(2), *out), 0)
+        x = x + drop(F.linear(mixed.transpose(1, 2).flatten(2), *out), 0)
     if stages.feed:
         between = F.layer_norm(x, shape[2:], feed[0], feed[1], eps[0])
-        risen = dropped(ACTIVATIONS[activation](F.linear(between, feed[2], feed[3])), 1)
-        x = x + dropped(F.linear(risen, feed[4], feed[5]), 2)
+        risen = drop(ACTIVATIONS[activation](F.linear(between, feed[2], feed[3])), 1)
+        x = x + drop(F.linear(risen, feed[4], feed[5]), 2)
     found = [x] if stages.out or stages.feed else []
     if stages.maps:
         x = F.layer_norm(x, shape[2:], norm[0], norm[1], eps[1])
         for weight, bias, count in zip(maps[: stages.maps], maps[stages.maps :], heads, strict=True):
             found.append(F.linear(x, weight, bias).unflatten(2, (count, -1)).transpose(1, 2))
     return found
+
+
+def dropped(rows: Tensor, seed: Tensor | None, rate: float, site: int, salt: int) -> Tensor:
+    """Rows (b,n,·) with dropout of one site of one layer."""
+    if not rate or seed is None:
+        return rows
+    flat = rows.flatten(0, 1)
+    return dropout.drop(flat[None, None], _grid(flat, site, salt), seed, rate).view(rows.shape)
+
+
+def head(
+    x: Tensor, targets: Tensor, keep: Tensor | None, weights: Sequence[Tensor], eps: float, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """The sum of the cross-entropies of the logits of normalised rows where they count, and how many do."""
+    gain, shift, *linear = weights
+    logits = F.linear(F.layer_norm(x, x.shape[2:], gain, shift, eps), *linear)
+    each = F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing
+    )
+    counts = torch.ones_like(each) if keep is None else keep.flatten().to(each)
+    return each.masked_fill(counts == 0, 0).sum(), counts.sum()
 
 
 def _grid(flat: Tensor, site: int, salt: int) -> Grid:

@@ -79,6 +79,11 @@ class StackOptions:
             start += count
         return stages, own
 
+    def parts(self, grads: Tensor, x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
+        """The gradient of each weight, of which `grads` has all one after the other."""
+        shapes = [shape for one in self.split(x, weights)[0] for shape in one.shapes()]
+        return [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+
 
 def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions) -> Tensor:
     """The rows after all layers; the weights are those of the calls of `op.run`, one after the other."""
@@ -123,10 +128,19 @@ def _forward_shapes(
 def _backward(
     d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    options = StackOptions(*given)
+    _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
+    d_x, factors = rows_back(d_last, x, seed, last, kept, weights, StackOptions(*given))
+    factors.weight_gradients(grads)
+    return d_x, grads
+
+
+def rows_back(
+    d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor],
+    options: StackOptions,
+) -> tuple[Tensor, op.Factors]:  # fmt: skip
+    """The gradient of the rows before all layers, and what those of the weights are made from."""
     stages, own = options.split(x, weights)
     first, *others = options.pieces()
-    _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
     factors = op.Factors(stages, x, options.dtype)
     d_rows: Tensor | None = d_last
     d_heads: list[Tensor] = []
@@ -139,8 +153,7 @@ def _backward(
         )  # fmt: skip
         d_heads = list(short_attention._backward(d_mixed, query, key, value, options.causal, options.scale))
     d_x, _ = op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
-    factors.weight_gradients(grads)
-    return d_x, grads
+    return d_x, factors
 
 
 def _backward_shapes(
@@ -172,9 +185,7 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_kept: Any) -> tuple[Any, .
     d_x, grads = torch.ops.regard.fused_stack_backward.default(
         d_last, x, seed, last, kept, weights, *ctx.given
     )
-    shapes = [shape for one in options.split(x, weights)[0] for shape in one.shapes()]
-    parts = [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return d_x, None, parts, *none
+    return d_x, None, options.parts(grads, x, weights), *none
 
 
 def _recorded(
@@ -183,7 +194,12 @@ def _recorded(
     """The same gradients with an autograd graph, from the stages in plain torch."""
     views = fresh_views([x, *weights])
     rows, *trained = [one for one in views if one is not None]
-    stages, own = options.split(x, trained)
+    return gradients([(plain_stack(rows, seed, trained, options), d_last)], views, again=True)
+
+
+def plain_stack(rows: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions) -> Tensor:
+    """The rows after all layers in plain torch."""
+    stages, own = options.split(rows, weights)
     heads: list[Tensor] = []
     for number, piece in enumerate(options.pieces()):
         mixed = None
@@ -198,7 +214,7 @@ def _recorded(
             rows, *heads = found
         else:
             heads = found
-    return gradients([(rows, d_last)], views, again=True)
+    return rows
 
 
 _LIBRARY.impl("fused_stack", _forward, "CompositeExplicitAutograd")

@@ -1,0 +1,108 @@
+"""Logits that are not computed: their cross-entropy is, in one kernel with the last normalisation and its gradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.core.dropout import draw_seed
+from regard.implementations import HAS_TRITON
+from regard.nn import fused_rows
+from regard.nn.fused_rows import layers
+
+if TYPE_CHECKING:
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
+
+MOST_OUTPUTS = (
+    512  # logits of a row, and tokens whose rows are made here; more are worth a product of their own
+)
+
+
+class DeferredLogits:
+    """What a model answers in training where only the loss of its logits is needed.
+
+    `rows` are those before the last normalisation. `stack`: they are not computed either, but are the result of one
+    operator for all layers, with these arguments; `tokens`: nor are those before the layers.
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        norm: nn.LayerNorm,
+        linear: nn.Linear,
+        stack: tuple[Any, ...] | None = None,
+        tokens: EmbeddedTokens | None = None,
+    ) -> None:
+        self.rows, self.norm, self.linear, self.stack, self.tokens = rows, norm, linear, stack, tokens
+        self.products = layers._dtype(rows)  # not "dtype": Accelerate would take this for a tensor
+
+    def loss(self, targets: Tensor, keep: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
+        """The sum of the cross-entropies where they count, and how many do."""
+        from regard.nn.fused_rows import head_op, stack_loss_op
+
+        options = head_op.HeadOptions(self.norm.eps, smoothing, self.products)
+        weights = head_weights(self.norm, self.linear)
+        if self.stack is None:
+            return head_op.run(self.rows, targets, keep, weights, options)
+        rows, seed, own, layered = self.stack
+        if self.tokens is not None:
+            rows = self.tokens
+            if seed is None and self.tokens.rate:
+                seed = draw_seed(self.rows.device)
+        return stack_loss_op.run(rows, seed, targets, keep, own, weights, layered, options)
+
+
+def refusal(
+    rows: Tensor, norm: Any, linear: Any, modules: list[nn.Module], targets: Tensor | None, keep: Tensor | None
+) -> str:  # fmt: skip
+    """Why the logits of these rows must be computed; empty if the kernel can. `modules`: others that are not called."""
+    if why := layers.circumstances(rows):
+        return why
+    if not torch.is_grad_enabled():
+        return "no gradients are wanted"
+    if targets is None or targets.shape != rows.shape[:2] or targets.dtype != torch.int64:
+        return "there is not one class to predict for each row"
+    if keep is not None and (keep.shape != targets.shape or keep.dtype != torch.bool):
+        return "what counts is not said by one truth value for each target"
+    if type(norm) is not nn.LayerNorm or norm.weight is None or norm.bias is None:
+        return "only a LayerNorm with gain and shift is known"
+    if type(linear) is not nn.Linear:
+        return "the map to logits is not a plain nn.Linear"
+    if linear.out_features > MOST_OUTPUTS:
+        return f"there are more than {MOST_OUTPUTS} logits"
+    if any(layers._hooked(one) for one in (norm, linear, *modules)):
+        return "a module has hooks"
+    if any(one.dtype != torch.float32 and not fused_rows.on_cpu for one in head_weights(norm, linear)):
+        return "weights are not float32"
+    return ""
+
+
+def token_rows(
+    ids: Tensor, embedding: Any, positions: Any, scale: float, rate: float
+) -> EmbeddedTokens | None:
+    """Rows of tokens for the kernels to make; None where they do not know the embedding or its positions."""
+    from regard.nn.positions import NoPositions, Sinusoidal
+
+    if not HAS_TRITON or ids.dim() != 2 or ids.dtype != torch.int64 or not 0 <= rate < 1:
+        return None
+    if type(embedding) is not nn.Embedding or embedding.num_embeddings > MOST_OUTPUTS:
+        return None
+    if embedding.padding_idx is not None or embedding.max_norm is not None or embedding.scale_grad_by_freq:
+        return None
+    if embedding.sparse or type(positions) not in (Sinusoidal, NoPositions):
+        return None
+    if embedding.weight.dtype != torch.float32 and not fused_rows.on_cpu:
+        return None
+    if layers._hooked(embedding) or layers._hooked(positions):
+        return None
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
+
+    return EmbeddedTokens(ids, embedding.weight, scale, rate, type(positions) is Sinusoidal)
+
+
+def head_weights(norm: nn.LayerNorm, linear: nn.Linear) -> list[Tensor]:
+    """Gain, shift, weight and maybe bias."""
+    found = [norm.weight, norm.bias, linear.weight]
+    return found if linear.bias is None else [*found, linear.bias]

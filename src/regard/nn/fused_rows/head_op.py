@@ -1,0 +1,147 @@
+"""The end of a model as one operator: last normalisation, map to logits and the sum of the cross-entropies.
+
+Its forward pass already computes the gradients of that sum (`head_kernels.py`); backward multiplies them by one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.core.differentiate import fresh_views, gradients
+from regard.implementations.triton import block_sizes
+from regard.nn.fused_rows import op, plain
+from regard.nn.fused_rows.head_layout import HeadStage
+from regard.nn.fused_rows.layout import sizes
+from regard.nn.fused_rows.short_attention import triton_dtype
+from regard.nn.fused_rows.weight_copies import copies
+
+_LIBRARY = torch.library.Library("regard", "FRAGMENT")
+_OPTIONS = "float eps, float smoothing, ScalarType dtype"
+_LIBRARY.define(
+    f"fused_head(Tensor x, Tensor targets, Tensor? keep, Tensor[] weights, {_OPTIONS}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_LIBRARY.define(
+    "fused_head_backward(Tensor d_total, Tensor x, Tensor kept, Tensor sums, Tensor[] weights) -> Tensor"
+)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The arguments of the operator after its tensors."""
+
+    eps: float
+    smoothing: float
+    dtype: torch.dtype  # of products
+
+    def listed(self) -> tuple[Any, ...]:
+        """In the order of the operator."""
+        return self.eps, self.smoothing, self.dtype
+
+
+def stage(weights: Sequence[Tensor]) -> HeadStage:
+    """The sizes of a head with these weights: gain and shift of the normalisation, weight and maybe bias of the map."""
+    outputs, dim = weights[2].shape
+    return HeadStage(dim, outputs, len(weights) > 3)
+
+
+def run(
+    x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], options: HeadOptions
+) -> tuple[Tensor, Tensor]:
+    """The sum of the cross-entropies of rows (b,n,dim) where they count, and how many do."""
+    found = torch.ops.regard.fused_head.default(x, targets, keep, weights, *options.listed())
+    return found[0], found[1]
+
+
+def _forward(
+    x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], *given: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    from regard.nn.fused_rows.head_kernels import add_parts, head_loss
+
+    options, head = HeadOptions(*given), stage(weights)
+    x, targets = x.contiguous(), targets.contiguous()
+    found = _forward_shapes(x, targets, keep, weights, *given)
+    total, count, d_rows, kept, sums = found
+    parts = sums.new_empty((sums.shape[0], 2))
+    launch = {} if block_sizes.INTERPRETED else {"num_warps": op.TUNING.warps_of(head.dim)}
+    wide = triton_dtype(sums.dtype)
+    gain, shift, weight, *bias = weights
+    head_loss[(sums.shape[0],)](
+        x, targets, targets if keep is None else keep.contiguous().view(torch.uint8), gain, shift, copies(weight),
+        bias[0] if bias else x, parts, d_rows, kept, sums, kept.shape[0], options.eps,
+        SMOOTHING=options.smoothing, PITCH=head.pitch, VECTORS=head.vectors, D=head.dim, V=head.outputs,
+        PADDED=head.padded, HAS_BIAS=head.bias, HAS_KEEP=keep is not None,
+        DT=triton_dtype(options.dtype), WIDE=wide, R=op.TUNING.rows, TILE=head.tile, STAGES=op.TUNING.stages, **launch,
+    )  # fmt: skip
+    launch = {} if block_sizes.INTERPRETED else {"num_warps": 1}
+    add_parts[(1,)](parts, total, count, sums.shape[0], WIDE=wide, BLOCK=128, **launch)
+    return found
+
+
+def _forward_shapes(
+    x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], *given: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    options, head = HeadOptions(*given), stage(weights)
+    wide = op._wide(options.dtype)
+    factors = op.Factors([head], x, options.dtype)
+    d_rows = torch.empty_like(x, dtype=wide, memory_format=torch.contiguous_format)
+    total, count = (x.new_empty((), dtype=wide) for _ in range(2))
+    return total, count, d_rows, factors.kept, factors.sums
+
+
+def _backward(d_total: Tensor, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor]) -> Tensor:
+    grads = _backward_shapes(d_total, x, kept, sums, weights)
+    op.Factors([stage(weights)], x, kept.dtype, (kept, sums)).weight_gradients(grads, scale=d_total)
+    return grads
+
+
+def _backward_shapes(d_total: Tensor, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor]) -> Tensor:
+    return kept.new_empty(sum(sizes(stage(weights).shapes())), dtype=weights[0].dtype)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    x, targets, keep, weights, *ctx.given = inputs
+    _, _, d_rows, kept, sums = output
+    ctx.save_for_backward(x, targets, keep, d_rows, kept, sums, *weights)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, d_total: Tensor | None, *unused: Any) -> tuple[Any, ...]:
+    x, targets, keep, d_rows, kept, sums, *weights = ctx.saved_tensors
+    none = [None] * len(ctx.given)
+    if d_total is None:
+        return None, None, None, [None] * len(weights), *none
+    if torch.is_grad_enabled():
+        found = _recorded(x, targets, keep, weights, HeadOptions(*ctx.given), d_total)
+        return found[0], None, None, found[1:], *none
+    grads = torch.ops.regard.fused_head_backward.default(d_total, x, kept, sums, weights)
+    return (d_rows * d_total).to(x.dtype), None, None, split(grads, stage(weights)), *none
+
+
+def split(grads: Tensor, head: HeadStage) -> list[Tensor]:
+    """The gradient of each weight."""
+    shapes = head.shapes()
+    parts = [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return head.real(parts)
+
+
+def _recorded(
+    x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], options: HeadOptions, d_total: Tensor
+) -> list[Tensor | None]:  # fmt: skip
+    """The same gradients with an autograd graph, from the formula in plain torch."""
+    views = fresh_views([x, *weights])
+    rows, *trained = [one for one in views if one is not None]
+    total, _ = plain.head(rows, targets, keep, trained, options.eps, options.smoothing)
+    return gradients([(total, d_total)], views, again=True)
+
+
+_LIBRARY.impl("fused_head", _forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("fused_head_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("regard::fused_head", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("regard::fused_head_backward", _backward_shapes, lib=_LIBRARY)
+torch.library.register_autograd("regard::fused_head", _differentiate, setup_context=_remember, lib=_LIBRARY)
