@@ -25,8 +25,8 @@ from regard.implementations.triton.device_functions import (
     load_row_stats,
     row_state,
     rows_of,
+    seen_in_tile,
     tile,
-    visible,
 )
 
 _DATA = [
@@ -177,28 +177,32 @@ def _keys_of_tile(
     query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
     grad = rows_of(GRAD, GRAD_STRIDES, batch, head, top, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK)
     products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
+    from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
     safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[None, :], tl.minimum(columns, k_len - 1)[:, None]
     scores, flattened = final_scores(
         products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
         safe_rows, safe_columns,
     )  # fmt: skip
     weights = tl.exp2(scores - lse[None, :])
-    if partly:
-        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
-        weights = tl.where(seen & (columns < k_len)[:, None], weights, 0.0)
-    from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
-    dropped = weights
+    stays = weights
     if DROPS:
         stays = dropout_keeps(row_state(tl.load(SEED), batch, head, safe_rows), columns[:, None], threshold)
         from_values = tl.where(stays, from_values * keep, 0.0)
+    slopes = from_values - delta[None, :]
+    if CAP:
+        slopes *= 1.0 - flattened * flattened
+    # One branch: of a second one, around a single selection, the compiler would make selections in every tile.
+    if partly:
+        seen = seen_in_tile(
+            FORM, TABLES, TABLE_STRIDES, batch, head, rows[None, :], columns[:, None], safe_rows, safe_columns, k_len
+        )  # fmt: skip
+        weights = tl.where(seen, weights, 0.0)
+        slopes = tl.where(seen, slopes, 0.0)  # in a row that is NaN, what is hidden stays out
+    dropped = weights
+    if DROPS:
         dropped = tl.where(stays, weights * keep, 0.0)
     grad_value = tl.dot(dropped.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
-    grad_scores = weights * (from_values - delta[None, :])
-    if CAP:
-        grad_scores *= 1.0 - flattened * flattened
-    if partly:  # in a row that is NaN, what is hidden stays out; to look again would take registers
-        grad_scores = tl.where(weights == 0.0, 0.0, grad_scores)
-    grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
+    grad_key = tl.dot((weights * slopes).to(query.dtype), query, grad_key, input_precision=PRECISION)
     return grad_key, grad_value
 
 
@@ -316,8 +320,10 @@ def _queries_of_tile(
         from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
     grad_scores = weights * (from_values - delta[:, None])
     if partly:
-        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
-        grad_scores = tl.where(seen & (columns < k_len)[None, :], grad_scores, 0.0)
+        seen = seen_in_tile(
+            FORM, TABLES, TABLE_STRIDES, batch, head, rows[:, None], columns[None, :], safe_rows, safe_columns, k_len
+        )  # fmt: skip
+        grad_scores = tl.where(seen, grad_scores, 0.0)
     if CENTERED:
         pull += tl.sum(grad_scores * (columns.to(tl.float32)[None, :] - center[:, None]), 1)
     if DENSE:

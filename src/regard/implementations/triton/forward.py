@@ -11,14 +11,17 @@ from regard.implementations.triton.block_schedule import (
     next_block,
     piece,
     program_block,
+    row_ends,
 )
 from regard.implementations.triton.device_functions import (
     dropout_keeps,
     final_scores,
+    is_consecutive,
+    kind,
     nonfinite_rows,
     row_state,
     rows_of,
-    visible,
+    seen_in_tile,
 )
 
 _DATA = [
@@ -33,7 +36,7 @@ def forward(
     NUMBERS, Q_STRIDES, K_STRIDES, V_STRIDES, OUT_STRIDES, SEEN_STRIDES, LIST_STRIDES,
     heads, group, q_len, k_len, pieces, slots, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, DROPS: tl.constexpr,
-    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr,
+    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, RISES: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
@@ -55,8 +58,8 @@ def forward(
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
     nonfinite = nonfinite_rows(query)
-    spoilt = False  # whether some row is to be NaN: then no block counts as fully visible, see `_attend_tile`
-    if not CAP:
+    spoilt = False  # whether some row is to be NaN: then no listed block counts as fully visible, see `_attend_tile`
+    if not (CAP or is_consecutive(FORM)):
         spoilt = tl.max(tl.max((nonfinite != nonfinite).to(tl.int32), 1), 0) > 0
     safe_rows = tl.minimum(rows, q_len - 1)
     state = safe_rows[:, None]
@@ -80,7 +83,7 @@ def forward(
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K, V, SEEN, TABLES,
                 TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap,
-                threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
+                threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
                 BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
@@ -90,9 +93,12 @@ def forward(
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN, TABLES,
                 TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap,
-                threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
+                threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
                 BLOCK_K, False,
             )  # fmt: skip
+    if is_consecutive(FORM) and not CAP:  # where a row sees nothing is known, and need not be looked for in every tile
+        low, high = row_ends(FORM, TABLES, TABLE_STRIDES, batch, safe_rows, k_len)
+        total += tl.where(low < high, tl.sum(nonfinite, 1), 0.0)
     if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
         if slot >= 0:
             lines = tl.num_programs(0) // pieces
@@ -120,8 +126,8 @@ def _attend_tile(
     query, nonfinite, state, largest, total, output, start, partly, K, V, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
     K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
-    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
+    APPROXIMATE: tl.constexpr, RISES: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values."""
     columns = start + tl.arange(0, BLOCK_K)
@@ -130,19 +136,32 @@ def _attend_tile(
         real &= tl.load(SEEN + columns, mask=real, other=0) != 0
     key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
     products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    # Plain products stay unscaled: scaling and the subtraction below are one operation.
+    PLAIN: tl.constexpr = RISES and kind(BIAS) == "." and not CAP
+    scores, unit = products, scale * 1.4426950408889634
     safe_columns = tl.minimum(columns, k_len - 1)
-    scores, _ = final_scores(
-        products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
-        safe_rows[:, None], safe_columns[None, :],
-    )  # fmt: skip
+    if not PLAIN:
+        scores, _ = final_scores(
+            products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
+            safe_rows[:, None], safe_columns[None, :],
+        )  # fmt: skip
     if partly:
-        if not CAP:
+        if not (CAP or is_consecutive(FORM)):
             scores += nonfinite
-        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
-        scores = tl.where(seen & (columns < k_len)[None, :], scores, float("-inf"))
-    highest = tl.maximum(largest, tl.max(scores, 1))
+        seen = seen_in_tile(
+            FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], columns[None, :], safe_rows[:, None],
+            safe_columns[None, :], k_len,
+        )  # fmt: skip
+        scores = tl.where(seen, scores, float("-inf"))
+    if PLAIN:
+        highest = tl.maximum(largest, tl.max(scores, 1) * unit)
+    else:
+        highest = tl.maximum(largest, tl.max(scores, 1))
     steady = tl.where(highest == float("-inf"), 0.0, highest)
-    weights = tl.exp2(scores - steady[:, None])
+    if PLAIN:
+        weights = tl.exp2(scores * unit - steady[:, None])
+    else:
+        weights = tl.exp2(scores - steady[:, None])
     fade = tl.exp2(largest - steady)
     total = total * fade + tl.sum(weights, 1)
     if DROPS:
