@@ -139,9 +139,19 @@ def seen_in_tile(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns
 
 @triton.jit
 def slope_of(FORM: tl.constexpr, TABLES, STRIDES, head):
-    """How much a slope's bias, to base 2, falls from one key to the one before; and the shift of its positions."""
+    """How much a slope's bias, to base 2, falls from one key to the one before; and the shift of its positions.
+
+    For keys up to the query's own position it is slope · (column − row − shift): a number of the row and one of the
+    column, neither of which a kernel has to compute for each pair. Other keys need `bend`, too.
+    """
     slope = tl.load(TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1])
     return slope * 1.4426950408889634, STRIDES[number(FORM, 0)]
+
+
+@triton.jit
+def bend(slope, shift, rows, columns):
+    """What to subtract from slope · (column − row − shift) so that it falls behind a query's position as before it."""
+    return (2.0 * slope) * tl.maximum((columns - (rows + shift)).to(tl.float32), 0.0)
 
 
 @triton.jit

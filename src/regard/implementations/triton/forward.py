@@ -16,12 +16,14 @@ from regard.implementations.triton.block_schedule import (
 from regard.implementations.triton.device_functions import (
     dropout_keeps,
     final_scores,
+    bend,
     is_consecutive,
     kind,
     nonfinite_rows,
     row_state,
     rows_of,
     seen_in_tile,
+    slope_of,
 )
 
 _DATA = [
@@ -36,7 +38,7 @@ def forward(
     NUMBERS, Q_STRIDES, K_STRIDES, V_STRIDES, OUT_STRIDES, SEEN_STRIDES, LIST_STRIDES,
     heads, group, q_len, k_len, pieces, slots, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, DROPS: tl.constexpr,
-    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, RISES: tl.constexpr, PRECISION: tl.constexpr,
+    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
@@ -82,8 +84,8 @@ def forward(
             partly |= spoilt
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K, V, SEEN, TABLES,
-                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap,
-                threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
+                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap,
+                threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
                 BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
@@ -92,10 +94,12 @@ def forward(
             partly |= spoilt
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN, TABLES,
-                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap,
-                threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
+                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap,
+                threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
                 BLOCK_K, False,
             )  # fmt: skip
+    if SLOPED:
+        largest -= slope_of(BIAS, TABLES, TABLE_STRIDES, head)[0] * (safe_rows - start_q).to(tl.float32)
     if is_consecutive(FORM) and not CAP:  # where a row sees nothing is known, and need not be looked for in every tile
         low, high = row_ends(FORM, TABLES, TABLE_STRIDES, batch, safe_rows, k_len)
         total += tl.where(low < high, tl.sum(nonfinite, 1), 0.0)
@@ -124,9 +128,9 @@ def forward(
 @triton.jit
 def _attend_tile(
     query, nonfinite, state, largest, total, output, start, partly, K, V, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
-    K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, threshold, keep,
+    K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
-    APPROXIMATE: tl.constexpr, RISES: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
+    APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values."""
@@ -140,12 +144,19 @@ def _attend_tile(
     PLAIN: tl.constexpr = RISES and kind(BIAS) == "." and not CAP
     scores, unit = products, scale * 1.4426950408889634
     safe_columns = tl.minimum(columns, k_len - 1)
-    if not PLAIN:
+    slope, shift = 0.0, 0
+    if SLOPED:  # scores lie higher by slope · (row − start_q), which all keys of a row have in common
+        slope, shift = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
+        scores = products * unit + (slope * (columns - (start_q + shift)).to(tl.float32))[None, :]
+        partly |= start + BLOCK_K > start_q + shift + 1
+    elif not PLAIN:
         scores, _ = final_scores(
             products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
             safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
     if partly:
+        if SLOPED:
+            scores -= bend(slope, shift, safe_rows[:, None], columns[None, :])
         if not (CAP or is_consecutive(FORM)):
             scores += nonfinite
         seen = seen_in_tile(
