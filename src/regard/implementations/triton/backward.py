@@ -68,7 +68,8 @@ def compute_row_stats(
         delta -= tl.load(SHARE + line * q_len + rows, mask=real, other=0.0)
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
     if PERIOD:
-        lse += slope_of(BIAS, TABLES, TABLE_STRIDES, head)[0] * (rows % PERIOD).to(tl.float32)
+        slope, _ = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
+        lse += slope * (rows % PERIOD).to(tl.float32)
     tl.store(ROW_STATS + line * padded_rows + rows, lse)
     tl.store(ROW_STATS + (lines + line) * padded_rows + rows, delta)
 
@@ -139,10 +140,10 @@ def of_keys(
                     head, step = shared * group + turn // steps, turn % steps
                 top, partly = next_block(FORM, lines, step, first, before, full)
                 grad_key, grad_value = _keys_of_tile(
-                    key, value, grad_key, grad_value, start, top * BLOCK_Q, partly, Q_ROWS, GRAD_ROWS, LSE_ROWS, DELTA_ROWS,
-                    SEED, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES, GRAD_STRIDES, batch, head, heads, columns, q_len,
-                    k_len, padded_rows, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE,
-                    PRECISION, SLOPED, False, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q, BLOCK_K,
+                    key, value, grad_key, grad_value, start, top * BLOCK_Q, partly, Q_ROWS, GRAD_ROWS, LSE_ROWS,
+                    DELTA_ROWS, SEED, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES, GRAD_STRIDES, batch, head, heads,
+                    columns, q_len, k_len, padded_rows, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True,
+                    APPROXIMATE, PRECISION, SLOPED, False, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
     if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
         if slot >= 0:
@@ -279,19 +280,19 @@ def of_queries(
         for step in tl.range(begin, clean):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             grad_query, pull = _queries_of_tile(
-                query, grad, lse, delta, grad_query, pull, center, state, block * BLOCK_Q, start * BLOCK_K, partly, K, V, SEEN,
-                GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared,
-                rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, PRECISION,
-                CENTERED, DENSE, SLOPED, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, BULK,
+                query, grad, lse, delta, grad_query, pull, center, state, block * BLOCK_Q, start * BLOCK_K, partly, K,
+                V, SEEN, GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head,
+                shared, rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE,
+                PRECISION, CENTERED, DENSE, SLOPED, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
         for step in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             grad_query, pull = _queries_of_tile(
-                query, grad, lse, delta, grad_query, pull, center, state, block * BLOCK_Q, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN,
-                GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared,
-                rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, PRECISION,
-                CENTERED, DENSE, SLOPED, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, False,
+                query, grad, lse, delta, grad_query, pull, center, state, block * BLOCK_Q, start * BLOCK_K, partly,
+                K_ROWS, V_ROWS, SEEN, GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES,
+                batch, head, shared, rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True,
+                APPROXIMATE, PRECISION, CENTERED, DENSE, SLOPED, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, False,
             )  # fmt: skip
     if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
         if slot >= 0:
@@ -310,12 +311,12 @@ def of_queries(
 
 @triton.jit
 def _queries_of_tile(
-    query, grad, lse, delta, grad_query, pull, center, state, top, start, partly, K, V, SEEN, GRAD_BIAS,
-    TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared, rows, q_len, k_len, scale, cap,
-    threshold, keep,
-    FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
-    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr, DENSE: tl.constexpr,
-    SLOPED: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
+    query, grad, lse, delta, grad_query, pull, center, state, top, start, partly, K, V, SEEN, GRAD_BIAS, TABLES,
+    TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared, rows, q_len, k_len, scale, cap,
+    threshold, keep, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr,
+    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr,
+    DENSE: tl.constexpr, SLOPED: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys from `start` on contribute to the gradients of a block of queries."""
     columns = start + tl.arange(0, BLOCK_K)

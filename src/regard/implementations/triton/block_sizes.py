@@ -60,7 +60,11 @@ HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("keys", "short"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("keys", "biased"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("queries", "any"): (BlockSizes(64, 64, 4, 3, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
-    ("queries", "listed"): (BlockSizes(64, 64, 4, 3, 3), BlockSizes(64, 32, 4, 3, 3), BlockSizes(64, 32, 4, 2)),
+    ("queries", "listed"): (
+        BlockSizes(64, 64, 4, 3, 3),
+        BlockSizes(64, 32, 4, 3, 3),
+        BlockSizes(64, 32, 4, 2),
+    ),
 }
 _SINGLE: dict[str, tuple[BlockSizes, BlockSizes, BlockSizes]] = {  # of float32
     "forward": (BlockSizes(64, 32, 4, 2), BlockSizes(128, 32, 8, 1), BlockSizes(32, 16, 4, 2)),

@@ -123,11 +123,14 @@ def _reaches(away, many):
 
 
 @triton.jit
-def seen_in_tile(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns, safe_rows, safe_columns, k_len):
+def seen_in_tile(
+    FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns, safe_rows, safe_columns, k_len
+):
     """`visible` for indices that may lie beyond the last query or key; no such key is seen. The safe ones may not."""
     if kind(FORM) == "b":
         low, high = band_ends(FORM, STRIDES)
-        if rows.shape[0] == 1:  # a thread has fewer keys than queries: what belongs to a key takes fewer registers
+        if rows.shape[0] == 1:
+            # A thread has fewer keys than queries here: what belongs to a key takes fewer registers.
             return _reaches(rows - (columns - high + 1), tl.where(columns < k_len, high - low, 0))
         else:
             return _reaches(columns - (rows + low), tl.minimum(high, k_len - rows) - low)

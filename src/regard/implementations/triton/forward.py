@@ -14,9 +14,9 @@ from regard.implementations.triton.block_schedule import (
     row_ends,
 )
 from regard.implementations.triton.device_functions import (
+    bend,
     dropout_keeps,
     final_scores,
-    bend,
     is_consecutive,
     kind,
     nonfinite_rows,
@@ -71,6 +71,10 @@ def forward(
         FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
     )
     begin, end, slot = piece(ORDER, pieces, partial + full, ORDERED)
+    spoils = tl.zeros([BLOCK_Q], tl.float32)
+    if is_consecutive(FORM):  # which rows see something is known, and need not be looked for in every tile
+        low, high = row_ends(FORM, TABLES, TABLE_STRIDES, batch, safe_rows, k_len)
+        spoils = tl.where(low < high, tl.sum(nonfinite, 1), 0.0)
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     output = tl.zeros([BLOCK_Q, BLOCK_V], tl.float32)
@@ -84,9 +88,9 @@ def forward(
             partly |= spoilt
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K, V, SEEN, TABLES,
-                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap,
-                threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
-                BLOCK_K, BULK,
+                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale,
+                cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH,
+                BLOCK_D, BLOCK_V, BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
         for step in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
@@ -94,15 +98,15 @@ def forward(
             partly |= spoilt
             largest, total, output = _attend_tile(
                 query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN, TABLES,
-                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap,
-                threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
-                BLOCK_K, False,
+                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale,
+                cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH,
+                BLOCK_D, BLOCK_V, BLOCK_K, False,
             )  # fmt: skip
     if SLOPED:
-        largest -= slope_of(BIAS, TABLES, TABLE_STRIDES, head)[0] * (safe_rows - start_q).to(tl.float32)
-    if is_consecutive(FORM) and not CAP:  # where a row sees nothing is known, and need not be looked for in every tile
-        low, high = row_ends(FORM, TABLES, TABLE_STRIDES, batch, safe_rows, k_len)
-        total += tl.where(low < high, tl.sum(nonfinite, 1), 0.0)
+        slope, _ = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
+        largest -= slope * (safe_rows - start_q).to(tl.float32)
+    if is_consecutive(FORM) and not CAP:
+        total += spoils
     if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
         if slot >= 0:
             lines = tl.num_programs(0) // pieces
@@ -130,8 +134,8 @@ def _attend_tile(
     query, nonfinite, state, largest, total, output, start, partly, K, V, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
     K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
-    APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
+    APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values."""
     columns = start + tl.arange(0, BLOCK_K)
