@@ -327,31 +327,40 @@ def _queries_of_tile(
     value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
     products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[:, None], tl.minimum(columns, k_len - 1)[None, :]
-    from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
-    if DROPS:
-        from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
-    slopes = from_values - delta[:, None]
-    flattened, slope, shift = products, 0.0, 0
+    flattened = products
     if SLOPED:
         slope, shift = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
         height = slope * (columns - (top + shift)).to(tl.float32)
         powers = products * (scale * 1.4426950408889634) + height[None, :] - lse[:, None]
-        partly |= start + BLOCK_K > top + shift + 1
     else:
         scores, flattened = final_scores(
             products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,
             safe_columns,
         )  # fmt: skip
-        powers = scores - lse[:, None]
-    if partly:
-        seen = seen_in_tile(
-            FORM, TABLES, TABLE_STRIDES, batch, head, rows[:, None], columns[None, :], safe_rows, safe_columns, k_len
-        )  # fmt: skip
-        if SLOPED:
-            powers -= bend(slope, shift, rows[:, None], columns[None, :])
-        powers = tl.where(seen, powers, float("-inf"))
-        slopes = tl.where(seen, slopes, 0.0)
-    grad_scores = tl.exp2(powers) * slopes
+        weights = tl.exp2(scores - lse[:, None])
+    from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
+    if DROPS:
+        from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
+    grad_scores = from_values - delta[:, None]
+    if SLOPED:  # one branch, see `_keys_of_tile`; elsewhere exponents before the product save registers
+        if partly | (start + BLOCK_K > top + shift + 1):
+            seen = seen_in_tile(
+                FORM, TABLES, TABLE_STRIDES, batch, head, rows[:, None], columns[None, :], safe_rows, safe_columns,
+                k_len,
+            )  # fmt: skip
+            powers = tl.where(
+                seen, powers - bend(slope, shift, rows[:, None], columns[None, :]), float("-inf")
+            )
+            grad_scores = tl.where(seen, grad_scores, 0.0)
+        grad_scores *= tl.exp2(powers)
+    else:
+        grad_scores *= weights
+        if partly:
+            seen = seen_in_tile(
+                FORM, TABLES, TABLE_STRIDES, batch, head, rows[:, None], columns[None, :], safe_rows, safe_columns,
+                k_len,
+            )  # fmt: skip
+            grad_scores = tl.where(seen, grad_scores, 0.0)
     if CENTERED:
         pull += tl.sum(grad_scores * (columns.to(tl.float32)[None, :] - center[:, None]), 1)
     if DENSE:
