@@ -7,7 +7,7 @@ setting in place and with FlexAttention. The table shows milliseconds; a variant
 may be before it is cut) and one token of decoding, each with the host's microseconds and, where a CUDA graph can hold
 the call, the kernels alone. Each result is one line of JSON, written at once.
 
-Other processes compile everything first (`--warm` seconds); what they did not reach is compiled where it is timed.
+Other processes compile the chosen cases first (`--warm` seconds); what they did not reach, where it is timed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 
 from benchmarks.variants.additive import run_additive
 from benchmarks.variants.cases import CASES
-from benchmarks.variants.compiling import compile_part, warm
+from benchmarks.variants.compiling import compile_part, is_chosen, warm
 from benchmarks.variants.cuts import run_cuts
 from benchmarks.variants.decoding import run_decoding
 from benchmarks.variants.report import Output
@@ -40,11 +40,11 @@ def main() -> None:
     parser.add_argument("--compile", nargs=2, type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.compile:
-        compile_part(*given.compile)
+        compile_part(*given.compile, given.only)
         return
     output = Output(given.out, given.seconds)
     if given.warm:
-        stopped = warm(given.processes, given.warm)
+        stopped = warm(given.processes, given.warm, given.only)
         output.write(
             f"compiled by {given.processes} processes, {stopped} stopped", case="warm", stopped=stopped
         )
@@ -55,9 +55,8 @@ def main() -> None:
         ("decode", partial(run_decoding, output)), ("additive-4k", partial(run_additive, output)),
         ("cuts", partial(run_cuts, output)), ("additive-many", partial(run_additive, output, (64, 1, 256, 256))),
     ]  # fmt: skip
-    chosen = [word for word in given.only.split(",") if word]
     for name, run in [*jobs[:2], *others[:2], *jobs[2:5], others[2], *jobs[5:], others[3]]:
-        if not chosen or any(word in name for word in chosen):
+        if is_chosen(name, given.only):
             output.attempt(name, run)
 
 

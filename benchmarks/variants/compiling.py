@@ -17,10 +17,17 @@ from regard.benchmarks.gpu import peers
 from regard.benchmarks.gpu.work import gradient, inputs, timed_call
 
 
-def compile_part(part: int, parts: int) -> None:
+def is_chosen(name: str, only: str) -> bool:
+    """Whether a case's name contains one of the parts that `only` joins by commas; "" chooses every case."""
+    return not only or any(word in name for word in only.split(",") if word)
+
+
+def compile_part(part: int, parts: int, only: str) -> None:
     """What a process that compiles does: its share of the settings, and of FlexAttention's calls."""
     jobs: list[Callable[[], Any]] = []
     for case in CASES:
+        if not is_chosen(case.name, only):
+            continue
         jobs.append(partial(compile_flex, case))
         jobs += [partial(compile_setting, case, number) for number in range(len(case.variants) + 1)]
     for job in jobs[part::parts]:
@@ -48,9 +55,9 @@ def compile_flex(case: Case) -> None:
     timed_call(peers.flex(WORKS[case.work], case.size, DEVICE), tensors, upstream)()
 
 
-def warm(processes: int, seconds: float) -> int:
-    """Let other processes compile; how many were stopped."""
-    command = [sys.executable, "-m", "benchmarks.kernel_variants", "--compile"]
+def warm(processes: int, seconds: float, only: str) -> int:
+    """Let other processes compile the chosen cases; how many were stopped."""
+    command = [sys.executable, "-m", "benchmarks.kernel_variants", "--only", only, "--compile"]
     running = [
         subprocess.Popen([*command, str(part), str(processes)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                          stderr=subprocess.DEVNULL)

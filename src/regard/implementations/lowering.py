@@ -206,14 +206,15 @@ class Lowering:
     def _ids(self, mask: Mask) -> tuple[Tensor, Tensor]:
         """Ids of queries (b|1,q) and keys (b|1,k): −1 if a query sees nothing, −2 if no query sees a key."""
         if isinstance(mask, DilatedMask):
-            return (self.rows + self.shift) % mask.step, self.columns % mask.step
+            return ((self.rows + self.shift) % mask.step).int(), (self.columns % mask.step).int()
         if isinstance(mask, PaddingMask):
-            queries = torch.zeros_like(self.rows) if mask.query_keep is None else mask.query_keep.long() - 1
-            return queries, 2 * mask.keep_keys.long() - 2
+            rows = self.rows.int()
+            queries = torch.zeros_like(rows) if mask.query_keep is None else mask.query_keep.int() - 1
+            return queries, 2 * mask.keep_keys.int() - 2
         if isinstance(mask, GlobalTokensMask):  # all positions that were not chosen carry the same id
             chosen = constant(mask.index, torch.int64, self.device)
             queries, keys = torch.isin(self.rows + self.shift, chosen), torch.isin(self.columns, chosen)
-            return -queries.long(), -2 * keys.long()
+            return -queries.int(), -2 * keys.int()
         assert isinstance(mask, DocumentsMask)
         keys = mask.query_ids if mask.key_ids is None else mask.key_ids
         return mask.query_ids.long().clamp(min=-1), keys.long().masked_fill(keys < 0, -2)

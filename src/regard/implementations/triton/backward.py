@@ -20,13 +20,15 @@ from regard.implementations.triton.block_schedule import (
     program_block,
 )
 from regard.implementations.triton.device_functions import (
+    bend,
     dropout_keeps,
     final_scores,
     load_row_stats,
     row_state,
     rows_of,
+    seen_in_tile,
+    slope_of,
     tile,
-    visible,
 )
 
 _DATA = [
@@ -35,15 +37,17 @@ _DATA = [
 ]  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["q_len", "heads", "padded_rows"])
+@triton.jit(do_not_specialize=["q_len", "heads", "padded_rows", "TABLE_STRIDES"])
 def compute_row_stats(
-    OUT, GRAD, LSE, SHARE, ROW_STATS, OUT_STRIDES, GRAD_STRIDES, heads, q_len, padded_rows,
-    SHARES: tl.constexpr, WIDTH: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr,
+    OUT, GRAD, LSE, SHARE, ROW_STATS, TABLES, TABLE_STRIDES, OUT_STRIDES, GRAD_STRIDES, heads, q_len, padded_rows,
+    SHARES: tl.constexpr, BIAS: tl.constexpr, PERIOD: tl.constexpr, WIDTH: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """Two numbers of each row for the other kernels, (2, lines, padded_rows).
 
     First the log-sum-exp to base 2, +inf for rows that see nothing and rows beyond the last, so that all their weights
-    become 0. Then what is subtracted in the gradient of every score: Σ out · gradient − `SHARE`.
+    become 0. Then what is subtracted in the gradient of every score: Σ out · gradient − `SHARE`. `PERIOD`: the rows of
+    a block, to which the part of a slope's bias is added that belongs to the row, counted from its block's first.
     """
     blocks, lines = padded_rows // BLOCK_Q, tl.num_programs(0) // (padded_rows // BLOCK_Q)
     line = (tl.program_id(0) // blocks).to(tl.int64)
@@ -63,6 +67,9 @@ def compute_row_stats(
     if SHARES:
         delta -= tl.load(SHARE + line * q_len + rows, mask=real, other=0.0)
     lse = tl.where(lse == float("-inf"), float("inf"), lse * 1.4426950408889634)
+    if PERIOD:
+        slope, _ = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
+        lse += slope * (rows % PERIOD).to(tl.float32)
     tl.store(ROW_STATS + line * padded_rows + rows, lse)
     tl.store(ROW_STATS + (lines + line) * padded_rows + rows, delta)
 
@@ -75,7 +82,7 @@ def of_keys(
     threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, GROUPED: tl.constexpr,
-    BY_HEAD: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
+    BY_HEAD: tl.constexpr, SLOPED: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -121,10 +128,10 @@ def of_keys(
                     head, step = shared * group + turn // steps, turn % steps
                 top, partly = next_block(FORM, lines, step, first, before, full)
                 grad_key, grad_value = _keys_of_tile(
-                    key, value, grad_key, grad_value, top * BLOCK_Q, partly, Q, GRAD, LSE, DELTA, SEED, TABLES,
+                    key, value, grad_key, grad_value, start, top * BLOCK_Q, partly, Q, GRAD, LSE, DELTA, SEED, TABLES,
                     TABLE_STRIDES, NUMBERS, Q_STRIDES, GRAD_STRIDES, batch, head, heads, columns, q_len, k_len,
                     padded_rows, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, PRECISION,
-                    BULK, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q,
+                    SLOPED, BULK, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
         if HIDES_ROWS:
             for turn in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
@@ -133,10 +140,10 @@ def of_keys(
                     head, step = shared * group + turn // steps, turn % steps
                 top, partly = next_block(FORM, lines, step, first, before, full)
                 grad_key, grad_value = _keys_of_tile(
-                    key, value, grad_key, grad_value, top * BLOCK_Q, partly, Q_ROWS, GRAD_ROWS, LSE_ROWS, DELTA_ROWS,
-                    SEED, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES, GRAD_STRIDES, batch, head, heads, columns, q_len,
-                    k_len, padded_rows, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE,
-                    PRECISION, False, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q,
+                    key, value, grad_key, grad_value, start, top * BLOCK_Q, partly, Q_ROWS, GRAD_ROWS, LSE_ROWS,
+                    DELTA_ROWS, SEED, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES, GRAD_STRIDES, batch, head, heads,
+                    columns, q_len, k_len, padded_rows, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True,
+                    APPROXIMATE, PRECISION, SLOPED, False, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_Q, BLOCK_K,
                 )  # fmt: skip
     if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
         if slot >= 0:
@@ -161,11 +168,11 @@ def of_keys(
 
 @triton.jit
 def _keys_of_tile(
-    key, value, grad_key, grad_value, top, partly, Q, GRAD, LSE, DELTA, SEED, TABLES, TABLE_STRIDES, NUMBERS, Q_STRIDES,
-    GRAD_STRIDES, batch, head, heads, columns, q_len, k_len, padded_rows, scale, cap, threshold, keep,
+    key, value, grad_key, grad_value, start, top, partly, Q, GRAD, LSE, DELTA, SEED, TABLES, TABLE_STRIDES, NUMBERS,
+    Q_STRIDES, GRAD_STRIDES, batch, head, heads, columns, q_len, k_len, padded_rows, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES_ROWS: tl.constexpr,
-    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, BULK: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr,
+    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, SLOPED: tl.constexpr, BULK: tl.constexpr, D: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Add what the queries from `top` on contribute to the gradients of a block of keys and values."""
     rows = top + tl.arange(0, BLOCK_Q)
@@ -177,28 +184,42 @@ def _keys_of_tile(
     query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
     grad = rows_of(GRAD, GRAD_STRIDES, batch, head, top, shown, WIDTH, BLOCK_Q, BLOCK_V, BULK)
     products = tl.dot(key, tl.trans(query), input_precision=PRECISION)
-    safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[None, :], tl.minimum(columns, k_len - 1)[:, None]
-    scores, flattened = final_scores(
-        products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
-        safe_rows, safe_columns,
-    )  # fmt: skip
-    weights = tl.exp2(scores - lse[None, :])
-    if partly:
-        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
-        weights = tl.where(seen & (columns < k_len)[:, None], weights, 0.0)
     from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
-    dropped = weights
+    safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[None, :], tl.minimum(columns, k_len - 1)[:, None]
+    flattened, slope, shift = products, 0.0, 0
+    if SLOPED:
+        slope, shift = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
+        height = slope * (columns - (top + shift)).to(tl.float32)  # what belongs to the row is part of `lse`
+        powers = products * (scale * 1.4426950408889634) - lse[None, :] + height[:, None]
+        partly |= start + BLOCK_K > top + shift + 1
+    else:
+        scores, flattened = final_scores(
+            products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
+            safe_rows, safe_columns,
+        )  # fmt: skip
+        powers = scores - lse[None, :]
+    stays = powers
     if DROPS:
         stays = dropout_keeps(row_state(tl.load(SEED), batch, head, safe_rows), columns[:, None], threshold)
         from_values = tl.where(stays, from_values * keep, 0.0)
+    slopes = from_values - delta[None, :]
+    if CAP:
+        slopes *= 1.0 - flattened * flattened
+    # One branch: of a second one, around a single selection, the compiler would make selections in every tile.
+    if partly:
+        seen = seen_in_tile(
+            FORM, TABLES, TABLE_STRIDES, batch, head, rows[None, :], columns[:, None], safe_rows, safe_columns, k_len
+        )  # fmt: skip
+        if SLOPED:
+            powers -= bend(slope, shift, rows[None, :], columns[:, None])
+        powers = tl.where(seen, powers, float("-inf"))
+        slopes = tl.where(seen, slopes, 0.0)  # in a row that is NaN, what is hidden stays out
+    weights = tl.exp2(powers)
+    dropped = weights
+    if DROPS:
         dropped = tl.where(stays, weights * keep, 0.0)
     grad_value = tl.dot(dropped.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
-    grad_scores = weights * (from_values - delta[None, :])
-    if CAP:
-        grad_scores *= 1.0 - flattened * flattened
-    if partly:  # in a row that is NaN, what is hidden stays out; to look again would take registers
-        grad_scores = tl.where(weights == 0.0, 0.0, grad_scores)
-    grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
+    grad_key = tl.dot((weights * slopes).to(query.dtype), query, grad_key, input_precision=PRECISION)
     return grad_key, grad_value
 
 
@@ -210,8 +231,8 @@ def of_queries(
     scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     HIDES_ROWS: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr,
-    DENSE: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
+    DENSE: tl.constexpr, SLOPED: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of queries; on the way of a Gaussian's centres (`CENTERED`) and a dense bias (`DENSE`).
 
@@ -259,19 +280,19 @@ def of_queries(
         for step in tl.range(begin, clean):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             grad_query, pull = _queries_of_tile(
-                query, grad, lse, delta, grad_query, pull, center, state, start * BLOCK_K, partly, K, V, SEEN,
-                GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared,
-                rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, PRECISION,
-                CENTERED, DENSE, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, BULK,
+                query, grad, lse, delta, grad_query, pull, center, state, block * BLOCK_Q, start * BLOCK_K, partly, K,
+                V, SEEN, GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head,
+                shared, rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE,
+                PRECISION, CENTERED, DENSE, SLOPED, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
         for step in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             grad_query, pull = _queries_of_tile(
-                query, grad, lse, delta, grad_query, pull, center, state, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN,
-                GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared,
-                rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, PRECISION,
-                CENTERED, DENSE, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, False,
+                query, grad, lse, delta, grad_query, pull, center, state, block * BLOCK_Q, start * BLOCK_K, partly,
+                K_ROWS, V_ROWS, SEEN, GRAD_BIAS, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES,
+                batch, head, shared, rows, q_len, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True,
+                APPROXIMATE, PRECISION, CENTERED, DENSE, SLOPED, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, False,
             )  # fmt: skip
     if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
         if slot >= 0:
@@ -290,12 +311,12 @@ def of_queries(
 
 @triton.jit
 def _queries_of_tile(
-    query, grad, lse, delta, grad_query, pull, center, state, start, partly, K, V, SEEN, GRAD_BIAS, TABLES,
+    query, grad, lse, delta, grad_query, pull, center, state, top, start, partly, K, V, SEEN, GRAD_BIAS, TABLES,
     TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, BIAS_STRIDES, batch, head, shared, rows, q_len, k_len, scale, cap,
-    threshold, keep,
-    FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
-    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr, DENSE: tl.constexpr, D: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
+    threshold, keep, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr,
+    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, CENTERED: tl.constexpr,
+    DENSE: tl.constexpr, SLOPED: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys from `start` on contribute to the gradients of a block of queries."""
     columns = start + tl.arange(0, BLOCK_K)
@@ -306,18 +327,40 @@ def _queries_of_tile(
     value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
     products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     safe_rows, safe_columns = tl.minimum(rows, q_len - 1)[:, None], tl.minimum(columns, k_len - 1)[None, :]
-    scores, flattened = final_scores(
-        products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,
-        safe_columns,
-    )  # fmt: skip
-    weights = tl.exp2(scores - lse[:, None])
+    flattened = products
+    if SLOPED:
+        slope, shift = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
+        height = slope * (columns - (top + shift)).to(tl.float32)
+        powers = products * (scale * 1.4426950408889634) + height[None, :] - lse[:, None]
+    else:
+        scores, flattened = final_scores(
+            products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,
+            safe_columns,
+        )  # fmt: skip
+        weights = tl.exp2(scores - lse[:, None])
     from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
     if DROPS:
         from_values = tl.where(dropout_keeps(state, columns[None, :], threshold), from_values * keep, 0.0)
-    grad_scores = weights * (from_values - delta[:, None])
-    if partly:
-        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
-        grad_scores = tl.where(seen & (columns < k_len)[None, :], grad_scores, 0.0)
+    grad_scores = from_values - delta[:, None]
+    if SLOPED:  # one branch, see `_keys_of_tile`; elsewhere exponents before the product save registers
+        if partly | (start + BLOCK_K > top + shift + 1):
+            seen = seen_in_tile(
+                FORM, TABLES, TABLE_STRIDES, batch, head, rows[:, None], columns[None, :], safe_rows, safe_columns,
+                k_len,
+            )  # fmt: skip
+            powers = tl.where(
+                seen, powers - bend(slope, shift, rows[:, None], columns[None, :]), float("-inf")
+            )
+            grad_scores = tl.where(seen, grad_scores, 0.0)
+        grad_scores *= tl.exp2(powers)
+    else:
+        grad_scores *= weights
+        if partly:
+            seen = seen_in_tile(
+                FORM, TABLES, TABLE_STRIDES, batch, head, rows[:, None], columns[None, :], safe_rows, safe_columns,
+                k_len,
+            )  # fmt: skip
+            grad_scores = tl.where(seen, grad_scores, 0.0)
     if CENTERED:
         pull += tl.sum(grad_scores * (columns.to(tl.float32)[None, :] - center[:, None]), 1)
     if DENSE:

@@ -58,6 +58,20 @@ def clean_steps(FORM: tl.constexpr, UNCLEAN, first, begin, end):
 
 
 @triton.jit
+def row_ends(FORM: tl.constexpr, TABLES, STRIDES, batch, rows, k_len):
+    """The first key that each of `rows` sees and the one after the last, where these follow each other."""
+    if kind(FORM) == ".":
+        return rows * 0, rows * 0 + k_len
+    elif kind(FORM) == "b":
+        near, far = band_ends(FORM, STRIDES)
+        low = tl.minimum(tl.maximum(rows + near, 0), k_len)
+        return low, tl.minimum(tl.maximum(rows + far, 0), k_len)
+    else:
+        low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
+        return low, _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
+
+
+@triton.jit
 def key_blocks(FORM: tl.constexpr, TABLES, STRIDES, COUNTS, batch, rows, k_len, SIZE: tl.constexpr):
     """How many blocks of keys `rows` see in part, how many in full, and three numbers for `block_of_step`."""
     if kind(FORM) == ".":
@@ -65,13 +79,7 @@ def key_blocks(FORM: tl.constexpr, TABLES, STRIDES, COUNTS, batch, rows, k_len, 
         partial = tl.cdiv(k_len, SIZE) - full
         return partial, full, full * 0, full * 0, full * 0
     elif is_consecutive(FORM):
-        if kind(FORM) == "b":
-            near, far = band_ends(FORM, STRIDES)
-            low = tl.minimum(tl.maximum(rows + near, 0), k_len)
-            high = tl.minimum(tl.maximum(rows + far, 0), k_len)
-        else:
-            low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
-            high = _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
+        low, high = row_ends(FORM, TABLES, STRIDES, batch, rows, k_len)
         lowest, highest = tl.min(low, 0), tl.max(high, 0)
         first = lowest // SIZE
         end = tl.where(lowest < highest, tl.maximum(tl.cdiv(highest, SIZE), first), first)

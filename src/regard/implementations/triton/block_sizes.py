@@ -22,6 +22,10 @@ class BlockSizes(NamedTuple):
         0  # to run at a time on a multiprocessor, which limits the registers of each thread; 0: no limit
     )
 
+    ahead: bool = (
+        False  # of the forward kernel: the products of the next tile are computed before they are needed
+    )
+
     def options(self, limited: bool = True) -> dict[str, int]:
         """The arguments that say how a kernel cuts its work, and the compiler's options.
 
@@ -61,8 +65,12 @@ HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("keys", "short"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("keys", "biased"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("keys", "sigmoid"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
-    ("queries", "any"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
-    ("queries", "listed"): (BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 3, 3), BlockSizes(64, 32, 4, 2)),
+    ("queries", "any"): (BlockSizes(64, 64, 4, 3, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
+    ("queries", "listed"): (
+        BlockSizes(64, 64, 4, 3, 3),
+        BlockSizes(64, 32, 4, 3, 3),
+        BlockSizes(64, 32, 4, 2),
+    ),
     # Of `normalized_rows`, which holds no output: more programs fit beside each other.
     ("rows", "any"): (BlockSizes(64, 64, 4, 3, 4), BlockSizes(64, 64, 4, 2, 4), BlockSizes(64, 32, 4, 2, 3)),
 }

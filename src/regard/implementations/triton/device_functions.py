@@ -84,13 +84,12 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
     elif kind(FORM) == "~":
         return visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns) == 0
     elif kind(FORM) == "b":
-        away = columns - rows
         low, high = band_ends(FORM, STRIDES)
-        return (away >= low) & (away < high)
+        return _reaches(columns - (rows + low), high - low)
     elif kind(FORM) == "s":
         low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
         high = _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
-        return (columns >= low) & (columns < high)
+        return _reaches(columns - low, high - low)
     elif kind(FORM) == "a":
         low = _by_row(
             TABLES[number(FORM, 0)] + head * STRIDES[number(FORM, 1) + 1],
@@ -118,15 +117,55 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
 
 
 @triton.jit
+def _reaches(away, many):
+    """Whether a distance is at least 0 and below `many`: one comparison, since without its sign −1 is large."""
+    return away.to(tl.uint32, bitcast=True) < tl.maximum(many, 0).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def seen_in_tile(
+    FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns, safe_rows, safe_columns, k_len
+):
+    """`visible` for indices that may lie beyond the last query or key; no such key is seen. The safe ones may not."""
+    if kind(FORM) == "b":
+        low, high = band_ends(FORM, STRIDES)
+        if rows.shape[0] == 1:
+            # A thread has fewer keys than queries here: what belongs to a key takes fewer registers.
+            return _reaches(rows - (columns - high + 1), tl.where(columns < k_len, high - low, 0))
+        else:
+            return _reaches(columns - (rows + low), tl.minimum(high, k_len - rows) - low)
+    elif kind(FORM) == "s":  # no row reaches beyond the last key
+        return visible(FORM, TABLES, STRIDES, batch, head, safe_rows, columns)
+    else:
+        return visible(FORM, TABLES, STRIDES, batch, head, safe_rows, safe_columns) & (columns < k_len)
+
+
+@triton.jit
+def slope_of(FORM: tl.constexpr, TABLES, STRIDES, head, UNIT: tl.constexpr = 1.4426950408889634):
+    """How much a slope's bias, times `UNIT` (to base 2 unless it is given), falls from one key to the one before; and the shift of its positions.
+
+    For keys up to the query's own position it is slope · (column − row − shift): a number of the row and one of the
+    column, neither of which a kernel has to compute for each pair. Other keys need `bend`, too.
+    """
+    slope = tl.load(TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1])
+    return slope * UNIT, STRIDES[number(FORM, 0)]
+
+
+@triton.jit
+def bend(slope, shift, rows, columns):
+    """What to subtract from slope · (column − row − shift) so that it falls behind a query's position as before it."""
+    return (2.0 * slope) * tl.maximum((columns - (rows + shift)).to(tl.float32), 0.0)
+
+
+@triton.jit
 def bias_tile(FORM: tl.constexpr, TABLES, STRIDES, NUMBERS, batch, head, rows, columns, UNIT: tl.constexpr):
     """The bias of a tile in float32, times `UNIT` as all scores."""
     if kind(FORM) == "+":
         left = bias_tile(subform(FORM, 0), TABLES, STRIDES, NUMBERS, batch, head, rows, columns, UNIT)
         return left + bias_tile(subform(FORM, 1), TABLES, STRIDES, NUMBERS, batch, head, rows, columns, UNIT)
     elif kind(FORM) == "l":
-        slope = tl.load(TABLES[number(FORM, 1)] + head * STRIDES[number(FORM, 2) + 1])
-        away = columns.to(tl.float32) - (rows + STRIDES[number(FORM, 0)]).to(tl.float32)
-        return (-UNIT * slope) * tl.abs(away)
+        slope, shift = slope_of(FORM, TABLES, STRIDES, head, UNIT)
+        return -slope * tl.abs(columns.to(tl.float32) - (rows + shift).to(tl.float32))
     elif kind(FORM) == "g":
         START: tl.constexpr = number(FORM, 1)
         base = TABLES[number(FORM, 0)] + batch * STRIDES[START] + head * STRIDES[START + 1]

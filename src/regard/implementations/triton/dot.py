@@ -71,9 +71,9 @@ def _forward_launch(work: KernelWork, tensors: dict[str, Any], repeats: bool) ->
     walked = [described(rows, shape.block_k) if bulk else rows for rows in (key, value)]
     arguments = {
         "SINK": work.unused, "PARTS": work.unused, **tensors, "K": walked[0], "V": walked[1], "K_ROWS": key,
-        "V_ROWS": value,
-        "Q_STRIDES": strides(query), "K_STRIDES": strides(key), "V_STRIDES": strides(value),
-        "OUT_STRIDES": strides(output), "BULK": bulk, "SINKS": work.sink is not None, **work.tables(lists),
+        "V_ROWS": value, "Q_STRIDES": strides(query), "K_STRIDES": strides(key), "V_STRIDES": strides(value),
+        "OUT_STRIDES": strides(output), "BULK": bulk, "RISES": work.scale > 0, "SLOPED": work.sloped,
+        "SINKS": work.sink is not None, "AHEAD": bulk and shape.ahead, **work.tables(lists),
         **work.ordered(lists, cutting), **work.unclean_keys(shape.block_k), **work.numbers(), **work.form(),
         **shape.options(bulk),
     }  # fmt: skip
@@ -155,6 +155,13 @@ class Backward:
         self.grad = (self.grad * fade[..., None]).to(self.grad.dtype)
 
     @property
+    def period(self) -> int:
+        """The rows of a block, where the part of a slope's bias that belongs to a row is kept with its log-sum-exp."""
+        sizes = (self.query.dtype, self.work.width, self.work.prepared.walk)
+        rows = block_sizes.keys_shape(*sizes).block_q
+        return rows if self.work.sloped and rows == block_sizes.queries_shape(*sizes).block_q else 0
+
+    @property
     def delta(self) -> Tensor:
         """What is subtracted in the gradient of every score of a row, (b,h,q)."""
         batch, heads, queries, _ = self.work.prepared.sizes
@@ -175,7 +182,9 @@ class Backward:
 
         def make(repeats: bool) -> AnyLaunch:
             arguments = {
-                "SHARE": self.work.unused, **tensors, "OUT_STRIDES": strides(self.output),
+                "SHARE": self.work.unused, **tensors, "TABLES": self.work.prepared.tables,
+                "TABLE_STRIDES": self.work.prepared.strides, "BIAS": self.work.prepared.bias_form,
+                "PERIOD": self.period, "OUT_STRIDES": strides(self.output),
                 "GRAD_STRIDES": strides(self.grad), "heads": heads, "q_len": queries, "padded_rows": self.padded_rows,
                 "SHARES": self.share is not None, "WIDTH": width, "BLOCK_V": block_sizes.padded(width),
                 "BLOCK_Q": block,
@@ -240,7 +249,7 @@ class Backward:
             "PARTS": work.unused, **self.common(lists, shape, bulk), **tensors, **walked, **rows,
             **work.ordered(lists, cutting), "UNCLEAN": work.unused if unclean is None else unclean,
             "GRAD_K_STRIDES": strides(tensors["GRAD_K"]), "GRAD_V_STRIDES": strides(tensors["GRAD_V"]), "BULK": bulk,
-            "GROUPED": group > 1, "BY_HEAD": lists.strides[1] != 0,
+            "SLOPED": self.period > 0, "GROUPED": group > 1, "BY_HEAD": lists.strides[1] != 0,
             "SEEN_STRIDES": (*table_steps(work.seen), *table_steps(unclean)),
         }  # fmt: skip
         also = {name: name.removesuffix("_ROWS") for name in rows}
@@ -293,7 +302,7 @@ class Backward:
             **self.common(lists, shape, bulk), **tensors, "K": walked[0], "V": walked[1], "K_ROWS": self.key,
             "V_ROWS": self.value, **work.ordered(lists, cutting), **work.unclean_keys(shape.block_k),
             "BIAS_STRIDES": spread, "GRAD_Q_STRIDES": strides(tensors["GRAD_Q"]), "CENTERED": centered,
-            "DENSE": dense is not None, "BULK": bulk,
+            "DENSE": dense is not None, "SLOPED": self.period > 0, "BULK": bulk,
         }  # fmt: skip
         also = {"K_ROWS": "K", "V_ROWS": "V"}
         if cutting is None:

@@ -11,14 +11,19 @@ from regard.implementations.triton.block_schedule import (
     next_block,
     piece,
     program_block,
+    row_ends,
 )
 from regard.implementations.triton.device_functions import (
+    bend,
     dropout_keeps,
     final_scores,
+    is_consecutive,
+    kind,
     nonfinite_rows,
     row_state,
     rows_of,
-    visible,
+    seen_in_tile,
+    slope_of,
 )
 
 _DATA = [
@@ -33,14 +38,15 @@ def forward(
     NUMBERS, Q_STRIDES, K_STRIDES, V_STRIDES, OUT_STRIDES, SEEN_STRIDES, LIST_STRIDES,
     heads, group, q_len, k_len, pieces, slots, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, DROPS: tl.constexpr,
-    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr,
+    HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, AHEAD: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """One program for each block of queries, or piece of a long one (`ORDERED` = 2), head and batch entry.
 
     `BULK`: K and V are descriptors for the copy engine. From the first step on that visits a hidden key, which must not
-    be read, rows are loaded from K_ROWS and V_ROWS.
+    be read, rows are loaded from K_ROWS and V_ROWS. `AHEAD`: the products of the next tile are computed before this
+    one's values are added up, so that with two stages, too, keys arrive while weights are computed.
     """
     blocks = tl.cdiv(q_len, BLOCK_Q)
     block, line = program_block(ORDER, blocks, pieces, ORDERED)
@@ -55,8 +61,8 @@ def forward(
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, start_q, rows < q_len, D, BLOCK_Q, BLOCK_D, False)
     nonfinite = nonfinite_rows(query)
-    spoilt = False  # whether some row is to be NaN: then no block counts as fully visible, see `_attend_tile`
-    if not CAP:
+    spoilt = False  # whether some row is to be NaN: then no listed block counts as fully visible, see `_attend_tile`
+    if not (CAP or is_consecutive(FORM)):
         spoilt = tl.max(tl.max((nonfinite != nonfinite).to(tl.int32), 1), 0) > 0
     safe_rows = tl.minimum(rows, q_len - 1)
     state = safe_rows[:, None]
@@ -66,6 +72,10 @@ def forward(
         FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
     )
     begin, end, slot = piece(ORDER, pieces, partial + full, ORDERED)
+    spoils = tl.zeros([BLOCK_Q], tl.float32)
+    if is_consecutive(FORM):  # which rows see something is known, and need not be looked for in every tile
+        low, high = row_ends(FORM, TABLES, TABLE_STRIDES, batch, safe_rows, k_len)
+        spoils = tl.where(low < high, tl.sum(nonfinite, 1), 0.0)
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     output = tl.zeros([BLOCK_Q, BLOCK_V], tl.float32)
@@ -73,26 +83,40 @@ def forward(
     if HIDES:
         UNCLEAN += batch * SEEN_STRIDES[2] + shared * SEEN_STRIDES[3]
         clean = clean_steps(FORM, UNCLEAN, first, begin, end)
+    products, following = query, begin
+    if AHEAD:
+        following, _ = next_block(FORM, LIST, begin, first, before, full)
+        key = rows_of(
+            K, K_STRIDES, batch, shared, following * BLOCK_K, rows < q_len, D, BLOCK_K, BLOCK_D, BULK
+        )
+        products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     if BULK or not HIDES:
         for step in tl.range(begin, clean):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             partly |= spoilt
-            largest, total, output = _attend_tile(
-                query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K, V, SEEN, TABLES,
-                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap,
-                threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
-                BLOCK_K, BULK,
+            if AHEAD:  # after the last, the products of a tile are computed twice
+                following, _ = next_block(FORM, LIST, tl.minimum(step + 1, clean - 1), first, before, full)
+            largest, total, output, products = _attend_tile(
+                products, following * BLOCK_K, query, nonfinite, state, largest, total, output, start * BLOCK_K, partly,
+                K, V, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q,
+                safe_rows, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES,
+                SLOPED, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, AHEAD, BULK,
             )  # fmt: skip
     if HIDES:
         for step in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             partly |= spoilt
-            largest, total, output = _attend_tile(
-                query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN, TABLES,
-                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap,
-                threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V,
-                BLOCK_K, False,
+            largest, total, output, _ = _attend_tile(
+                query, begin, query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS,
+                SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows,
+                k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, SLOPED, PRECISION,
+                D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, False, False,
             )  # fmt: skip
+    if SLOPED:
+        slope, _ = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
+        largest -= slope * (safe_rows - start_q).to(tl.float32)
+    if is_consecutive(FORM) and not CAP:
+        total += spoils
     if ORDERED == 2:  # noqa: SIM102  (a constant: what follows is compiled only for it)
         if slot >= 0:
             lines = tl.num_programs(0) // pieces
@@ -117,39 +141,69 @@ def forward(
 
 @triton.jit
 def _attend_tile(
-    query, nonfinite, state, largest, total, output, start, partly, K, V, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
-    K_STRIDES, V_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, threshold, keep,
-    FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
-    APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
+    products, following, query, nonfinite, state, largest, total, output, start, partly, K, V, SEEN, TABLES,
+    TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap, threshold,
+    keep, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
+    APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, AHEAD: tl.constexpr,
+    BULK: tl.constexpr,
 ):  # fmt: skip
-    """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values."""
+    """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values.
+
+    `AHEAD`: their `products` are known; those with the keys from `following` on are returned. Else they are not used.
+    """
     columns = start + tl.arange(0, BLOCK_K)
     real = columns < k_len
     if HIDES:
         real &= tl.load(SEEN + columns, mask=real, other=0) != 0
-    key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
-    products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    known = products
+    if not AHEAD:
+        key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
+        known = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    # Plain products stay unscaled: scaling and the subtraction below are one operation.
+    PLAIN: tl.constexpr = RISES and kind(BIAS) == "." and not CAP
+    scores, unit = known, scale * 1.4426950408889634
     safe_columns = tl.minimum(columns, k_len - 1)
-    scores, _ = final_scores(
-        products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
-        safe_rows[:, None], safe_columns[None, :],
-    )  # fmt: skip
+    slope, shift = 0.0, 0
+    if SLOPED:  # scores lie higher by slope · (row − start_q), which all keys of a row have in common
+        slope, shift = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
+        scores = known * unit + (slope * (columns - (start_q + shift)).to(tl.float32))[None, :]
+        partly |= start + BLOCK_K > start_q + shift + 1
+    elif not PLAIN:
+        scores, _ = final_scores(
+            known, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
+            safe_rows[:, None], safe_columns[None, :],
+        )  # fmt: skip
     if partly:
-        if not CAP:
+        if SLOPED:
+            scores -= bend(slope, shift, safe_rows[:, None], columns[None, :])
+        if not (CAP or is_consecutive(FORM)):
             scores += nonfinite
-        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
-        scores = tl.where(seen & (columns < k_len)[None, :], scores, float("-inf"))
-    highest = tl.maximum(largest, tl.max(scores, 1))
+        seen = seen_in_tile(
+            FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], columns[None, :], safe_rows[:, None],
+            safe_columns[None, :], k_len,
+        )  # fmt: skip
+        scores = tl.where(seen, scores, float("-inf"))
+    if PLAIN:
+        highest = tl.maximum(largest, tl.max(scores, 1) * unit)
+    else:
+        highest = tl.maximum(largest, tl.max(scores, 1))
     steady = tl.where(highest == float("-inf"), 0.0, highest)
-    weights = tl.exp2(scores - steady[:, None])
+    if PLAIN:
+        weights = tl.exp2(scores * unit - steady[:, None])
+    else:
+        weights = tl.exp2(scores - steady[:, None])
     fade = tl.exp2(largest - steady)
     total = total * fade + tl.sum(weights, 1)
     if DROPS:
         weights = tl.where(dropout_keeps(state, columns[None, :], threshold), weights * keep, 0.0)
+    weights = weights.to(query.dtype)
+    if AHEAD:
+        key = rows_of(K, K_STRIDES, batch, shared, following, real, D, BLOCK_K, BLOCK_D, BULK)
+        products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
-    output = tl.dot(weights.to(value.dtype), value, output * fade[:, None], input_precision=PRECISION)
-    return highest, total, output
+    output = tl.dot(weights, value, output * fade[:, None], input_precision=PRECISION)
+    return highest, total, output, products
 
 
 @triton.jit

@@ -64,6 +64,15 @@ class KernelWork:
         }  # fmt: skip
 
     @property
+    def sloped(self) -> bool:
+        """Whether the bias is a slope that kernels take apart into numbers of rows and of columns (`slope_of`).
+
+        These are larger than their sum, which would show in float32.
+        """
+        coarse = self.query.dtype != torch.float32 or block_sizes.INTERPRETED
+        return coarse and self.prepared.bias_form[0] == "l" and not isinstance(self.score, SoftcapScore)
+
+    @property
     def unused(self) -> Tensor:
         """A tensor to pass where a kernel does not read the argument."""
         return self.prepared.tables[0]
