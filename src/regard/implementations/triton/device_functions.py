@@ -142,7 +142,7 @@ def seen_in_tile(
 
 @triton.jit
 def slope_of(FORM: tl.constexpr, TABLES, STRIDES, head, UNIT: tl.constexpr = 1.4426950408889634):
-    """How much a slope's bias, times `UNIT` (to base 2 unless it is given), falls from one key to the one before; and the shift of its positions.
+    """How much a slope's bias, times `UNIT`, falls from one key to the one before; and the shift of its positions.
 
     For keys up to the query's own position it is slope · (column − row − shift): a number of the row and one of the
     column, neither of which a kernel has to compute for each pair. Other keys need `bend`, too.
