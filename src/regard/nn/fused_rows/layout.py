@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.implementations.lowering import may_cache
+
 TALL, WIDTH = 32, 64  # a tile of a weight's gradient
+Job = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -62,34 +67,57 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
     return [shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes]
 
 
-@lru_cache(64)
+# Tables are never dropped: a captured graph knows the address of its table, and other numbers there would send the
+# kernel's writes anywhere.
+_TABLES: dict[Any, Tensor] = {}
+
+
+def table_of(key: Hashable, made: list[Job], device: torch.device) -> Tensor:
+    """The jobs as a table (jobs,5) on the device, always the same one for the same key."""
+    found = _TABLES.get((key, device))
+    if found is None:
+        made = sorted(made, key=lambda job: job[0])  # long jobs first
+        found = torch.tensor(made, dtype=torch.int32, device=device)
+        if may_cache():
+            _TABLES[key, device] = found
+    return found
+
+
+def tile_of(dim: int) -> tuple[int, int]:
+    """The height and width of a tile of a weight's gradient."""
+    return min(TALL, dim), min(WIDTH, dim)
+
+
 def jobs(pieces: tuple[Stages, ...], device: torch.device) -> tuple[Tensor, int, int]:
     """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile.
 
     Factors and sums of the calls lie side by side, and so do the gradients of their weights.
     """
-    dim = pieces[0].dim
-    tall, width = min(TALL, dim), min(WIDTH, dim)
-    found: list[tuple[int, int, int, int, int]] = []
+    return table_of(pieces, _listed(pieces), device), *tile_of(pieces[0].dim)
+
+
+@lru_cache(64)
+def _listed(pieces: tuple[Stages, ...]) -> list[Job]:
+    tall, width = tile_of(pieces[0].dim)
+    found: list[Job] = []
     column = place = total = 0
     for stages in pieces:
         found += _jobs(stages, column, place, total, tall, width)
         column, place = column + stages.pitch, place + stages.vectors
         total += sum(sizes(stages.shapes()))
-    found.sort(key=lambda job: job[0])  # long jobs first
-    return torch.tensor(found, dtype=torch.int32, device=device), tall, width
+    return found
 
 
 def _jobs(
     stages: Stages, column: int, place: int, total: int, tall: int, width: int
-) -> list[tuple[int, int, int, int, int]]:
+) -> list[Job]:
     """The jobs of one call, whose factors, sums and gradients begin at these columns and this offset."""
     dim, hidden = stages.dim, stages.hidden
     offsets = []
     for size in sizes(stages.shapes()):
         offsets.append(total)
         total += size
-    found: list[tuple[int, int, int, int, int]] = []
+    found: list[Job] = []
 
     def matrix(number: int, left: int, right: int) -> None:
         rows, columns = stages.shapes()[number]

@@ -43,4 +43,6 @@ def copies(weight: Tensor) -> Tensor:
     found = _COPIES.get(weight.data_ptr())
     if found is None or found.weight.shape != weight.shape or not found.valid:
         return weight
+    if found.weight.data_ptr() != weight.data_ptr():  # its owner got other memory, and this weight the old one
+        return weight
     return found.copy
