@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 import regard.core.attention as core
 from regard.masks.from_tensors import PaddingMask
+from regard.nn.fused_memory.refusal import refusal, run
 
 if TYPE_CHECKING:
     from regard.nn.dynamic_memory import DynamicMemory
@@ -21,6 +22,8 @@ def mixed(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
 
     `heads` (b,h,n,d) are the queries, keys and values of the reader, and the keys and values of the writer.
     """
+    if not refusal(layer, heads[0]):
+        return run(layer, heads)
     batch, _, new, _ = heads[0].shape
     segments, segment = layer._segments(new), layer.segment
     extra, real = segments * segment - new, None

@@ -1,0 +1,82 @@
+"""The sizes of a call, and where its backward pass keeps the factors and sums of the weights' gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regard.nn.fused_rows.layout import Job, sizes, tile_of
+
+# Columns of a row of factors, each as wide as a slot. A row is a slot before a turn; the last turn writes nothing.
+SLOT, D_KEY, D_VALUE, MIXED, D_CANDIDATE, D_QUERY, QUERY, CANDIDATE, D_R, D_Z, D_N, D_H = range(12)
+# Columns of sums: the gradients of biases (or of gain and shift, at R and Z), and from SLOTS on those of the slots.
+SUM_QUERY, SUM_OUT, SUM_KEY, SUM_VALUE, SUM_R, SUM_Z, SUM_N, SUM_H = range(8)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a memory; `gated`: it is updated by a gated recurrent unit, else by residual and normalisation."""
+
+    directions: int
+    slots: int
+    dim: int
+    gated: bool
+
+    @property
+    def pitch(self) -> int:
+        """Width of a row of factors."""
+        return self.dim * (12 if self.gated else 7)
+
+    @property
+    def vectors(self) -> int:
+        """Number of sums of a program."""
+        return self.dim * ((8 if self.gated else 6) + self.directions * self.slots)
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The slots of each direction, the writer's query and output maps, the reader's key and value maps, the update.
+
+        Each map is a weight and a bias. The update is two weights and two biases of a GRU, or gain and shift.
+        """
+        dim = self.dim
+        maps: list[tuple[int, ...]] = [(dim, dim), (dim,)]
+        last: list[tuple[int, ...]] = [(3 * dim, dim), (3 * dim, dim), (3 * dim,), (3 * dim,)]
+        update = last if self.gated else [(dim,), (dim,)]
+        return [*[(self.slots, dim)] * self.directions, *maps * 4, *update]
+
+    def jobs(self) -> list[Job]:
+        """What `weight_gradients` computes; see `fused_rows/layout.py`."""
+        dim, (tall, width) = self.dim, tile_of(self.dim)
+        offsets, total = [], 0
+        for size in sizes(self.shapes()):
+            offsets.append(total)
+            total += size
+        found: list[Job] = []
+
+        def matrix(into: int, left: int, right: int) -> None:
+            for i in range(0, dim, tall):
+                for j in range(0, dim, width):
+                    found.append((0, left * dim + i, right * dim + j, into + i * dim + j, dim))
+
+        def vector(into: int, start: int, count: int = 1) -> None:
+            for j in range(0, count * dim, width):
+                found.append((1, start * dim + j, 0, into + j, 0))
+
+        for side in range(self.directions):
+            vector(offsets[side], (8 if self.gated else 6) + side * self.slots, self.slots)
+        ask, ask_bias, out, out_bias, key, key_bias, value, value_bias, *update = offsets[self.directions :]
+        maps = ((ask, D_QUERY, SLOT), (out, D_CANDIDATE, MIXED), (key, D_KEY, SLOT), (value, D_VALUE, SLOT))
+        for into, left, right in maps:
+            matrix(into, left, right)
+        sums = ((ask_bias, SUM_QUERY), (out_bias, SUM_OUT), (key_bias, SUM_KEY), (value_bias, SUM_VALUE))
+        for into, start in sums:
+            vector(into, start)
+        if not self.gated:
+            vector(update[0], SUM_R)
+            vector(update[1], SUM_Z)
+            return found
+        for part, (mine, theirs) in enumerate(((D_R, D_R), (D_Z, D_Z), (D_N, D_H))):
+            matrix(update[0] + part * dim * dim, mine, CANDIDATE)
+            matrix(update[1] + part * dim * dim, theirs, SLOT)
+        for part, (mine, theirs) in enumerate(((SUM_R, SUM_R), (SUM_Z, SUM_Z), (SUM_N, SUM_H))):
+            vector(update[2] + part * dim, mine)
+            vector(update[3] + part * dim, theirs)
+        return found
