@@ -22,9 +22,9 @@ def mixed(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
 
     `heads` (b,h,n,d) are the queries, keys and values of the reader, and the keys and values of the writer.
     """
-    if not refusal(layer, heads[0]):
-        return run(layer, heads)
     batch, _, new, _ = heads[0].shape
+    if not refusal(layer, batch, new):
+        return run(layer, heads)
     segments, segment = layer._segments(new), layer.segment
     extra, real = segments * segment - new, None
     if extra:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 from regard.nn.fused_rows.layout import Job, sizes, tile_of
 
-# Columns of a row of factors, each as wide as a slot. A row is a slot before a turn; the last turn writes nothing.
+# Columns of a row of factors, each as wide as a slot. A row is a slot at a turn, in the order (turns,b,directions,slots);
+# nothing is written after the last turn, so its rows have only the first three columns.
 SLOT, D_KEY, D_VALUE, MIXED, D_CANDIDATE, D_QUERY, QUERY, CANDIDATE, D_R, D_Z, D_N, D_H = range(12)
 # Columns of sums: the gradients of biases (or of gain and shift, at R and Z), and from SLOTS on those of the slots.
 SUM_QUERY, SUM_OUT, SUM_KEY, SUM_VALUE, SUM_R, SUM_Z, SUM_N, SUM_H = range(8)
+# Kinds of jobs of `memory_gradients`, long ones first.
+ALL_SLOTS, WRITTEN_SLOTS, ROWS, SLOT_SUMS, ROW_SUMS = range(5)
 
 
 @dataclass(frozen=True)
@@ -42,23 +45,28 @@ class Sizes:
         update = last if self.gated else [(dim,), (dim,)]
         return [*[(self.slots, dim)] * self.directions, *maps * 4, *update]
 
-    def jobs(self) -> list[Job]:
-        """What `weight_gradients` computes; see `fused_rows/layout.py`."""
+    def jobs(self, column: int = 0, place: int = 0, total: int = 0) -> list[Job]:
+        """What `memory_gradients` computes for factors, sums and gradients that begin at these columns and this offset.
+
+        See `fused_rows/layout.py`.
+        """
         dim, (tall, width) = self.dim, tile_of(self.dim)
-        offsets, total = [], 0
+        offsets = []
         for size in sizes(self.shapes()):
             offsets.append(total)
             total += size
         found: list[Job] = []
 
         def matrix(into: int, left: int, right: int) -> None:
+            kind = ALL_SLOTS if left in (D_KEY, D_VALUE) else WRITTEN_SLOTS
+            one, other = column + left * dim, column + right * dim
             for i in range(0, dim, tall):
                 for j in range(0, dim, width):
-                    found.append((0, left * dim + i, right * dim + j, into + i * dim + j, dim))
+                    found.append((kind, one + i, other + j, into + i * dim + j, dim))
 
         def vector(into: int, start: int, count: int = 1) -> None:
             for j in range(0, count * dim, width):
-                found.append((1, start * dim + j, 0, into + j, 0))
+                found.append((SLOT_SUMS, place + start * dim + j, 0, into + j, 0))
 
         for side in range(self.directions):
             vector(offsets[side], (8 if self.gated else 6) + side * self.slots, self.slots)

@@ -12,9 +12,10 @@ from torch import Tensor
 from regard.core.differentiate import fresh_views, gradients
 from regard.implementations.triton import block_sizes
 from regard.nn.fused_memory import plain
+from regard.nn.fused_memory.factors import SlotFactors
 from regard.nn.fused_memory.layout import Sizes
 from regard.nn.fused_rows import op as rows_op
-from regard.nn.fused_rows.layout import sizes, table_of, tile_of
+from regard.nn.fused_rows.layout import sizes
 from regard.nn.fused_rows.short_attention import as_rows, strides, triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
 
@@ -31,11 +32,12 @@ _LIBRARY.define(
 
 @dataclass
 class Tuning:
-    """Warps of the kernels that write and read."""
+    """Warps of the kernels that write and read, and tiles of weights in flight in the loop over heads."""
 
     write_warps: int = 4
     back_warps: int = 8
     read_warps: int = 1
+    stages: int = 2
 
 
 TUNING = Tuning()
@@ -80,9 +82,12 @@ def _constants(heads: Sequence[Tensor], made: Sizes, options: MemoryOptions) -> 
     }  # fmt: skip
 
 
-def _of_writing(made: Sizes, dtype: torch.dtype, warps: int) -> dict[str, Any]:
-    wide = triton_dtype(rows_op._wide(dtype))
-    found: dict[str, Any] = {"R": block_sizes.padded(made.slots), "GATED": made.gated, "WIDE": wide}
+def _of_writing(heads: Sequence[Tensor], made: Sizes, warps: int) -> dict[str, Any]:
+    wide = triton_dtype(rows_op._wide(heads[0].dtype))
+    stages = TUNING.stages if heads[0].shape[3] <= 32 else 1  # two tiles of wide heads do not fit at once
+    found: dict[str, Any] = {
+        "R": block_sizes.padded(made.slots), "GATED": made.gated, "WIDE": wide, "STAGES": stages
+    }  # fmt: skip
     return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
 
 
@@ -113,12 +118,11 @@ def _forward(
     starts = [one.contiguous() for one in starts]
     write_forward[(batch * made.directions,)](
         written_key, written_value, tuple(starts), memory, keys, values, *_groups(weights), length, segments,
-        options.scale, options.eps, *strides(written_key), **shared,
-        **_of_writing(made, query.dtype, TUNING.write_warps),
+        options.scale, options.eps, *strides(written_key), **shared, **_of_writing(heads, made, TUNING.write_warps),
     )  # fmt: skip
     read_forward[(batch * segments * count,)](
-        query, key, value, keys, values, found, length, segments, options.scale, *strides(query), *strides(found),
-        **shared, **_of_reading(made, options),
+        query, key, value, keys, values, found, length, segments, batch, options.scale, *strides(query),
+        *strides(found), **shared, **_of_reading(made, options),
     )  # fmt: skip
     return found, memory, keys, values
 
@@ -128,7 +132,7 @@ def _forward_shapes(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     options, made, query = MemoryOptions(*given), sizes_of(starts, weights), heads[0]
     batch, _, length, _ = query.shape
-    shape = (batch, made.directions, options.segments(length), made.slots, made.dim)
+    shape = (options.segments(length), batch, made.directions, made.slots, made.dim)
     memory = query.new_empty(shape, dtype=rows_op._wide(query.dtype))
     return as_rows(query.shape, query), memory, query.new_empty(shape), query.new_empty(shape)
 
@@ -137,47 +141,45 @@ def _backward(
     grad: Tensor, heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], memory: Tensor, keys: Tensor,
     values: Tensor, *given: Any,
 ) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    made = sizes_of(starts, weights)
+    factors = SlotFactors([made], memory, keys)
+    d_heads = heads_back(
+        grad, heads, weights, (memory, keys, values), MemoryOptions(*given), made, factors, number=0
+    )
+    grads = starts[0].new_empty(sum(sizes(made.shapes())))
+    factors.weight_gradients(grads, (made,))
+    return d_heads, grads
+
+
+def heads_back(
+    grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: tuple[Tensor, Tensor, Tensor],
+    options: MemoryOptions, made: Sizes, factors: SlotFactors, number: int,
+) -> list[Tensor]:  # fmt: skip
+    """The gradients of the heads; `factors` gets what those of the weights are made from."""
     from regard.nn.fused_memory.read_kernels import read_backward
     from regard.nn.fused_memory.write_kernels import write_backward
-    from regard.nn.fused_rows.kernels import weight_gradients
 
-    options, made = MemoryOptions(*given), sizes_of(starts, weights)
-    heads, (grad,) = rows_op._alike(heads), rows_op._alike([grad])
+    heads, (grad,), (memory, keys, values) = rows_op._alike(heads), rows_op._alike([grad]), kept
     query, key, value, written_key, written_value = heads
     batch, count, length, _ = query.shape
     segments, shared = options.segments(length), _constants(heads, made, options)
-    found, grads = _backward_shapes(grad, heads, starts, weights, memory, keys, values, *given)
-    lines, programs = batch * made.directions * segments * made.slots, batch * made.directions
-    kept = query.new_empty((lines, made.pitch))
-    sums = memory.new_empty((programs, made.vectors))
+    found = [as_rows(query.shape, query) for _ in range(3)]
+    lines, sums = factors.of(number)
     read_backward[(batch * segments * count,)](
-        query, key, value, keys, values, grad, *found[:3], kept, length, segments, options.scale, *strides(query),
-        *strides(grad), *strides(found[0]), PITCH=made.pitch, **shared, **_of_reading(made, options),
+        query, key, value, keys, values, grad, *found, lines, length, segments, batch, options.scale, *strides(query),
+        *strides(grad), *strides(found[0]), PITCH=factors.pitch, **shared, **_of_reading(made, options),
     )  # fmt: skip
     alone = made.directions == 1 or segments == 2  # whether each segment is written in one direction at most
-    both = query.new_empty((2, 1 if alone else 2, batch, length, made.dim))
-    into = [as_view(one, count) for one in both[:, 0]] if alone else list(both)
-    write_backward[(programs,)](
-        written_key, written_value, both[0], both[1], memory, kept, sums, *_groups(weights), length, segments,
-        options.scale, options.eps, *strides(written_key), 0 if alone else both.stride(1), both.stride(2),
-        PITCH=made.pitch, VECTORS=made.vectors, SHARED=alone and made.directions == 2, **shared,
-        **_of_writing(made, query.dtype, TUNING.back_warps),
+    shape = (1 if alone else 2, batch, length, made.dim)
+    written = [query.new_empty(shape) for _ in range(2)]
+    write_backward[(factors.programs,)](
+        written_key, written_value, *written, memory, lines, sums, *_groups(weights), length, segments,
+        options.scale, options.eps, *strides(written_key), 0 if alone else written[0].stride(0), written[0].stride(1),
+        PITCH=factors.pitch, VECTORS=factors.vectors, SHARED=alone and made.directions == 2, **shared,
+        **_of_writing(heads, made, TUNING.back_warps),
     )  # fmt: skip
-    if not alone:
-        into = [as_view(one, count) for one in both.sum(1)]
-    table, (tall, width) = table_of(made, made.jobs(), grads.device), tile_of(made.dim)
-    launch = {} if block_sizes.INTERPRETED else {"num_warps": rows_op.TUNING.grad_warps}
-    weight_gradients[(len(table),)](
-        kept, sums, grads, table, lines, programs, PITCH=made.pitch, VECTORS=made.vectors, TALL=tall, WIDTH=width,
-        BLOCK=rows_op.TUNING.grad_rows, DT=triton_dtype(kept.dtype), WIDE=triton_dtype(sums.dtype),
-        STAGES=rows_op.TUNING.grad_stages, **launch,
-    )  # fmt: skip
-    return [*found[:3], *into], grads
-
-
-def as_view(rows: Tensor, heads: int) -> Tensor:
-    """Rows (b,n,dim) as heads (b,h,n,d)."""
-    return rows.unflatten(2, (heads, -1)).transpose(1, 2)
+    joined = [one[0] if alone else one.sum(0) for one in written]
+    return [*found, *(one.unflatten(2, (count, -1)).transpose(1, 2) for one in joined)]
 
 
 def _backward_shapes(

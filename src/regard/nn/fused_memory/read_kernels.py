@@ -13,11 +13,11 @@ from regard.nn.fused_rows.short_kernels import _rows
 
 
 @triton.jit
-def _slot_lines(entry, part, segments, u, SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr):
-    """The lines of (b,DIRECTIONS,segments,SLOTS) that a segment reads: written by all segments on the other side."""
+def _slot_lines(entry, part, segments, batch, u, SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr):
+    """The lines of (segments,b,DIRECTIONS,SLOTS) that a segment reads: those before it in each direction."""
     side = u // SLOTS
     turn = tl.where(side == 0, part, segments - 1 - part)
-    return ((entry * DIRECTIONS + side) * segments + turn) * SLOTS + u % SLOTS
+    return ((turn * batch + entry) * DIRECTIONS + side) * SLOTS + u % SLOTS
 
 
 @triton.jit
@@ -36,7 +36,7 @@ def _weights_of_both(query, slot_key, key, held, real, i, j, scale, CAUSAL: tl.c
 
 @triton.jit
 def read_forward(
-    Q, K, V, KEYS, VALUES, FOUND, rows, segments, scale, q_b, q_h, q_n, f_b, f_h, f_n,
+    Q, K, V, KEYS, VALUES, FOUND, rows, segments, batch, scale, q_b, q_h, q_n, f_b, f_h, f_n,
     SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     D: tl.constexpr, J: tl.constexpr, U: tl.constexpr, CAUSAL: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
@@ -49,7 +49,7 @@ def read_forward(
     query = tl.load(_rows(Q, entry, head, place, e, q_b, q_h, q_n), mask=real[:, None], other=0.0)
     key = tl.load(_rows(K, entry, head, place, e, q_b, q_h, q_n), mask=real[:, None], other=0.0)
     value = tl.load(_rows(V, entry, head, place, e, q_b, q_h, q_n), mask=real[:, None], other=0.0)
-    at = _slot_lines(entry, part, segments, u, SLOTS, DIRECTIONS)[:, None] * D + head * HEAD + e[None, :]
+    at = _slot_lines(entry, part, segments, batch, u, SLOTS, DIRECTIONS)[:, None] * D + head * HEAD + e[None, :]
     slot_key = tl.load(KEYS + at, mask=held[:, None], other=0.0)
     slot_value = tl.load(VALUES + at, mask=held[:, None], other=0.0)
     of_slots, own = _weights_of_both(query, slot_key, key, held, real, j, j, scale, CAUSAL)
@@ -59,7 +59,7 @@ def read_forward(
 
 @triton.jit
 def read_backward(
-    Q, K, V, KEYS, VALUES, D_FOUND, DQ, DK, DV, KEPT, rows, segments, scale, q_b, q_h, q_n, f_b, f_h, f_n,
+    Q, K, V, KEYS, VALUES, D_FOUND, DQ, DK, DV, KEPT, rows, segments, batch, scale, q_b, q_h, q_n, f_b, f_h, f_n,
     d_b, d_h, d_n, PITCH: tl.constexpr,
     SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     D: tl.constexpr, J: tl.constexpr, U: tl.constexpr, CAUSAL: tl.constexpr, DT: tl.constexpr,
@@ -74,7 +74,7 @@ def read_backward(
     key = tl.load(_rows(K, entry, head, place, e, q_b, q_h, q_n), mask=real[:, None], other=0.0)
     value = tl.load(_rows(V, entry, head, place, e, q_b, q_h, q_n), mask=real[:, None], other=0.0)
     pull = tl.load(_rows(D_FOUND, entry, head, place, e, f_b, f_h, f_n), mask=real[:, None], other=0.0).to(DT)
-    line = _slot_lines(entry, part, segments, u, SLOTS, DIRECTIONS)[:, None]
+    line = _slot_lines(entry, part, segments, batch, u, SLOTS, DIRECTIONS)[:, None]
     across = head * HEAD + e[None, :]
     slot_key = tl.load(KEYS + line * D + across, mask=held[:, None], other=0.0)
     slot_value = tl.load(VALUES + line * D + across, mask=held[:, None], other=0.0)

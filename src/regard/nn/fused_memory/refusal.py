@@ -10,6 +10,7 @@ from regard.nn import fused_memory
 
 if TYPE_CHECKING:
     from regard.nn.dynamic_memory import DynamicMemory
+    from regard.nn.fused_memory.op import MemoryOptions
 
 WIDEST = 128  # of a slot: a square weight must fit into shared memory
 MOST_SLOTS, LONGEST = 32, 32  # slots of a direction, which are in the registers of one program; rows of a segment
@@ -17,15 +18,15 @@ WIDTHS = (16, 32, 64, 128)  # of a head
 MOST_FACTORS = 2**25  # numbers that the backward pass keeps for the gradients of weights: 64 MiB
 
 
-def refusal(layer: DynamicMemory, query: Tensor) -> str:
+def refusal(layer: DynamicMemory, batch: int, length: int, layers: int = 1) -> str:
     """Why the plain layer must run between maps of rows without padding, state or source; empty if kernels can.
 
     The layer is one that shows its maps of rows, and `fused_rows.layers.refusal` was empty: no hooks on these maps,
-    weights in float32.
+    weights in float32. `layers`: how many such layers keep factors at the same time.
     """
     from regard.nn.fused_rows.layers import _hooked
 
-    batch, _, length, width = query.shape
+    width = layer.dim // layer.num_heads
     if not fused_memory.enabled:
         return "fused memories are switched off (regard.nn.fused_memory.enabled)"
     if layer.dim > WIDEST or width not in WIDTHS:
@@ -51,7 +52,7 @@ def refusal(layer: DynamicMemory, query: Tensor) -> str:
     if any(_hooked(one) for one in (layer.reader, layer.writer, *own, update)):  # type: ignore[arg-type]
         return "a module has hooks"
     lines = batch * (2 if layer.bidirectional else 1) * layer._segments(length) * slots
-    if lines * layer.dim * 12 > MOST_FACTORS:
+    if layers * lines * layer.dim * 12 > MOST_FACTORS:
         return "the gradients of weights would be made from too many numbers"
     return ""
 
@@ -60,19 +61,34 @@ def run(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
     """What the elements read, (b,h,n,d), before the output map; `refusal` must have been empty."""
     from regard.nn.fused_memory import op
 
+    starts, weights = tensors_of(layer)
+    return op.run(heads, starts, weights, options_of(layer))
+
+
+def tensors_of(layer: DynamicMemory) -> tuple[list[Tensor], list[Tensor]]:
+    """The slots of each direction, and the weights in the order of `layout.Sizes.shapes`."""
     reader, writer = layer.reader, layer.writer
-    plain = reader.plain_attention()
-    assert plain is not None
     starts: list[Tensor] = [layer.slots] if layer.later_slots is None else [layer.slots, layer.later_slots]
     maps = (writer.query_map, writer.output_map, reader.key_map, reader.value_map)
     weights: list[Tensor] = [tensor for one in maps for tensor in (one.weight, one.bias)]
-    eps = 0.0
     if layer.gate is not None:
         gate = layer.gate
-        weights += [gate.weight_ih, gate.weight_hh, gate.bias_ih, gate.bias_hh]
-    else:
-        assert layer.norm is not None
-        weights += [layer.norm.weight, layer.norm.bias]
-        eps = layer.norm.eps
-    options = op.MemoryOptions(not layer.bidirectional, layer.segment, plain.scale, eps)
-    return op.run(heads, starts, weights, options)
+        return starts, [*weights, gate.weight_ih, gate.weight_hh, gate.bias_ih, gate.bias_hh]
+    assert layer.norm is not None
+    return starts, [*weights, layer.norm.weight, layer.norm.bias]
+
+
+def all_tensors(layer: DynamicMemory) -> list[Tensor]:
+    """Slots and weights in the order of `layout.Sizes.shapes`."""
+    starts, weights = tensors_of(layer)
+    return starts + weights
+
+
+def options_of(layer: DynamicMemory) -> MemoryOptions:
+    """The options of the operator."""
+    from regard.nn.fused_memory.op import MemoryOptions
+
+    plain = layer.reader.plain_attention()
+    assert plain is not None
+    eps = 0.0 if layer.norm is None else layer.norm.eps
+    return MemoryOptions(not layer.bidirectional, layer.segment, plain.scale, eps)

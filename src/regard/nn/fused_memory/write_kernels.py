@@ -84,11 +84,12 @@ def write_forward(
     K, V, STARTS, MEMORY, KEYS, VALUES, ASK, OUT, READ, UPDATE, rows, segments, scale, eps, k_b, k_h, k_n,
     SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     D: tl.constexpr, R: tl.constexpr, J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """All turns of one batch entry in one direction.
 
     K and V (b,h,rows,HEAD) have equal strides. STARTS are the slots M_0 of each direction, ASK is (W_q, b_q), OUT
-    (W_o, b_o). MEMORY, KEYS and VALUES are (b,DIRECTIONS,segments,SLOTS,D).
+    (W_o, b_o). MEMORY, KEYS and VALUES are (segments,b,DIRECTIONS,SLOTS,D).
     """
     entry, side = tl.program_id(0) // DIRECTIONS, tl.program_id(0) % DIRECTIONS
     i, j, d, e = tl.arange(0, R), tl.arange(0, J), tl.arange(0, D), tl.arange(0, HEAD)
@@ -96,14 +97,14 @@ def write_forward(
     m = tl.load(_block(STARTS[0], i, d, D), mask=mine, other=0.0).to(WIDE)
     mine = (i < tl.where(side == 0, 0, SLOTS))[:, None]
     m += tl.load(_block(STARTS[DIRECTIONS - 1], i, d, D), mask=mine, other=0.0).to(WIDE)
-    line = tl.program_id(0) * segments * SLOTS
+    line = tl.program_id(0) * SLOTS
     _show(m, MEMORY, KEYS, VALUES, READ, line, i, d, SLOTS, D, DT, WIDE)
     for turn in range(0, segments - 1):
         first = _segment_at(turn, segments, side) * SEGMENT
         count = tl.minimum(SEGMENT, rows - first)
         low = m.to(DT)
         candidate = tl.zeros([R, D], WIDE) + tl.load(OUT[1] + d).to(WIDE)[None, :]
-        for head in range(0, HEADS):
+        for head in tl.range(0, HEADS, num_stages=STAGES):
             at = head * HEAD + e
             q = tl.dot(low, tl.trans(tl.load(_block(ASK[0], at, d, D)).to(DT)))
             q = (q + tl.load(ASK[1] + at).to(WIDE)[None, :]).to(DT)
@@ -118,7 +119,7 @@ def write_forward(
         else:
             hat, _ = _normalized(m + candidate, eps, D)
             m = hat * tl.load(UPDATE[0] + d).to(WIDE)[None, :] + tl.load(UPDATE[1] + d).to(WIDE)[None, :]
-        line += SLOTS
+        line += tl.num_programs(0) * SLOTS
         _show(m, MEMORY, KEYS, VALUES, READ, line, i, d, SLOTS, D, DT, WIDE)
 
 
@@ -143,6 +144,7 @@ def write_backward(
     PITCH: tl.constexpr, VECTORS: tl.constexpr, SHARED: tl.constexpr, SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr,
     SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
     J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The turns of one batch entry in one direction, from the last to the first.
 
@@ -158,7 +160,7 @@ def write_backward(
     none = tl.sum(zero, 0)
     sum_q, sum_o, sum_k, sum_v, sum_r, sum_z, sum_n, sum_h = none, none, none, none, none, none, none, none
     last = segments - 1
-    line = (tl.program_id(0) * segments + last) * SLOTS
+    line = (last * tl.num_programs(0) + tl.program_id(0)) * SLOTS
     if not SHARED:
         first = _segment_at(last, segments, side) * SEGMENT
         unseen = (j < tl.minimum(SEGMENT, rows - first))[:, None]
@@ -167,28 +169,26 @@ def write_backward(
     dm, sum_k, sum_v, _ = _shown_back(
         zero, sum_k, sum_v, MEMORY, KEPT, READ, line, i, d, PITCH, SLOTS, D, DT, WIDE
     )
-    for column in tl.static_range(3, 12 if GATED else 7):  # no segment is written after the last memory
-        tl.store(_block(KEPT + column * D, line + i, d, PITCH), zero.to(DT), mask=real)
     for back in range(0, last):
         turn = last - 1 - back
-        line -= SLOTS
+        line -= tl.num_programs(0) * SLOTS
         first = _segment_at(turn, segments, side) * SEGMENT
         count = tl.minimum(SEGMENT, rows - first)
         m = tl.load(_block(MEMORY, line + i, d, D), mask=real, other=0.0).to(WIDE)
         low = m.to(DT)
         # The candidate again; mixed values and queries by head are kept.
         candidate = tl.zeros([R, D], WIDE) + tl.load(OUT[1] + d).to(WIDE)[None, :]
-        for head in range(0, HEADS):
+        for head in tl.range(0, HEADS, num_stages=STAGES):
             at = head * HEAD + e
-            kept = _block(KEPT, line + i, at, PITCH)
+            own = _block(KEPT, line + i, at, PITCH)
             q = tl.dot(low, tl.trans(tl.load(_block(ASK[0], at, d, D)).to(DT)))
             q = (q + tl.load(ASK[1] + at).to(WIDE)[None, :]).to(DT)
             seen = (j < count)[:, None]
             key = tl.load(_rows(K, entry, head, first + j, e, k_b, k_h, k_n), mask=seen, other=0.0)
             value = tl.load(_rows(V, entry, head, first + j, e, k_b, k_h, k_n), mask=seen, other=0.0)
             mixed = tl.dot(_weights(q, key, i, j, SLOTS, count, scale, False).to(DT), value).to(DT)
-            tl.store(kept + 3 * D, mixed, mask=real)
-            tl.store(kept + 6 * D, q, mask=real)
+            tl.store(own + 3 * D, mixed, mask=real)
+            tl.store(own + 6 * D, q, mask=real)
             candidate += tl.dot(mixed, tl.trans(tl.load(_block(OUT[0], d, at, D)).to(DT)))
         kept = _block(KEPT, line + i, d, PITCH)
         if GATED:
@@ -219,10 +219,10 @@ def write_backward(
         d_candidate = d_candidate.to(DT)
         tl.store(kept + 4 * D, d_candidate, mask=real)
         tl.debug_barrier()  # the queries are read as other threads stored them
-        for head in range(0, HEADS):
+        for head in tl.range(0, HEADS, num_stages=STAGES):
             at = head * HEAD + e
-            kept = _block(KEPT, line + i, at, PITCH)
-            q = tl.load(kept + 6 * D, mask=real, other=0.0)
+            own = _block(KEPT, line + i, at, PITCH)
+            q = tl.load(own + 6 * D, mask=real, other=0.0)
             seen = (j < count)[:, None]
             key = tl.load(_rows(K, entry, head, first + j, e, k_b, k_h, k_n), mask=seen, other=0.0)
             value = tl.load(_rows(V, entry, head, first + j, e, k_b, k_h, k_n), mask=seen, other=0.0)
@@ -230,7 +230,7 @@ def write_backward(
             pull = tl.dot(d_candidate, tl.load(_block(OUT[0], d, at, D)).to(DT)).to(DT)
             of_weights = tl.dot(pull, tl.trans(value))
             of_scores = (weights * (of_weights - tl.sum(weights * of_weights, 1)[:, None]) * scale).to(DT)
-            tl.store(kept + 5 * D, tl.dot(of_scores, key).to(DT), mask=real)
+            tl.store(own + 5 * D, tl.dot(of_scores, key).to(DT), mask=real)
             into = _block(DK + place, first + j, at, D)
             tl.store(into, tl.dot(tl.trans(of_scores), q).to(DT), mask=seen)
             into = _block(DV + place, first + j, at, D)

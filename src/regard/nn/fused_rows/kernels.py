@@ -221,22 +221,38 @@ def weight_gradients(
     JOBS += tl.program_id(0) * 5
     kind, left, right = tl.load(JOBS), tl.load(JOBS + 1), tl.load(JOBS + 2)
     into, line = tl.load(JOBS + 3), tl.load(JOBS + 4)
-    k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
     if kind == 0:
-        left, right = tl.multiple_of(left, 16), tl.multiple_of(right, 16)
-        found = tl.zeros([TALL, WIDTH], WIDE)
-        for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
-            row = (start + k)[:, None]
-            base = KEPT + row * PITCH
-            one = tl.load(base + left + i[None, :], mask=row < rows, other=0.0)
-            other = tl.load(base + right + j[None, :], mask=row < rows, other=0.0)
-            found += tl.dot(tl.trans(one), other)
-        tl.store(GRADS + into + i[:, None] * line + j[None, :], found)
+        _product(KEPT, GRADS + into, left, right, line, rows, PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES)
     else:
-        total = tl.zeros([WIDTH], WIDE)
-        for start in range(0, blocks, BLOCK):
-            row = (start + k)[:, None]
-            total += tl.sum(
-                tl.load(SUMS + row * VECTORS + left + j[None, :], mask=row < blocks, other=0.0), 0
-            )
-        tl.store(GRADS + into + j, total)
+        _total(SUMS + left, GRADS + into, blocks, VECTORS, WIDTH, BLOCK, WIDE)
+
+
+@triton.jit
+def _product(
+    KEPT, INTO, left, right, line, rows, PITCH: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A tile (TALL,WIDTH) of the product of two factors, over all rows in order."""
+    k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
+    left, right = tl.multiple_of(left, 16), tl.multiple_of(right, 16)
+    found = tl.zeros([TALL, WIDTH], WIDE)
+    for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
+        row = (start + k)[:, None]
+        base = KEPT + row * PITCH
+        one = tl.load(base + left + i[None, :], mask=row < rows, other=0.0)
+        other = tl.load(base + right + j[None, :], mask=row < rows, other=0.0)
+        found += tl.dot(tl.trans(one), other)
+    tl.store(INTO + i[:, None] * line + j[None, :], found)
+
+
+@triton.jit
+def _total(
+    SUMS, INTO, blocks, VECTORS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """The sums of a stretch of vectors, over all blocks in order."""
+    k, j = tl.arange(0, BLOCK), tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], WIDE)
+    for start in range(0, blocks, BLOCK):
+        row = (start + k)[:, None]
+        total += tl.sum(tl.load(SUMS + row * VECTORS + j[None, :], mask=row < blocks, other=0.0), 0)
+    tl.store(INTO + j, total)

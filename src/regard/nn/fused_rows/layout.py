@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -72,11 +71,11 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
 _TABLES: dict[Any, Tensor] = {}
 
 
-def table_of(key: Hashable, made: list[Job], device: torch.device) -> Tensor:
+def table_of(key: Hashable, make: Callable[[], list[Job]], device: torch.device) -> Tensor:
     """The jobs as a table (jobs,5) on the device, always the same one for the same key."""
     found = _TABLES.get((key, device))
     if found is None:
-        made = sorted(made, key=lambda job: job[0])  # long jobs first
+        made = sorted(make(), key=lambda job: job[0])  # long jobs first
         found = torch.tensor(made, dtype=torch.int32, device=device)
         if may_cache():
             _TABLES[key, device] = found
@@ -93,10 +92,9 @@ def jobs(pieces: tuple[Stages, ...], device: torch.device) -> tuple[Tensor, int,
 
     Factors and sums of the calls lie side by side, and so do the gradients of their weights.
     """
-    return table_of(pieces, _listed(pieces), device), *tile_of(pieces[0].dim)
+    return table_of(pieces, lambda: _listed(pieces), device), *tile_of(pieces[0].dim)
 
 
-@lru_cache(64)
 def _listed(pieces: tuple[Stages, ...]) -> list[Job]:
     tall, width = tile_of(pieces[0].dim)
     found: list[Job] = []
