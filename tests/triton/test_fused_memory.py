@@ -102,7 +102,9 @@ def test_heads_and_gradients_of_any_layout_are_read():
     assert torch.equal(first, second)
     pull = first.detach()[:, :, :1, :1].expand_as(first)  # strides of zero
     for one, other in zip(
-        torch.autograd.grad(first, heads, pull.contiguous()), torch.autograd.grad(second, odd, pull), strict=True
+        torch.autograd.grad(first, heads, pull.contiguous()),
+        torch.autograd.grad(second, odd, pull),
+        strict=True,
     ):
         assert torch.equal(one, other)
 

@@ -24,7 +24,9 @@ class SlotFactors:
         segments, batch, directions, slots, _ = memory.shape
         self.programs = batch * directions
         self.lines, self.written = (turns * self.programs * slots for turns in (segments, segments - 1))
-        self.pitch, self.vectors = (sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors"))
+        self.pitch, self.vectors = (
+            sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
+        )
         self.kept = like.new_empty((self.lines, self.pitch))
         self.sums = memory.new_empty((self.programs, self.vectors))
 
@@ -56,7 +58,7 @@ class SlotFactors:
 
 
 def all_jobs(order: Sequence[Piece]) -> list[Job]:
-    """The jobs of rows and memories whose gradients follow each other; factors and sums of each sort lie side by side."""
+    """The jobs of rows and memories whose gradients follow each other; factors of each sort lie side by side."""
     found: list[Job] = []
     tall, width = tile_of(order[0].dim)
     total = 0

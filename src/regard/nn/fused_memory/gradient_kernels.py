@@ -21,9 +21,12 @@ def memory_gradients(
     JOBS += tl.program_id(0) * 5
     kind, left, right = tl.load(JOBS), tl.load(JOBS + 1), tl.load(JOBS + 2)
     into, line = tl.load(JOBS + 3), tl.load(JOBS + 4)
+    left, right = tl.multiple_of(left, 16), tl.multiple_of(right, 16)
     if kind <= 1:
         count = tl.where(kind == 0, slots, written)
-        _product(SLOT_KEPT, GRADS + into, left, right, line, count, SLOT_PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES)
+        _product(
+            SLOT_KEPT, GRADS + into, left, right, line, count, SLOT_PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES
+        )
     elif kind == 2:
         _product(KEPT, GRADS + into, left, right, line, rows, PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES)
     elif kind == 3:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from regard.nn.fused_rows.layout import Job, sizes, tile_of
 
-# Columns of a row of factors, each as wide as a slot. A row is a slot at a turn, in the order (turns,b,directions,slots);
-# nothing is written after the last turn, so its rows have only the first three columns.
+# Columns of a row of factors, each as wide as a slot. A row is a slot at a turn, as (turns,b,directions,slots). Nothing
+# is written after the last turn, so its rows have only the first three columns.
 SLOT, D_KEY, D_VALUE, MIXED, D_CANDIDATE, D_QUERY, QUERY, CANDIDATE, D_R, D_Z, D_N, D_H = range(12)
 # Columns of sums: the gradients of biases (or of gain and shift, at R and Z), and from SLOTS on those of the slots.
 SUM_QUERY, SUM_OUT, SUM_KEY, SUM_VALUE, SUM_R, SUM_Z, SUM_N, SUM_H = range(8)

@@ -94,7 +94,8 @@ def _of_writing(heads: Sequence[Tensor], made: Sizes, warps: int) -> dict[str, A
 def _of_reading(made: Sizes, options: MemoryOptions) -> dict[str, Any]:
     lines = block_sizes.padded(made.directions * made.slots)
     found: dict[str, Any] = {"U": lines, "CAUSAL": options.causal}
-    return found if block_sizes.INTERPRETED else {**found, "num_warps": TUNING.read_warps * (2 if lines > 32 else 1)}
+    warps = TUNING.read_warps * (2 if lines > 32 else 1)
+    return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
 
 
 def _groups(weights: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:

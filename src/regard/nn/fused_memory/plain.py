@@ -44,7 +44,8 @@ def mixed(
     for number, part in enumerate(parts):
         memory = torch.cat([memories[number] for memories in sides], 1)
         slot_key, slot_value = (
-            split_heads(F.linear(memory, *each), width) for each in ((to_key, key_bias), (to_value, value_bias))
+            split_heads(F.linear(memory, *each), width)
+            for each in ((to_key, key_bias), (to_value, value_bias))
         )
         scores = query[:, :, part] @ torch.cat([slot_key, key[:, :, part]], 2).mT * scale
         if causal:
@@ -57,6 +58,6 @@ def mixed(
 
 def _updated(candidate: Tensor, memory: Tensor, update: Sequence[Tensor], eps: float) -> Tensor:
     if len(update) == 2:
-        return F.layer_norm(memory + candidate, memory.shape[2:], *update, eps)
+        return F.layer_norm(memory + candidate, memory.shape[2:], update[0], update[1], eps)
     found: Tensor = torch.gru_cell(candidate.flatten(0, 1), memory.flatten(0, 1), *update)
     return found.view(memory.shape)

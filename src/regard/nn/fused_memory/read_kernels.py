@@ -49,7 +49,8 @@ def read_forward(
     query = tl.load(_rows(Q, entry, head, place, e, q_b, q_h, q_n), mask=real[:, None], other=0.0)
     key = tl.load(_rows(K, entry, head, place, e, q_b, q_h, q_n), mask=real[:, None], other=0.0)
     value = tl.load(_rows(V, entry, head, place, e, q_b, q_h, q_n), mask=real[:, None], other=0.0)
-    at = _slot_lines(entry, part, segments, batch, u, SLOTS, DIRECTIONS)[:, None] * D + head * HEAD + e[None, :]
+    line = _slot_lines(entry, part, segments, batch, u, SLOTS, DIRECTIONS)[:, None]
+    at = line * D + head * HEAD + e[None, :]
     slot_key = tl.load(KEYS + at, mask=held[:, None], other=0.0)
     slot_value = tl.load(VALUES + at, mask=held[:, None], other=0.0)
     of_slots, own = _weights_of_both(query, slot_key, key, held, real, j, j, scale, CAUSAL)
@@ -64,7 +65,7 @@ def read_backward(
     SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     D: tl.constexpr, J: tl.constexpr, U: tl.constexpr, CAUSAL: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of queries, keys and values of one segment and head; KEPT gets those of the slots' (`layout.py`)."""
+    """The gradients of queries, keys and values of one segment and head; KEPT gets those of the slots (`layout.py`)."""
     head, part = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS % segments
     entry = tl.program_id(0) // HEADS // segments
     j, u, e = tl.arange(0, J), tl.arange(0, U), tl.arange(0, HEAD)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from regard.nn.fused_memory.op import MemoryOptions
 
 WIDEST = 128  # of a slot: a square weight must fit into shared memory
-MOST_SLOTS, LONGEST = 32, 32  # slots of a direction, which are in the registers of one program; rows of a segment
+MOST_SLOTS = 32  # of a direction, which are in the registers of one program
+LONGEST = 32  # rows of a segment
 WIDTHS = (16, 32, 64, 128)  # of a head
 MOST_FACTORS = 2**25  # numbers that the backward pass keeps for the gradients of weights: 64 MiB
 
@@ -33,9 +34,7 @@ def refusal(layer: DynamicMemory, batch: int, length: int, layers: int = 1) -> s
         return f"slots are {layer.dim} wide and heads {width}; known are {WIDEST} at most, and {WIDTHS}"
     slots = len(layer.slots)
     if slots > MOST_SLOTS or layer.segment > LONGEST:
-        return (
-            f"there are {slots} slots and segments of {layer.segment}; known are {MOST_SLOTS} and {LONGEST} at most"
-        )
+        return f"{slots} slots and segments of {layer.segment}; known are {MOST_SLOTS} and {LONGEST} at most"
     attentions = [layer.reader.plain_attention(), layer.writer.plain_attention()]
     if None in attentions or attentions[0] != attentions[1]:
         return "the attention is not a plain softmax (dropout of weights?)"

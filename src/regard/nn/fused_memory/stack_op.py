@@ -27,7 +27,9 @@ _OPTIONS = (
     "str activation, float[] rates, float[] eps, int heads, bool causal, float scale, ScalarType dtype, int sides, "
     "int segment, float memory_eps"
 )
-_LIBRARY.define(f"fused_memory_stack(Tensor x, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor[])")
+_LIBRARY.define(
+    f"fused_memory_stack(Tensor x, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor[])"
+)
 _LIBRARY.define(
     "fused_memory_stack_backward(Tensor d_last, Tensor x, Tensor? seed, Tensor last, Tensor[] kept, Tensor[] weights, "
     f"{_OPTIONS}) -> (Tensor, Tensor)"
@@ -134,22 +136,24 @@ def _backward(
     order, own = options.split(x, weights)
     first, *others = options.pieces()
     _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
-    sizes_of_memories = [one for one in order if isinstance(one, Sizes)]
     factors = rows_op.Factors([one for one in order if isinstance(one, Stages)], x, options.stack.dtype)
-    slots = SlotFactors(sizes_of_memories, kept[MAPS + 1], kept[MAPS + 2])
+    memories = [one for one in order if isinstance(one, Sizes)]
+    slots = SlotFactors(memories, kept[MAPS + 1], kept[MAPS + 2])
     d_rows: Tensor | None = d_last
     d_heads: list[Tensor] = []
     whole = [*kept, last]
     for number in reversed(range(options.stack.layers)):
-        *heads, mixed, memory, keys, values, middle, after = whole[PER_LAYER * number : PER_LAYER * (number + 1)]
-        before = x if number == 0 else whole[PER_LAYER * number - 1]
+        begin = PER_LAYER * number
+        *heads, mixed, memory, keys, values, middle, after = whole[begin : begin + PER_LAYER]
+        before = x if number == 0 else whole[begin - 1]
         d_rows, d_mixed = rows_op.rows_back(
             d_rows, d_heads, before, mixed, seed, middle, after, own[2 * number + 2], others[number], factors,
             number + 1,
         )  # fmt: skip
         _, maps = options.halves(own[2 * number + 1])
+        own_sizes = slots.pieces[number]
         d_heads = op.heads_back(
-            d_mixed, heads, maps, (memory, keys, values), options.memory, sizes_of_memories[number], slots, number
+            d_mixed, heads, maps, (memory, keys, values), options.memory, own_sizes, slots, number
         )
     d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
     slots.weight_gradients(grads, tuple(order), factors)

@@ -75,8 +75,12 @@ def _show(
     """Store the slots, and the keys and values that elements read. READ is (W_k, b_k, W_v, b_v)."""
     real, low = (i < SLOTS)[:, None], m.to(DT)
     tl.store(_block(MEMORY, line + i, d, D), m, mask=real)
-    tl.store(_block(KEYS, line + i, d, D), _mapped(low, READ[0], READ[1], d, 0, D, DT, WIDE).to(DT), mask=real)
-    tl.store(_block(VALUES, line + i, d, D), _mapped(low, READ[2], READ[3], d, 0, D, DT, WIDE).to(DT), mask=real)
+    tl.store(
+        _block(KEYS, line + i, d, D), _mapped(low, READ[0], READ[1], d, 0, D, DT, WIDE).to(DT), mask=real
+    )
+    tl.store(
+        _block(VALUES, line + i, d, D), _mapped(low, READ[2], READ[3], d, 0, D, DT, WIDE).to(DT), mask=real
+    )
 
 
 @triton.jit
@@ -99,7 +103,7 @@ def write_forward(
     m += tl.load(_block(STARTS[DIRECTIONS - 1], i, d, D), mask=mine, other=0.0).to(WIDE)
     line = tl.program_id(0) * SLOTS
     _show(m, MEMORY, KEYS, VALUES, READ, line, i, d, SLOTS, D, DT, WIDE)
-    for turn in range(0, segments - 1):
+    for turn in tl.range(0, segments - 1, num_stages=1):
         first = _segment_at(turn, segments, side) * SEGMENT
         count = tl.minimum(SEGMENT, rows - first)
         low = m.to(DT)
@@ -169,7 +173,7 @@ def write_backward(
     dm, sum_k, sum_v, _ = _shown_back(
         zero, sum_k, sum_v, MEMORY, KEPT, READ, line, i, d, PITCH, SLOTS, D, DT, WIDE
     )
-    for back in range(0, last):
+    for back in tl.range(0, last, num_stages=1):
         turn = last - 1 - back
         line -= tl.num_programs(0) * SLOTS
         first = _segment_at(turn, segments, side) * SEGMENT

@@ -210,31 +210,15 @@ def rows_backward(
 
 
 @triton.jit
-def weight_gradients(
-    KEPT, SUMS, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr, VECTORS: tl.constexpr, TALL: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """A tile (TALL,WIDTH) of the gradient of a weight, or the sum of a stretch of vectors, each over all rows in order.
-
-    A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight).
-    """
-    JOBS += tl.program_id(0) * 5
-    kind, left, right = tl.load(JOBS), tl.load(JOBS + 1), tl.load(JOBS + 2)
-    into, line = tl.load(JOBS + 3), tl.load(JOBS + 4)
-    if kind == 0:
-        _product(KEPT, GRADS + into, left, right, line, rows, PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES)
-    else:
-        _total(SUMS + left, GRADS + into, blocks, VECTORS, WIDTH, BLOCK, WIDE)
-
-
-@triton.jit
 def _product(
     KEPT, INTO, left, right, line, rows, PITCH: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A tile (TALL,WIDTH) of the product of two factors, over all rows in order."""
+    """A tile (TALL,WIDTH) of the product of two factors, over all rows in order.
+
+    The caller says that `left` and `right` are multiples of 16: said here, of arguments, it would be lost.
+    """
     k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
-    left, right = tl.multiple_of(left, 16), tl.multiple_of(right, 16)
     found = tl.zeros([TALL, WIDTH], WIDE)
     for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
         row = (start + k)[:, None]
@@ -256,3 +240,22 @@ def _total(
         row = (start + k)[:, None]
         total += tl.sum(tl.load(SUMS + row * VECTORS + j[None, :], mask=row < blocks, other=0.0), 0)
     tl.store(INTO + j, total)
+
+
+@triton.jit
+def weight_gradients(
+    KEPT, SUMS, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr, VECTORS: tl.constexpr, TALL: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A tile (TALL,WIDTH) of the gradient of a weight, or the sum of a stretch of vectors, each over all rows in order.
+
+    A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight).
+    """
+    JOBS += tl.program_id(0) * 5
+    kind, left, right = tl.load(JOBS), tl.load(JOBS + 1), tl.load(JOBS + 2)
+    into, line = tl.load(JOBS + 3), tl.load(JOBS + 4)
+    left, right = tl.multiple_of(left, 16), tl.multiple_of(right, 16)
+    if kind == 0:
+        _product(KEPT, GRADS + into, left, right, line, rows, PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES)
+    else:
+        _total(SUMS + left, GRADS + into, blocks, VECTORS, WIDTH, BLOCK, WIDE)

@@ -125,8 +125,8 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
         from regard.nn.fused_memory import stack_op as memory_stack
         from regard.nn.fused_memory.refusal import all_tensors
 
-        own = [all_tensors(layer.attention) for layer in listed]
-        return memory_stack.run(rows, seed, _all_weights(listed, heads, own), memories)
+        between = [all_tensors(layer.attention) for layer in listed]  # type: ignore[arg-type]
+        return memory_stack.run(rows, seed, _all_weights(listed, heads, between), memories)
     rows, found = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
     for number, (layer, own) in enumerate(zip(listed, heads, strict=True)):
         last = number + 1 == len(listed)
@@ -186,22 +186,20 @@ def _memories_as_one(
     from regard.nn.fused_memory import refusal as memories
 
     batch, length, dim = rows.shape
-    kinds = set()
-    for layer in layers:
-        attention = layer.attention
-        if not isinstance(attention, DynamicMemory) or memories.refusal(attention, batch, length, len(layers)):
+    attentions: list[Any] = [layer.attention for layer in layers]
+    for one in attentions:
+        if not isinstance(one, DynamicMemory) or memories.refusal(one, batch, length, len(layers)):
             return None
-        kinds.add((memories.options_of(attention), len(attention.slots), attention.gate is None, maps[0].heads))
-    plain = layers[0].attention.reader.plain_attention()  # type: ignore[union-attr]
+    kinds = {(memories.options_of(one), len(one.slots), one.gate is None) for one in attentions}
     if len(kinds) > 1 or any(own.heads != maps[0].heads for own in maps):
         return None
-    options = _alike(layers, maps[0].heads, plain, rows)  # type: ignore[arg-type]
-    factors = 10 * dim + 2 * layers[0].feed_forward.rise.weight.shape[0]
+    first = attentions[0]
+    options = _alike(layers, maps[0].heads, first.reader.plain_attention(), rows)
+    factors = 10 * dim + 2 * layers[0].feed_forward.rise.weight.shape[0]  # of a row in a layer
     if options is None or batch * length * len(layers) * factors > MOST_FACTORS:
         return None
     from regard.nn.fused_memory.stack_op import MemoryStackOptions
 
-    first: Any = layers[0].attention
     return MemoryStackOptions(options, memories.options_of(first), 2 if first.bidirectional else 1)
 
 

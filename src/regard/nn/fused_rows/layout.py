@@ -106,9 +106,7 @@ def _listed(pieces: tuple[Stages, ...]) -> list[Job]:
     return found
 
 
-def _jobs(
-    stages: Stages, column: int, place: int, total: int, tall: int, width: int
-) -> list[Job]:
+def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
     """The jobs of one call, whose factors, sums and gradients begin at these columns and this offset."""
     dim, hidden = stages.dim, stages.hidden
     offsets = []
