@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard.implementations.triton import block_sizes
-from regard.nn.fused_memory.layout import ROW_SUMS, ROWS, Sizes
+from regard.nn.fused_memory.layout import ROW_TOTALS, ROWS, Sizes
 from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows.layout import Job, Stages, _jobs, sizes, table_of, tile_of
 from regard.nn.fused_rows.short_attention import triton_dtype
@@ -69,7 +69,7 @@ def all_jobs(order: Sequence[Piece]) -> list[Job]:
             found += one.jobs(column, place, total)
         else:
             made = _jobs(one, column, place, total, tall, width)
-            found += [(ROWS if kind == 0 else ROW_SUMS, *rest) for kind, *rest in made]  # type: ignore[misc]
+            found += [(ROWS if kind == 0 else ROW_TOTALS, *rest) for kind, *rest in made]  # type: ignore[misc]
         starts[type(one)] = (column + one.pitch, place + one.vectors)
         total += sum(sizes(one.shapes()))
     return found

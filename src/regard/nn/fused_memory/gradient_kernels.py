@@ -16,7 +16,7 @@ def memory_gradients(
 ):  # fmt: skip
     """A tile of the gradient of a weight, or the sum of a stretch of vectors, as `weight_gradients`.
 
-    The kind of a job (`layout.py`) says from which factors: those of all slots, of slots that were written, or of rows.
+    The kind of a job is one of `layout.py`.
     """
     JOBS += tl.program_id(0) * 5
     kind, left, right = tl.load(JOBS), tl.load(JOBS + 1), tl.load(JOBS + 2)
@@ -29,7 +29,10 @@ def memory_gradients(
         )
     elif kind == 2:
         _product(KEPT, GRADS + into, left, right, line, rows, PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES)
-    elif kind == 3:
+    elif kind <= 4:
+        count = tl.where(kind == 3, slots, written)
+        _total(SLOT_KEPT + left, GRADS + into, count, SLOT_PITCH, WIDTH, BLOCK, WIDE)
+    elif kind == 5:
         _total(SLOT_SUMS + left, GRADS + into, programs, SLOT_VECTORS, WIDTH, BLOCK, WIDE)
     else:
         _total(SUMS + left, GRADS + into, blocks, VECTORS, WIDTH, BLOCK, WIDE)

@@ -9,10 +9,9 @@ from regard.nn.fused_rows.layout import Job, sizes, tile_of
 # Columns of a row of factors, each as wide as a slot. A row is a slot at a turn, as (turns,b,directions,slots). Nothing
 # is written after the last turn, so its rows have only the first three columns.
 SLOT, D_KEY, D_VALUE, MIXED, D_CANDIDATE, D_QUERY, QUERY, CANDIDATE, D_R, D_Z, D_N, D_H = range(12)
-# Columns of sums: the gradients of biases (or of gain and shift, at R and Z), and from SLOTS on those of the slots.
-SUM_QUERY, SUM_OUT, SUM_KEY, SUM_VALUE, SUM_R, SUM_Z, SUM_N, SUM_H = range(8)
-# Kinds of jobs of `memory_gradients`, long ones first.
-ALL_SLOTS, WRITTEN_SLOTS, ROWS, SLOT_SUMS, ROW_SUMS = range(5)
+# Kinds of jobs of `memory_gradients`, long ones first: products of factors of all slots, of slots that were written and
+# of rows; totals of factors of all slots and of written ones, of the sums of programs that wrote, and of sums of rows.
+ALL_SLOTS, WRITTEN_SLOTS, ROWS, ALL_TOTALS, WRITTEN_TOTALS, PROGRAM_TOTALS, ROW_TOTALS = range(7)
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,8 @@ class Sizes:
 
     @property
     def vectors(self) -> int:
-        """Number of sums of a program."""
-        return self.dim * ((8 if self.gated else 6) + self.directions * self.slots)
+        """Number of sums of a program: the gradients of gain and shift, if there are, and of the slots."""
+        return self.dim * ((0 if self.gated else 2) + self.directions * self.slots)
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The slots of each direction, the writer's query and output maps, the reader's key and value maps, the update.
@@ -64,27 +63,35 @@ class Sizes:
                 for j in range(0, dim, width):
                     found.append((kind, one + i, other + j, into + i * dim + j, dim))
 
+        def bias(into: int, left: int) -> None:
+            kind = ALL_TOTALS if left in (D_KEY, D_VALUE) else WRITTEN_TOTALS
+            for j in range(0, dim, width):
+                found.append((kind, column + left * dim + j, 0, into + j, 0))
+
         def vector(into: int, start: int, count: int = 1) -> None:
             for j in range(0, count * dim, width):
-                found.append((SLOT_SUMS, place + start * dim + j, 0, into + j, 0))
+                found.append((PROGRAM_TOTALS, place + start * dim + j, 0, into + j, 0))
 
         for side in range(self.directions):
-            vector(offsets[side], (8 if self.gated else 6) + side * self.slots, self.slots)
+            vector(offsets[side], (0 if self.gated else 2) + side * self.slots, self.slots)
         ask, ask_bias, out, out_bias, key, key_bias, value, value_bias, *update = offsets[self.directions :]
         maps = ((ask, D_QUERY, SLOT), (out, D_CANDIDATE, MIXED), (key, D_KEY, SLOT), (value, D_VALUE, SLOT))
         for into, left, right in maps:
             matrix(into, left, right)
-        sums = ((ask_bias, SUM_QUERY), (out_bias, SUM_OUT), (key_bias, SUM_KEY), (value_bias, SUM_VALUE))
-        for into, start in sums:
-            vector(into, start)
+        for into, left in (
+            (ask_bias, D_QUERY),
+            (out_bias, D_CANDIDATE),
+            (key_bias, D_KEY),
+            (value_bias, D_VALUE),
+        ):
+            bias(into, left)
         if not self.gated:
-            vector(update[0], SUM_R)
-            vector(update[1], SUM_Z)
+            vector(update[0], 0)
+            vector(update[1], 1)
             return found
         for part, (mine, theirs) in enumerate(((D_R, D_R), (D_Z, D_Z), (D_N, D_H))):
             matrix(update[0] + part * dim * dim, mine, CANDIDATE)
             matrix(update[1] + part * dim * dim, theirs, SLOT)
-        for part, (mine, theirs) in enumerate(((SUM_R, SUM_R), (SUM_Z, SUM_Z), (SUM_N, SUM_H))):
-            vector(update[2] + part * dim, mine)
-            vector(update[3] + part * dim, theirs)
+            bias(update[2] + part * dim, mine)
+            bias(update[3] + part * dim, theirs)
         return found

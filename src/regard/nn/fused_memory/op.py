@@ -32,11 +32,12 @@ _LIBRARY.define(
 
 @dataclass
 class Tuning:
-    """Warps of the kernels that write and read, and tiles of weights in flight in the loop over heads."""
+    """Warps of the kernels that write and read, rows of a tile of weights, and tiles in flight."""
 
     write_warps: int = 4
     back_warps: int = 8
     read_warps: int = 1
+    tile: int = 32
     stages: int = 2
 
 
@@ -86,7 +87,8 @@ def _of_writing(heads: Sequence[Tensor], made: Sizes, warps: int) -> dict[str, A
     wide = triton_dtype(rows_op._wide(heads[0].dtype))
     stages = TUNING.stages if heads[0].shape[3] <= 32 else 1  # two tiles of wide heads do not fit at once
     found: dict[str, Any] = {
-        "R": block_sizes.padded(made.slots), "GATED": made.gated, "WIDE": wide, "STAGES": stages
+        "R": block_sizes.padded(made.slots), "GATED": made.gated, "WIDE": wide, "TILE": min(TUNING.tile, made.dim),
+        "STAGES": TUNING.stages, "HEAD_STAGES": stages,
     }  # fmt: skip
     return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
 
@@ -173,8 +175,9 @@ def heads_back(
     alone = made.directions == 1 or segments == 2  # whether each segment is written in one direction at most
     shape = (1 if alone else 2, batch, length, made.dim)
     written = [query.new_empty(shape) for _ in range(2)]
+    scratch = memory.new_empty((factors.programs, 2, made.slots, made.dim))
     write_backward[(factors.programs,)](
-        written_key, written_value, *written, memory, lines, sums, *_groups(weights), length, segments,
+        written_key, written_value, *written, memory, lines, sums, scratch, *_groups(weights), length, segments,
         options.scale, options.eps, *strides(written_key), 0 if alone else written[0].stride(0), written[0].stride(1),
         PITCH=factors.pitch, VECTORS=factors.vectors, SHARED=alone and made.directions == 2, **shared,
         **_of_writing(heads, made, TUNING.back_warps),

@@ -25,16 +25,9 @@ from regard.nn.fused_rows.short_kernels import _rows, _weights
 
 
 @triton.jit
-def _mapped(x, W, B, d, PART: tl.constexpr, D: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr):
-    """Rows (·,D) through the PART-th square of a weight (·,D), plus its bias."""
-    weight = tl.load(_block(W, PART * D + d, d, D)).to(DT)
-    return tl.dot(x, tl.trans(weight)) + tl.load(B + PART * D + d).to(WIDE)[None, :]
-
-
-@triton.jit
-def _pulled(dy, W, d, PART: tl.constexpr, D: tl.constexpr, DT: tl.constexpr):
-    """The gradient of the rows from that of `_mapped`."""
-    return tl.dot(dy, tl.load(_block(W, PART * D + d, d, D)).to(DT))
+def _mapped(x, weight, B, at, WIDE: tl.constexpr):
+    """Rows (·,D) through some rows (T,D) of a weight, plus these entries of its bias."""
+    return tl.dot(x, tl.trans(weight)) + tl.load(B + at).to(WIDE)[None, :]
 
 
 @triton.jit
@@ -56,31 +49,18 @@ def _segment_at(turn, segments, side):
 
 
 @triton.jit
-def _gates(candidate, low, UPDATE, d, D: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr):
-    """r, z, n, and what r multiplies. UPDATE is (W_i, W_h, b_i, b_h), each of three parts: r, z, n."""
-    r = _mapped(candidate, UPDATE[0], UPDATE[2], d, 0, D, DT, WIDE)
-    r = _sigmoid(r + _mapped(low, UPDATE[1], UPDATE[3], d, 0, D, DT, WIDE))
-    z = _mapped(candidate, UPDATE[0], UPDATE[2], d, 1, D, DT, WIDE)
-    z = _sigmoid(z + _mapped(low, UPDATE[1], UPDATE[3], d, 1, D, DT, WIDE))
-    inner = _mapped(low, UPDATE[1], UPDATE[3], d, 2, D, DT, WIDE)
-    n = _tanh(_mapped(candidate, UPDATE[0], UPDATE[2], d, 2, D, DT, WIDE) + r * inner)
-    return r, z, n, inner
-
-
-@triton.jit
 def _show(
-    m, MEMORY, KEYS, VALUES, READ, line, i, d, SLOTS: tl.constexpr, D: tl.constexpr, DT: tl.constexpr,
-    WIDE: tl.constexpr,
+    m, MEMORY, KEYS, VALUES, READ, line, i, d, t, SLOTS: tl.constexpr, D: tl.constexpr, DT: tl.constexpr,
+    WIDE: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Store the slots, and the keys and values that elements read. READ is (W_k, b_k, W_v, b_v)."""
     real, low = (i < SLOTS)[:, None], m.to(DT)
     tl.store(_block(MEMORY, line + i, d, D), m, mask=real)
-    tl.store(
-        _block(KEYS, line + i, d, D), _mapped(low, READ[0], READ[1], d, 0, D, DT, WIDE).to(DT), mask=real
-    )
-    tl.store(
-        _block(VALUES, line + i, d, D), _mapped(low, READ[2], READ[3], d, 0, D, DT, WIDE).to(DT), mask=real
-    )
+    for c in tl.range(0, D, TILE, num_stages=STAGES):
+        y = _mapped(low, tl.load(_block(READ[0], c + t, d, D)).to(DT), READ[1], c + t, WIDE)
+        tl.store(_block(KEYS, line + i, c + t, D), y.to(DT), mask=real)
+        y = _mapped(low, tl.load(_block(READ[2], c + t, d, D)).to(DT), READ[3], c + t, WIDE)
+        tl.store(_block(VALUES, line + i, c + t, D), y.to(DT), mask=real)
 
 
 @triton.jit
@@ -88,7 +68,7 @@ def write_forward(
     K, V, STARTS, MEMORY, KEYS, VALUES, ASK, OUT, READ, UPDATE, rows, segments, scale, eps, k_b, k_h, k_n,
     SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     D: tl.constexpr, R: tl.constexpr, J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
-    STAGES: tl.constexpr,
+    TILE: tl.constexpr, STAGES: tl.constexpr, HEAD_STAGES: tl.constexpr,
 ):  # fmt: skip
     """All turns of one batch entry in one direction.
 
@@ -96,19 +76,20 @@ def write_forward(
     (W_o, b_o). MEMORY, KEYS and VALUES are (segments,b,DIRECTIONS,SLOTS,D).
     """
     entry, side = tl.program_id(0) // DIRECTIONS, tl.program_id(0) % DIRECTIONS
-    i, j, d, e = tl.arange(0, R), tl.arange(0, J), tl.arange(0, D), tl.arange(0, HEAD)
+    i, j, d, e, t = tl.arange(0, R), tl.arange(0, J), tl.arange(0, D), tl.arange(0, HEAD), tl.arange(0, TILE)
     mine = (i < tl.where(side == 0, SLOTS, 0))[:, None]
     m = tl.load(_block(STARTS[0], i, d, D), mask=mine, other=0.0).to(WIDE)
     mine = (i < tl.where(side == 0, 0, SLOTS))[:, None]
     m += tl.load(_block(STARTS[DIRECTIONS - 1], i, d, D), mask=mine, other=0.0).to(WIDE)
-    line = tl.program_id(0) * SLOTS
-    _show(m, MEMORY, KEYS, VALUES, READ, line, i, d, SLOTS, D, DT, WIDE)
+    line, step = tl.program_id(0) * SLOTS, tl.num_programs(0) * SLOTS
+    real = (i < SLOTS)[:, None]
+    _show(m, MEMORY, KEYS, VALUES, READ, line, i, d, t, SLOTS, D, DT, WIDE, TILE, STAGES)
     for turn in tl.range(0, segments - 1, num_stages=1):
         first = _segment_at(turn, segments, side) * SEGMENT
         count = tl.minimum(SEGMENT, rows - first)
         low = m.to(DT)
         candidate = tl.zeros([R, D], WIDE) + tl.load(OUT[1] + d).to(WIDE)[None, :]
-        for head in tl.range(0, HEADS, num_stages=STAGES):
+        for head in tl.range(0, HEADS, num_stages=HEAD_STAGES):
             at = head * HEAD + e
             q = tl.dot(low, tl.trans(tl.load(_block(ASK[0], at, d, D)).to(DT)))
             q = (q + tl.load(ASK[1] + at).to(WIDE)[None, :]).to(DT)
@@ -118,51 +99,74 @@ def write_forward(
             mixed = tl.dot(_weights(q, key, i, j, SLOTS, count, scale, False).to(DT), value).to(DT)
             candidate += tl.dot(mixed, tl.trans(tl.load(_block(OUT[0], d, at, D)).to(DT)))
         if GATED:
-            _, z, n, _ = _gates(candidate.to(DT), low, UPDATE, d, D, DT, WIDE)
-            m = (1.0 - z) * n + z * m
+            narrow = candidate.to(DT)
+            tl.debug_barrier()  # the slots are read as other threads stored them
+            for c in tl.range(0, D, TILE, num_stages=STAGES):
+                at = c + t
+                r = _mapped(narrow, tl.load(_block(UPDATE[0], at, d, D)).to(DT), UPDATE[2], at, WIDE)
+                r += _mapped(low, tl.load(_block(UPDATE[1], at, d, D)).to(DT), UPDATE[3], at, WIDE)
+                inner = _mapped(
+                    low, tl.load(_block(UPDATE[1], 2 * D + at, d, D)).to(DT), UPDATE[3], 2 * D + at, WIDE
+                )
+                n = _mapped(
+                    narrow, tl.load(_block(UPDATE[0], 2 * D + at, d, D)).to(DT), UPDATE[2], 2 * D + at, WIDE
+                )
+                n = _tanh(n + _sigmoid(r) * inner)
+                z = _mapped(narrow, tl.load(_block(UPDATE[0], D + at, d, D)).to(DT), UPDATE[2], D + at, WIDE)
+                z += _mapped(low, tl.load(_block(UPDATE[1], D + at, d, D)).to(DT), UPDATE[3], D + at, WIDE)
+                z = _sigmoid(z)
+                old = tl.load(_block(MEMORY, line + i, at, D), mask=real, other=0.0)
+                tl.store(_block(MEMORY, line + step + i, at, D), (1.0 - z) * n + z * old, mask=real)
+            tl.debug_barrier()
+            m = tl.load(_block(MEMORY, line + step + i, d, D), mask=real, other=0.0)
         else:
             hat, _ = _normalized(m + candidate, eps, D)
             m = hat * tl.load(UPDATE[0] + d).to(WIDE)[None, :] + tl.load(UPDATE[1] + d).to(WIDE)[None, :]
-        line += tl.num_programs(0) * SLOTS
-        _show(m, MEMORY, KEYS, VALUES, READ, line, i, d, SLOTS, D, DT, WIDE)
+        line += step
+        _show(m, MEMORY, KEYS, VALUES, READ, line, i, d, t, SLOTS, D, DT, WIDE, TILE, STAGES)
 
 
 @triton.jit
 def _shown_back(
-    dm, sum_k, sum_v, MEMORY, KEPT, READ, line, i, d, PITCH: tl.constexpr, SLOTS: tl.constexpr, D: tl.constexpr,
-    DT: tl.constexpr, WIDE: tl.constexpr,
+    dm, MEMORY, KEPT, READ, line, i, d, t, PITCH: tl.constexpr, SLOTS: tl.constexpr, D: tl.constexpr, DT: tl.constexpr,
+    TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Add what the elements send back through the keys and values of these slots; keep the slots as a factor."""
     real = (i < SLOTS)[:, None]
-    kept = _block(KEPT, line + i, d, PITCH)
-    m = tl.load(_block(MEMORY, line + i, d, D), mask=real, other=0.0).to(WIDE)
-    tl.store(kept, m.to(DT), mask=real)
-    dk, dv = tl.load(kept + D, mask=real, other=0.0), tl.load(kept + 2 * D, mask=real, other=0.0)
-    dm += _pulled(dk, READ[0], d, 0, D, DT) + _pulled(dv, READ[2], d, 0, D, DT)
-    return dm, sum_k + tl.sum(dk.to(WIDE), 0), sum_v + tl.sum(dv.to(WIDE), 0), m
+    m = tl.load(_block(MEMORY, line + i, d, D), mask=real, other=0.0)
+    tl.store(_block(KEPT, line + i, d, PITCH), m.to(DT), mask=real)
+    for c in tl.range(0, D, TILE, num_stages=STAGES):
+        own = _block(KEPT, line + i, c + t, PITCH)
+        dk, dv = tl.load(own + D, mask=real, other=0.0), tl.load(own + 2 * D, mask=real, other=0.0)
+        dm += tl.dot(dk, tl.load(_block(READ[0], c + t, d, D)).to(DT))
+        dm += tl.dot(dv, tl.load(_block(READ[2], c + t, d, D)).to(DT))
+    return dm
 
 
 @triton.jit
 def write_backward(
-    K, V, DK, DV, MEMORY, KEPT, SUMS, ASK, OUT, READ, UPDATE, rows, segments, scale, eps, k_b, k_h, k_n, d_g, d_b,
-    PITCH: tl.constexpr, VECTORS: tl.constexpr, SHARED: tl.constexpr, SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr,
-    SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
-    J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
-    STAGES: tl.constexpr,
+    K, V, DK, DV, MEMORY, KEPT, SUMS, SCRATCH, ASK, OUT, READ, UPDATE, rows, segments, scale, eps, k_b, k_h, k_n, d_g,
+    d_b, PITCH: tl.constexpr, VECTORS: tl.constexpr, SHARED: tl.constexpr, SLOTS: tl.constexpr,
+    DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
+    J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
+    STAGES: tl.constexpr, HEAD_STAGES: tl.constexpr,
 ):  # fmt: skip
     """The turns of one batch entry in one direction, from the last to the first.
 
-    The gradients of the keys and values that elements read are in KEPT, where the other factors are added. DK and DV
+    The gradients of the keys and values that elements read are in KEPT, where the other factors are added; SUMS gets
+    those of gain and shift, and of the slots before the first turn. DK and DV
     (·,b,rows,D) have the stride d_g between directions. SHARED: there are two segments and two directions, each of
     which writes one segment, so both have one place; else each direction sets the segment that it does not write to 0.
+    SCRATCH (programs,2,SLOTS,D) holds gradients of slots that are read in tiles.
     """
     entry, side = tl.program_id(0) // DIRECTIONS, tl.program_id(0) % DIRECTIONS
-    i, j, d, e = tl.arange(0, R), tl.arange(0, J), tl.arange(0, D), tl.arange(0, HEAD)
+    i, j, d, e, t = tl.arange(0, R), tl.arange(0, J), tl.arange(0, D), tl.arange(0, HEAD), tl.arange(0, TILE)
+    SCRATCH += tl.program_id(0) * 2 * SLOTS * D
     real = (i < SLOTS)[:, None]
     place = entry * d_b + side * d_g
     zero = tl.zeros([R, D], WIDE)
     none = tl.sum(zero, 0)
-    sum_q, sum_o, sum_k, sum_v, sum_r, sum_z, sum_n, sum_h = none, none, none, none, none, none, none, none
+    d_gain, d_shift = none, none
     last = segments - 1
     line = (last * tl.num_programs(0) + tl.program_id(0)) * SLOTS
     if not SHARED:
@@ -170,9 +174,7 @@ def write_backward(
         unseen = (j < tl.minimum(SEGMENT, rows - first))[:, None]
         tl.store(_block(DK + place, first + j, d, D), tl.zeros([J, D], DT), mask=unseen)
         tl.store(_block(DV + place, first + j, d, D), tl.zeros([J, D], DT), mask=unseen)
-    dm, sum_k, sum_v, _ = _shown_back(
-        zero, sum_k, sum_v, MEMORY, KEPT, READ, line, i, d, PITCH, SLOTS, D, DT, WIDE
-    )
+    dm = _shown_back(zero, MEMORY, KEPT, READ, line, i, d, t, PITCH, SLOTS, D, DT, TILE, STAGES)
     for back in tl.range(0, last, num_stages=1):
         turn = last - 1 - back
         line -= tl.num_programs(0) * SLOTS
@@ -182,7 +184,7 @@ def write_backward(
         low = m.to(DT)
         # The candidate again; mixed values and queries by head are kept.
         candidate = tl.zeros([R, D], WIDE) + tl.load(OUT[1] + d).to(WIDE)[None, :]
-        for head in tl.range(0, HEADS, num_stages=STAGES):
+        for head in tl.range(0, HEADS, num_stages=HEAD_STAGES):
             at = head * HEAD + e
             own = _block(KEPT, line + i, at, PITCH)
             q = tl.dot(low, tl.trans(tl.load(_block(ASK[0], at, d, D)).to(DT)))
@@ -197,33 +199,52 @@ def write_backward(
         kept = _block(KEPT, line + i, d, PITCH)
         if GATED:
             narrow = candidate.to(DT)
-            r, z, n, inner = _gates(narrow, low, UPDATE, d, D, DT, WIDE)
-            d_n = dm * (1.0 - z) * (1.0 - n * n)
-            d_r = d_n * inner * r * (1.0 - r)
-            d_z = dm * (m - n) * z * (1.0 - z)
-            d_h = d_n * r
-            sum_r, sum_z = sum_r + tl.sum(d_r, 0), sum_z + tl.sum(d_z, 0)
-            sum_n, sum_h = sum_n + tl.sum(d_n, 0), sum_h + tl.sum(d_h, 0)
-            d_r, d_z, d_n, d_h = d_r.to(DT), d_z.to(DT), d_n.to(DT), d_h.to(DT)
             tl.store(kept + 7 * D, narrow, mask=real)
-            tl.store(kept + 8 * D, d_r, mask=real)
-            tl.store(kept + 9 * D, d_z, mask=real)
-            tl.store(kept + 10 * D, d_n, mask=real)
-            tl.store(kept + 11 * D, d_h, mask=real)
-            d_candidate = _pulled(d_r, UPDATE[0], d, 0, D, DT) + _pulled(d_z, UPDATE[0], d, 1, D, DT)
-            d_candidate += _pulled(d_n, UPDATE[0], d, 2, D, DT)
-            dm = dm * z + _pulled(d_r, UPDATE[1], d, 0, D, DT) + _pulled(d_z, UPDATE[1], d, 1, D, DT)
-            dm += _pulled(d_h, UPDATE[1], d, 2, D, DT)
+            tl.store(_block(SCRATCH, i, d, D), dm, mask=real)
+            d_candidate, through = tl.zeros([R, D], WIDE), tl.zeros([R, D], WIDE)
+            tl.debug_barrier()  # the gradient is read as other threads stored it
+            for c in tl.range(0, D, TILE, num_stages=STAGES):
+                at = c + t
+                w_r, u_r = (
+                    tl.load(_block(UPDATE[0], at, d, D)).to(DT),
+                    tl.load(_block(UPDATE[1], at, d, D)).to(DT),
+                )
+                w_z = tl.load(_block(UPDATE[0], D + at, d, D)).to(DT)
+                u_z = tl.load(_block(UPDATE[1], D + at, d, D)).to(DT)
+                w_n = tl.load(_block(UPDATE[0], 2 * D + at, d, D)).to(DT)
+                u_n = tl.load(_block(UPDATE[1], 2 * D + at, d, D)).to(DT)
+                r = _sigmoid(
+                    _mapped(narrow, w_r, UPDATE[2], at, WIDE) + _mapped(low, u_r, UPDATE[3], at, WIDE)
+                )
+                z = _mapped(narrow, w_z, UPDATE[2], D + at, WIDE) + _mapped(low, u_z, UPDATE[3], D + at, WIDE)
+                z = _sigmoid(z)
+                inner = _mapped(low, u_n, UPDATE[3], 2 * D + at, WIDE)
+                n = _tanh(_mapped(narrow, w_n, UPDATE[2], 2 * D + at, WIDE) + r * inner)
+                pull = tl.load(_block(SCRATCH, i, at, D), mask=real, other=0.0)
+                old = tl.load(_block(MEMORY, line + i, at, D), mask=real, other=0.0)
+                d_n = pull * (1.0 - z) * (1.0 - n * n)
+                d_r = (d_n * inner * r * (1.0 - r)).to(DT)
+                d_z = (pull * (old - n) * z * (1.0 - z)).to(DT)
+                d_h, d_n = (d_n * r).to(DT), d_n.to(DT)
+                tl.store(_block(SCRATCH + SLOTS * D, i, at, D), pull * z, mask=real)
+                own = _block(KEPT, line + i, at, PITCH)
+                tl.store(own + 8 * D, d_r, mask=real)
+                tl.store(own + 9 * D, d_z, mask=real)
+                tl.store(own + 10 * D, d_n, mask=real)
+                tl.store(own + 11 * D, d_h, mask=real)
+                d_candidate += tl.dot(d_r, w_r) + tl.dot(d_z, w_z) + tl.dot(d_n, w_n)
+                through += tl.dot(d_r, u_r) + tl.dot(d_z, u_z) + tl.dot(d_h, u_n)
+            tl.debug_barrier()
+            dm = through + tl.load(_block(SCRATCH + SLOTS * D, i, d, D), mask=real, other=0.0)
         else:
             hat, rate = _normalized(m + candidate, eps, D)
-            sum_r, sum_z = sum_r + tl.sum(dm * hat, 0), sum_z + tl.sum(dm, 0)
+            d_gain, d_shift = d_gain + tl.sum(dm * hat, 0), d_shift + tl.sum(dm, 0)
             dm = _normalized_back(dm * tl.load(UPDATE[0] + d).to(WIDE)[None, :], hat, rate, D)
             d_candidate = dm
-        sum_o += tl.sum(d_candidate, 0)
         d_candidate = d_candidate.to(DT)
         tl.store(kept + 4 * D, d_candidate, mask=real)
         tl.debug_barrier()  # the queries are read as other threads stored them
-        for head in tl.range(0, HEADS, num_stages=STAGES):
+        for head in tl.range(0, HEADS, num_stages=HEAD_STAGES):
             at = head * HEAD + e
             own = _block(KEPT, line + i, at, PITCH)
             q = tl.load(own + 6 * D, mask=real, other=0.0)
@@ -240,23 +261,15 @@ def write_backward(
             into = _block(DV + place, first + j, at, D)
             tl.store(into, tl.dot(tl.trans(weights.to(DT)), pull).to(DT), mask=seen)
         tl.debug_barrier()  # so are their gradients
-        dq = tl.load(_block(KEPT + 5 * D, line + i, d, PITCH), mask=real, other=0.0)
-        sum_q += tl.sum(dq.to(WIDE), 0)
-        dm += _pulled(dq, ASK[0], d, 0, D, DT)
-        dm, sum_k, sum_v, _ = _shown_back(
-            dm, sum_k, sum_v, MEMORY, KEPT, READ, line, i, d, PITCH, SLOTS, D, DT, WIDE
-        )
-    sums = SUMS + tl.program_id(0) * VECTORS + d
-    tl.store(sums, sum_q)
-    tl.store(sums + D, sum_o)
-    tl.store(sums + 2 * D, sum_k)
-    tl.store(sums + 3 * D, sum_v)
-    tl.store(sums + 4 * D, sum_r)
-    tl.store(sums + 5 * D, sum_z)
-    if GATED:
-        tl.store(sums + 6 * D, sum_n)
-        tl.store(sums + 7 * D, sum_h)
-    slots = SUMS + tl.program_id(0) * VECTORS + (8 * D if GATED else 6 * D)
+        for c in tl.range(0, D, TILE, num_stages=STAGES):
+            dq = tl.load(_block(KEPT + 5 * D, line + i, c + t, PITCH), mask=real, other=0.0)
+            dm += tl.dot(dq, tl.load(_block(ASK[0], c + t, d, D)).to(DT))
+        dm = _shown_back(dm, MEMORY, KEPT, READ, line, i, d, t, PITCH, SLOTS, D, DT, TILE, STAGES)
+    SUMS += tl.program_id(0) * VECTORS
+    if not GATED:
+        tl.store(SUMS + d, d_gain)
+        tl.store(SUMS + D + d, d_shift)
+        SUMS += 2 * D
     for each in tl.static_range(DIRECTIONS):
-        into = _block(slots + each * SLOTS * D, i, d, D)
+        into = _block(SUMS + each * SLOTS * D, i, d, D)
         tl.store(into, tl.where(side == each, dm, 0.0), mask=real)

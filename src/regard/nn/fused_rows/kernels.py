@@ -238,7 +238,8 @@ def _total(
     total = tl.zeros([WIDTH], WIDE)
     for start in range(0, blocks, BLOCK):
         row = (start + k)[:, None]
-        total += tl.sum(tl.load(SUMS + row * VECTORS + j[None, :], mask=row < blocks, other=0.0), 0)
+        part = tl.load(SUMS + row * VECTORS + j[None, :], mask=row < blocks, other=0.0)
+        total += tl.sum(part.to(WIDE), 0)
     tl.store(INTO + j, total)
 
 
