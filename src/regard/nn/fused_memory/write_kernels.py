@@ -147,17 +147,17 @@ def _shown_back(
 def write_backward(
     K, V, DK, DV, MEMORY, KEPT, SUMS, SCRATCH, ASK, OUT, READ, UPDATE, rows, segments, scale, eps, k_b, k_h, k_n, d_g,
     d_b, PITCH: tl.constexpr, VECTORS: tl.constexpr, SHARED: tl.constexpr, SLOTS: tl.constexpr,
-    DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
-    J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
+    DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr,
+    R: tl.constexpr, J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
     STAGES: tl.constexpr, HEAD_STAGES: tl.constexpr,
 ):  # fmt: skip
     """The turns of one batch entry in one direction, from the last to the first.
 
     The gradients of the keys and values that elements read are in KEPT, where the other factors are added; SUMS gets
-    those of gain and shift, and of the slots before the first turn. DK and DV
-    (·,b,rows,D) have the stride d_g between directions. SHARED: there are two segments and two directions, each of
-    which writes one segment, so both have one place; else each direction sets the segment that it does not write to 0.
-    SCRATCH (programs,2,SLOTS,D) holds gradients of slots that are read in tiles.
+    those of gain and shift, and of the slots before the first turn. DK and DV (·,b,rows,D) have the stride d_g between
+    directions. SHARED: there are two segments and two directions, each of which writes one segment, so both have one
+    place; else each direction sets the segment that it does not write to 0. SCRATCH (programs,2,SLOTS,D) holds
+    gradients of slots that are read in tiles.
     """
     entry, side = tl.program_id(0) // DIRECTIONS, tl.program_id(0) % DIRECTIONS
     i, j, d, e, t = tl.arange(0, R), tl.arange(0, J), tl.arange(0, D), tl.arange(0, HEAD), tl.arange(0, TILE)
@@ -205,10 +205,8 @@ def write_backward(
             tl.debug_barrier()  # the gradient is read as other threads stored it
             for c in tl.range(0, D, TILE, num_stages=STAGES):
                 at = c + t
-                w_r, u_r = (
-                    tl.load(_block(UPDATE[0], at, d, D)).to(DT),
-                    tl.load(_block(UPDATE[1], at, d, D)).to(DT),
-                )
+                w_r = tl.load(_block(UPDATE[0], at, d, D)).to(DT)
+                u_r = tl.load(_block(UPDATE[1], at, d, D)).to(DT)
                 w_z = tl.load(_block(UPDATE[0], D + at, d, D)).to(DT)
                 u_z = tl.load(_block(UPDATE[1], D + at, d, D)).to(DT)
                 w_n = tl.load(_block(UPDATE[0], 2 * D + at, d, D)).to(DT)
