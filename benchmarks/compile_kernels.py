@@ -283,7 +283,7 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """A dynamic memory between fused rows: the model of `digits`, and the largest sizes."""
     from regard.nn.fused_memory import op
-    from regard.nn.fused_memory.layout import Sizes
+    from regard.nn.fused_memory.layout import MemorySizes
 
     def memory(
         length: int, dim: int, heads: int, slots: int, segment: int, sides: int, gated: bool, **tuning: int
@@ -291,13 +291,13 @@ def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         usual = dict(vars(op.TUNING))
         vars(op.TUNING).update(tuning)
         given = [torch.empty(4, length, heads, dim // heads, dtype=torch.bfloat16).transpose(1, 2)] * 5
-        shapes = Sizes(sides, slots, dim, gated).shapes()
+        shapes = MemorySizes(sides, slots, dim, gated).shapes()
         starts = [torch.empty(shape) for shape in shapes[:sides]]
         narrow = [torch.bfloat16 if len(shape) == 2 else torch.float32 for shape in shapes]
         weights = [
             torch.empty(*one, dtype=kind) for one, kind in zip(shapes[sides:], narrow[sides:], strict=True)
         ]
-        options = op.MemoryOptions(sides == 1, segment, 0.2, 1e-5).listed()
+        options = op.FusedMemoryOptions(sides == 1, segment, 0.2, 1e-5).listed()
         found, *kept = op._forward(given, starts, weights, *options)
         op._backward(found, given, starts, weights, *kept, *options)
         vars(op.TUNING).update(usual)

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard.implementations.triton import block_sizes
-from regard.nn.fused_memory.layout import ROW_TOTALS, ROWS, Sizes
+from regard.nn.fused_memory.layout import ROW_TOTALS, ROWS, MemorySizes
 from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows.layout import Job, Stages, _jobs, sizes, table_of, tile_of
 from regard.nn.fused_rows.short_attention import triton_dtype
 
-Piece = Stages | Sizes
+Piece = Stages | MemorySizes
 
 
 class SlotFactors:
     """Factors and sums of the memories of one layer or of several, side by side."""
 
-    def __init__(self, pieces: Sequence[Sizes], memory: Tensor, like: Tensor) -> None:
+    def __init__(self, pieces: Sequence[MemorySizes], memory: Tensor, like: Tensor) -> None:
         """`memory` (segments,b,directions,slots,dim) is that of a layer; factors get the dtype of `like`."""
         self.pieces = tuple(pieces)
         segments, batch, directions, slots, _ = memory.shape
@@ -62,10 +62,10 @@ def all_jobs(order: Sequence[Piece]) -> list[Job]:
     found: list[Job] = []
     tall, width = tile_of(order[0].dim)
     total = 0
-    starts = {Stages: (0, 0), Sizes: (0, 0)}  # the next column of factors and of sums
+    starts = {Stages: (0, 0), MemorySizes: (0, 0)}  # the next column of factors and of sums
     for one in order:
         column, place = starts[type(one)]
-        if isinstance(one, Sizes):
+        if isinstance(one, MemorySizes):
             found += one.jobs(column, place, total)
         else:
             made = _jobs(one, column, place, total, tall, width)

@@ -15,8 +15,8 @@ ALL_SLOTS, WRITTEN_SLOTS, ROWS, ALL_TOTALS, WRITTEN_TOTALS, PROGRAM_TOTALS, ROW_
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Sizes of a memory; `gated`: it is updated by a gated recurrent unit, else by residual and normalisation."""
+class MemorySizes:
+    """MemorySizes of a memory; `gated`: it is updated by a gated recurrent unit, else by residual and normalisation."""
 
     directions: int
     slots: int

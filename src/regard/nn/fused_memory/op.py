@@ -13,7 +13,7 @@ from regard.core.differentiate import fresh_views, gradients
 from regard.implementations.triton import block_sizes
 from regard.nn.fused_memory import plain
 from regard.nn.fused_memory.factors import SlotFactors
-from regard.nn.fused_memory.layout import Sizes
+from regard.nn.fused_memory.layout import MemorySizes
 from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows.layout import sizes
 from regard.nn.fused_rows.short_attention import as_rows, strides, triton_dtype
@@ -31,7 +31,7 @@ _LIBRARY.define(
 
 
 @dataclass
-class Tuning:
+class MemoryTuning:
     """Warps of the kernels that write and read, rows of a tile of weights, and tiles in flight."""
 
     write_warps: int = 4
@@ -41,11 +41,11 @@ class Tuning:
     stages: int = 2
 
 
-TUNING = Tuning()
+TUNING = MemoryTuning()
 
 
 @dataclass(frozen=True)
-class MemoryOptions:
+class FusedMemoryOptions:
     """The arguments of the operator after its tensors."""
 
     causal: bool  # whether an element sees only earlier ones of its segment
@@ -62,19 +62,21 @@ class MemoryOptions:
         return -(-length // self.segment)
 
 
-def run(heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], options: MemoryOptions) -> Tensor:
+def run(
+    heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], options: FusedMemoryOptions
+) -> Tensor:
     """What the elements read, (b,h,n,d); the arguments are those of `plain.mixed`."""
     found: Tensor = torch.ops.regard.fused_memory.default(heads, starts, weights, *options.listed())[0]
     return found
 
 
-def sizes_of(starts: Sequence[Tensor], weights: Sequence[Tensor]) -> Sizes:
+def sizes_of(starts: Sequence[Tensor], weights: Sequence[Tensor]) -> MemorySizes:
     """The sizes of a call."""
     slots, dim = starts[0].shape
-    return Sizes(len(starts), slots, dim, gated=len(weights) == 12)
+    return MemorySizes(len(starts), slots, dim, gated=len(weights) == 12)
 
 
-def _constants(heads: Sequence[Tensor], made: Sizes, options: MemoryOptions) -> dict[str, Any]:
+def _constants(heads: Sequence[Tensor], made: MemorySizes, options: FusedMemoryOptions) -> dict[str, Any]:
     """The constants that all kernels take."""
     count, width = heads[0].shape[1], heads[0].shape[3]
     return {
@@ -83,7 +85,7 @@ def _constants(heads: Sequence[Tensor], made: Sizes, options: MemoryOptions) -> 
     }  # fmt: skip
 
 
-def _of_writing(heads: Sequence[Tensor], made: Sizes, warps: int) -> dict[str, Any]:
+def _of_writing(heads: Sequence[Tensor], made: MemorySizes, warps: int) -> dict[str, Any]:
     wide = triton_dtype(rows_op._wide(heads[0].dtype))
     stages = TUNING.stages if heads[0].shape[3] <= 32 else 1  # two tiles of wide heads do not fit at once
     found: dict[str, Any] = {
@@ -93,7 +95,7 @@ def _of_writing(heads: Sequence[Tensor], made: Sizes, warps: int) -> dict[str, A
     return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
 
 
-def _of_reading(made: Sizes, options: MemoryOptions) -> dict[str, Any]:
+def _of_reading(made: MemorySizes, options: FusedMemoryOptions) -> dict[str, Any]:
     lines = block_sizes.padded(made.directions * made.slots)
     found: dict[str, Any] = {"U": lines, "CAUSAL": options.causal}
     warps = TUNING.read_warps * (2 if lines > 32 else 1)
@@ -112,7 +114,7 @@ def _forward(
     from regard.nn.fused_memory.read_kernels import read_forward
     from regard.nn.fused_memory.write_kernels import write_forward
 
-    options, made = MemoryOptions(*given), sizes_of(starts, weights)
+    options, made = FusedMemoryOptions(*given), sizes_of(starts, weights)
     heads = rows_op._alike(heads)
     query, key, value, written_key, written_value = heads
     batch, count, length, _ = query.shape
@@ -133,7 +135,7 @@ def _forward(
 def _forward_shapes(
     heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    options, made, query = MemoryOptions(*given), sizes_of(starts, weights), heads[0]
+    options, made, query = FusedMemoryOptions(*given), sizes_of(starts, weights), heads[0]
     batch, _, length, _ = query.shape
     shape = (options.segments(length), batch, made.directions, made.slots, made.dim)
     memory = query.new_empty(shape, dtype=rows_op._wide(query.dtype))
@@ -147,7 +149,7 @@ def _backward(
     made = sizes_of(starts, weights)
     factors = SlotFactors([made], memory, keys)
     d_heads = heads_back(
-        grad, heads, weights, (memory, keys, values), MemoryOptions(*given), made, factors, number=0
+        grad, heads, weights, (memory, keys, values), FusedMemoryOptions(*given), made, factors, number=0
     )
     grads = starts[0].new_empty(sum(sizes(made.shapes())))
     factors.weight_gradients(grads, (made,))
@@ -156,7 +158,7 @@ def _backward(
 
 def heads_back(
     grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: tuple[Tensor, Tensor, Tensor],
-    options: MemoryOptions, made: Sizes, factors: SlotFactors, number: int,
+    options: FusedMemoryOptions, made: MemorySizes, factors: SlotFactors, number: int,
 ) -> list[Tensor]:  # fmt: skip
     """The gradients of the heads; `factors` gets what those of the weights are made from."""
     from regard.nn.fused_memory.read_kernels import read_backward

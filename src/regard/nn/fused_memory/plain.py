@@ -23,7 +23,7 @@ def mixed(
     """What the elements read, (b,h,n,d).
 
     `heads` are the reader's queries, keys and values and the writer's keys and values, (b,h,n,d); `starts` the slots
-    (m,dim) of each direction; `weights` are listed in `layout.Sizes.shapes`.
+    (m,dim) of each direction; `weights` are listed in `layout.MemorySizes.shapes`.
     """
     query, key, value, written_key, written_value = heads
     batch, _, length, width = query.shape

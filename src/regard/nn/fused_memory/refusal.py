@@ -10,7 +10,7 @@ from regard.nn import fused_memory
 
 if TYPE_CHECKING:
     from regard.nn.dynamic_memory import DynamicMemory
-    from regard.nn.fused_memory.op import MemoryOptions
+    from regard.nn.fused_memory.op import FusedMemoryOptions
 
 WIDEST = 128  # of a slot: a square weight must fit into shared memory
 MOST_SLOTS = 32  # of a direction, which are in the registers of one program
@@ -65,7 +65,7 @@ def run(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
 
 
 def tensors_of(layer: DynamicMemory) -> tuple[list[Tensor], list[Tensor]]:
-    """The slots of each direction, and the weights in the order of `layout.Sizes.shapes`."""
+    """The slots of each direction, and the weights in the order of `layout.MemorySizes.shapes`."""
     reader, writer = layer.reader, layer.writer
     starts: list[Tensor] = [layer.slots] if layer.later_slots is None else [layer.slots, layer.later_slots]
     maps = (writer.query_map, writer.output_map, reader.key_map, reader.value_map)
@@ -78,16 +78,16 @@ def tensors_of(layer: DynamicMemory) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def all_tensors(layer: DynamicMemory) -> list[Tensor]:
-    """Slots and weights in the order of `layout.Sizes.shapes`."""
+    """Slots and weights in the order of `layout.MemorySizes.shapes`."""
     starts, weights = tensors_of(layer)
     return starts + weights
 
 
-def options_of(layer: DynamicMemory) -> MemoryOptions:
+def options_of(layer: DynamicMemory) -> FusedMemoryOptions:
     """The options of the operator."""
-    from regard.nn.fused_memory.op import MemoryOptions
+    from regard.nn.fused_memory.op import FusedMemoryOptions
 
     plain = layer.reader.plain_attention()
     assert plain is not None
     eps = 0.0 if layer.norm is None else layer.norm.eps
-    return MemoryOptions(not layer.bidirectional, layer.segment, plain.scale, eps)
+    return FusedMemoryOptions(not layer.bidirectional, layer.segment, plain.scale, eps)

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard.core.differentiate import fresh_views, gradients
 from regard.nn.fused_memory import op, plain
 from regard.nn.fused_memory.factors import Piece, SlotFactors
-from regard.nn.fused_memory.layout import Sizes
+from regard.nn.fused_memory.layout import MemorySizes
 from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows import plain as plain_rows
 from regard.nn.fused_rows.layout import Stages, sizes
@@ -43,7 +43,7 @@ class MemoryStackOptions:
     """The arguments of the operator after its tensors."""
 
     stack: StackOptions
-    memory: op.MemoryOptions
+    memory: op.FusedMemoryOptions
     sides: int  # directions
 
     def listed(self) -> tuple[Any, ...]:
@@ -55,7 +55,7 @@ class MemoryStackOptions:
         """From the arguments."""
         *first, sides, segment, eps = given
         stack = StackOptions(*first)
-        return cls(stack, op.MemoryOptions(sides == 1, segment, stack.scale, eps), sides)
+        return cls(stack, op.FusedMemoryOptions(sides == 1, segment, stack.scale, eps), sides)
 
     def pieces(self) -> list[rows_op.RowOptions]:
         """The calls of the row-wise kernels."""
@@ -67,7 +67,7 @@ class MemoryStackOptions:
         start = len(Stages(False, False, MAPS, dim).shapes())
         slots = weights[start].shape[0]
         gated = weights[start + self.sides + 8].dim() == 2  # after the maps: a weight, or a gain
-        memory = Sizes(self.sides, slots, dim, gated)
+        memory = MemorySizes(self.sides, slots, dim, gated)
         hidden = weights[start + len(memory.shapes()) + 4].shape[0]  # after out and norm: rise
         order: list[Piece] = []
         for number, piece in enumerate(pieces):
@@ -137,7 +137,7 @@ def _backward(
     first, *others = options.pieces()
     _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
     factors = rows_op.Factors([one for one in order if isinstance(one, Stages)], x, options.stack.dtype)
-    memories = [one for one in order if isinstance(one, Sizes)]
+    memories = [one for one in order if isinstance(one, MemorySizes)]
     slots = SlotFactors(memories, kept[MAPS + 1], kept[MAPS + 2])
     d_rows: Tensor | None = d_last
     d_heads: list[Tensor] = []
