@@ -215,6 +215,22 @@ def additive_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Call
         given = {**asked[name], "score": scores.additive(weight)}
         yield f"additive {name}", partial(attend, (1, 16, 4096, 64), torch.float32, **given)
 
+    for sizes in ((32, 1, 8, 128), (32, 8, 8, 128), (32, 1, 64, 128), (4, 16, 32, 256)):
+        yield f"additive short {sizes}", partial(short_additive, *sizes)
+
+
+def short_additive(batch: int, queries: int, keys: int, width: int) -> None:
+    """Additive attention over few keys, one head."""
+    import regard
+
+    q, k, v = (
+        torch.empty(batch, 1, n, width, dtype=torch.bfloat16, requires_grad=True)
+        for n in (queries, keys, keys)
+    )
+    weight = torch.empty(width, requires_grad=True)
+    output = regard.attend(q, k, v, score=regard.scores.additive(weight), impl="triton")
+    torch.autograd.grad(output, [q, k, v, weight], torch.empty_like(output))
+
 
 def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Summaries, chosen weights and decoding."""
@@ -244,6 +260,7 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
     yield "decoding", partial(decoding, 1, 4096)
     yield "decoding, all at once", partial(decoding, 64, 77)
     yield "decoding, lengths", partial(decoding, 8, 32768, high=torch.tensor([9] * 8, dtype=torch.int32))
+    yield "decoding, lengths of 64 bits", partial(decoding, 1, 4096, high=torch.tensor([9]))
 
 
 def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -265,10 +282,14 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "small stack", partial(stack, 32, 64, 128, 4)
     yield "small stack of 256", partial(stack, 8, 13, 256, 8)
     for name, tuning in (
-        ("tile 128", {"tile": 128}), ("8 warps", {"warps": 8}), ("tile 128, 8 warps", {"tile": 128, "warps": 8}),
-        ("tile 128, 8 warps, 3 stages", {"tile": 128, "warps": 8, "stages": 3}),
+        ("tile 64, 5 stages", {"tile": 64, "stages": 5}), ("4 stages", {"stages": 4}),
+        ("gradients in tiles of 64", {"grad_tall": 64}), ("gradients 128 wide", {"grad_width": 128}),
     ):  # fmt: skip
         yield f"small stack, {name}", partial(stack, 32, 64, 128, 4, **tuning)
+
+    yield "LSTM, two layers both ways", partial(lstm, 32, 8, 128, 64, 2, 2)
+    yield "LSTM, 128 wide", partial(lstm, 32, 8, 128, 128, 1, 1)
+    yield "LSTM, padding", partial(lstm, 32, 8, 100, 32, 2, 1, torch.ones(32, 8, dtype=torch.bool))
 
     def short(queries: int, keys: int, width: int) -> None:
         q, k, v = (torch.empty(2, 4, n, width, dtype=torch.bfloat16) for n in (queries, keys, keys))
@@ -312,6 +333,28 @@ def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             f"dynamic memory, {warps} warps",
             partial(memory, 8, 128, 4, 16, 4, 2, True, write_warps=warps, back_warps=warps),
         )
+
+
+def lstm(
+    batch: int,
+    length: int,
+    inputs: int,
+    width: int,
+    sides: int,
+    layers: int,
+    keep: torch.Tensor | None = None,
+) -> None:
+    """Forward and backward of an LSTM in bfloat16, with dropout between layers."""
+    from regard.nn.fused_rows import lstm_op
+
+    rows, seed, weights = torch.empty(batch, length, inputs), torch.tensor([3]), []
+    for number in range(layers * sides):
+        across = inputs if number < sides else sides * width
+        weights += [torch.empty(4 * width, one, dtype=torch.bfloat16) for one in (across, width)]
+        weights += [torch.empty(4 * width) for _ in range(2)]
+    given = (rows, keep, seed, weights, sides, 0.1, torch.bfloat16)
+    final, _, _, kept = lstm_op._forward(*given)
+    lstm_op._backward(final, None, None, final, kept, *given)
 
 
 def main() -> None:

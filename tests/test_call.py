@@ -58,7 +58,7 @@ def test_weights_have_no_options_of_the_output(verb, option):
 
 def test_a_call_cannot_be_changed():
     call = Call(*[torch.zeros(1, 1, 2)] * 3)
-    assert call.is_plain and not call._replace(dropout=0.1).is_plain
+    assert call._replace(dropout=0.1).dropout == 0.1 and call.dropout == 0
     with pytest.raises(AttributeError):
         call.dropout = 0.5
 

@@ -33,6 +33,7 @@ FLOORS = [
     ["core.request", "core.formula"],
     ["implementations"],
     ["core.plan", "core.summary"],
+    ["core.repeated_calls"],
     ["core.attention", "core.edge_attention"],
     ["parallel"],
     ["nn"],

@@ -10,15 +10,16 @@ from benchmarks.small_checking.timing import replayed_us
 
 TUNINGS: tuple[dict[str, int], ...] = (
     {},
-    {"warps": 8},
-    {"stages": 3},
-    {"tile": 128},
-    {"tile": 128, "warps": 8},
-    {"tile": 128, "warps": 8, "stages": 3},
-    {"grad_stages": 5},
-    {"grad_rows": 64, "grad_stages": 5},
-    {"grad_warps": 8},
-    {"grad_rows": 256, "grad_warps": 8},
+    {"tile": 64, "stages": 5},
+    {"warps": 4},
+    {"stages": 4},
+    {"tile": 64, "stages": 2, "warps": 4},
+    {"grad_tall": 64},
+    {"grad_tall": 64, "grad_rows": 64, "grad_stages": 4},
+    {"grad_tall": 64, "grad_rows": 64, "grad_stages": 4, "grad_warps": 8},
+    {"grad_width": 128},
+    {"grad_width": 128, "grad_rows": 64, "grad_stages": 4},
+    {"grad_tall": 64, "grad_width": 128, "grad_rows": 64, "grad_stages": 3},
 )
 
 
@@ -32,7 +33,7 @@ def tuning_cases(device: str) -> list[tuple[tuple[int, int, int, int], dict[str,
     if device == "cpu":
         return [((1, 2, 32, 2), {})]
     long, short = (32, 64, 128, 4), (32, 8, 128, 4)
-    return [*((long, tuning) for tuning in TUNINGS), *((short, tuning) for tuning in TUNINGS[:6])]
+    return [*((long, tuning) for tuning in TUNINGS), *((short, tuning) for tuning in TUNINGS[:5])]
 
 
 def bound_piece(sizes: tuple[int, int, int, int], device: str) -> dict[str, Callable[[], Any]]:

@@ -24,11 +24,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def fast_interpreter():
+def fast_and_strict_interpreter():
     if GPU:
         yield
         return
+    from tests.triton.bounds import checked
     from tests.triton.interpreting import prepared_once
 
-    with prepared_once():
+    with prepared_once(), checked():
         yield

@@ -1,19 +1,16 @@
-"""No kernel of a small model leaves its arguments, whatever the number of rows and the layout of a gradient."""
+"""No kernel of a small model leaves its arguments (`bounds.py`), whatever the rows and the layout of a gradient."""
 
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-import triton
-import triton.language as tl
 from torch import nn
 
 from regard.models.stack import Stack
 from regard.nn import fused_rows
 from regard.nn.fused_rows import layers, layout
 from regard.nn.fused_rows.weight_copies import copies, keep_copy
-from tests.triton.addresses import Outside, checked_addresses
 from tests.triton.test_fused_rows import DEVICE, kernels
 
 assert kernels  # a fixture
@@ -23,47 +20,27 @@ ATTENTIONS = ["dynamic-memory(slots=5,segment=4,bidirectional=true)",
               "dynamic-memory(slots=5,segment=3,update=memory)", "static-memory(slots=5)", "causal"]  # fmt: skip
 
 
-@triton.jit
-def _copy(X, OUT, size, SIZE: tl.constexpr, MASKED: tl.constexpr):
-    i = tl.arange(0, SIZE)
-    tl.store(OUT + i, tl.load(X + i, mask=i < size, other=0.0), mask=(i < size) | (not MASKED))
-
-
-def test_a_kernel_that_leaves_its_arguments_is_noticed():
-    x, found = torch.randn(13), torch.zeros(64)
-    with checked_addresses() as bounds:
-        _copy[(1,)](x, found[:13], 13, SIZE=16, MASKED=True)
-        assert bounds.checked == 26 and torch.equal(found[:13], x)
-        with pytest.raises(Exception, match="a write of 3 of 16 addresses") as caught:
-            _copy[(1,)](x, found[:13], 13, SIZE=16, MASKED=False)
-        assert isinstance(caught.value.__cause__, Outside)
-        with pytest.raises(Exception, match="a read of 1 of 13 addresses"):
-            _copy[(1,)](x[:12], found, 13, SIZE=16, MASKED=True)
-
-
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("rows", [7, 8, 9])
 def test_stacks_stay_inside_of_their_tensors(kernels, attention, rows):
     torch.manual_seed(2)
     stack = Stack(D, 2, attention, num_heads=H, hidden=64, causal=attention == "causal")
-    with checked_addresses() as bounds:
-        for batch in (4, 3):  # the last batch of an epoch is smaller
-            x = torch.randn(batch, rows, D, requires_grad=True)
-            assert layers.refusal(stack.layers, x, None) == ""
-            stack(x).sum().backward()  # a gradient of which all strides are zero
-            stack(x.mT.contiguous().mT)[:, -1:, ::3].square().sum().backward()
-            assert x.grad.isfinite().all()
-    assert bounds.checked > 100_000
+    for batch in (4, 3):  # the last batch of an epoch is smaller
+        x = torch.randn(batch, rows, D, requires_grad=True)
+        assert layers.refusal(stack.layers, x, None) == ""
+        stack(x).sum().backward()  # a gradient of which all strides are zero
+        stack(x.mT.contiguous().mT)[:, -1:, ::3].square().sum().backward()
+        assert x.grad.isfinite().all()
 
 
 def test_tables_of_jobs_live_as_long_as_graphs_that_know_their_address(monkeypatch):
     device, kinds = torch.device("cpu"), [layout.Stages(True, True, 3, 32, 32 * n) for n in range(1, 80)]
-    first = [layout.jobs((one,), device)[0] for one in kinds]
-    again = [layout.jobs((one,), device)[0] for one in kinds]
+    first = [layout.jobs((one,), 32, 64, device)[0] for one in kinds]
+    again = [layout.jobs((one,), 32, 64, device)[0] for one in kinds]
     assert all(one is other for one, other in zip(first, again, strict=True))
     monkeypatch.setattr(layout, "may_cache", lambda: False)  # as while a graph is captured
     one = (layout.Stages(True, True, 3, 32, 32 * 81),)
-    assert layout.jobs(one, device)[0] is not layout.jobs(one, device)[0]
+    assert layout.jobs(one, 32, 64, device)[0] is not layout.jobs(one, 32, 64, device)[0]
 
 
 def test_a_weight_at_the_old_address_of_another_does_not_get_its_copy():

@@ -21,7 +21,6 @@ from regard.nn.fused_memory import (
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows import layers
 from regard.nn.heads import join_heads, split_heads
-from tests.triton.addresses import checked_addresses
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, graded, kernels
 
 assert kernels  # a fixture
@@ -111,7 +110,7 @@ def test_heads_and_gradients_of_any_layout_are_read():
 
 @pytest.mark.parametrize("case", CASES[:3])
 def test_bits_repeat_and_nothing_unwritten_or_outside_is_read(case):
-    """What was allocated is full of NaN, and addresses are checked."""
+    """What was allocated is full of NaN; `bounds.py` checks addresses."""
     length, slots, segment, update, both = case
     layer, rows = layer_of(slots, segment, update, both, dtype=WIDE), rows_of(length)
     with torch.no_grad():
@@ -128,12 +127,7 @@ def test_bits_repeat_and_nothing_unwritten_or_outside_is_read(case):
     torch.use_deterministic_algorithms(True)  # which also fills new memory
     try:
         assert torch.empty(3).isnan().all()
-        if DEVICE == "cuda":
-            second = graded()
-        else:
-            with checked_addresses() as bounds:
-                second = graded()
-            assert bounds.checked > 10_000
+        second = graded()
     finally:
         torch.use_deterministic_algorithms(False)
     for one, other in zip(first, second, strict=True):

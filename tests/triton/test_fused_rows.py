@@ -113,6 +113,20 @@ def test_weights_in_several_tiles_give_the_same(monkeypatch):
     compare((True, True, 2))
 
 
+def test_a_tile_divides_every_width():
+    tuning = op.Tuning(tile=128)
+    assert [tuning.tile_of(128, hidden) for hidden in (0, 512, 192, 320)] == [128, 128, 64, 64]
+    assert tuning.tile_of(256, 1024) == 32 and tuning.tile_of(32, 96) == 32
+
+
+def test_maps_with_and_without_copies_of_weights_are_read_without(monkeypatch):
+    """The kernels choose between the maps' weights in a loop, so these must be of one dtype."""
+    weights = [torch.zeros(4, 4), torch.zeros(4, 4), torch.zeros(4), torch.zeros(4)]
+    monkeypatch.setattr(op, "copies", lambda one: one.bfloat16() if one is weights[1] else one)
+    found = op._filled(((), (), (), tuple(weights)), torch.zeros(1))
+    assert [one.dtype for one in found[-1]] == [torch.float32] * 4
+
+
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_so_do_other_activations(activation):
     compare((True, True, 1), activation)

@@ -7,9 +7,8 @@ from typing import Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from regard.core import formula, plan, request
+from regard.core import formula, plan, repeated_calls, request
 from regard.core.arguments import described, is_fake_or_meta
 from regard.core.autocast import without_autocast
 from regard.core.call import OPTIONS, SCORING, Call, Options, Scoring, read_call, spell_out
@@ -18,14 +17,13 @@ from regard.core.grid import Part, full_grid
 from regard.core.plan import Plan
 from regard.core.summary import Summary, summarize_request
 from regard.errors import BadType, BadValue
-from regard.implementations import HAS_TRITON, sdpa
+from regard.implementations import HAS_TRITON
 from regard.scores.base import spread_heads
 
 Rows = Sequence[int] | slice | Tensor | None
 
 
 _PLANS: dict[Any, tuple[plan.Implementation, plan.Shortcut | None]] = {}
-_PLAIN: set[Any] = set()  # signatures of calls without options that go straight to torch's function
 _MOST_PLANS = 4096
 
 
@@ -68,11 +66,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
         impl: auto, reference, tiled, sdpa, flex or triton. A named one runs or raises `Unsupported`.
     """
     compiling = torch.compiler.is_compiling()
-    call = read_call("attend", OPTIONS, query, key, value, options) if options else None
-    is_plain = not compiling and (call is None or call.is_plain)
-    if is_plain and _plain_signature(query, key, value) in _PLAIN:
-        return sdpa.direct(query, key, value, None, 0.0)
-    call = call or Call(query, key, value)
+    repeated = None if compiling else repeated_calls.signature(query, key, value, options)
+    if repeated is not None:
+        run = repeated_calls.KNOWN.get(repeated)
+        found = None if run is None else run(query, key, value, options)
+        if found is not None:
+            return found
+    call = read_call("attend", OPTIONS, query, key, value, options) if options else Call(query, key, value)
     implementation, shortcut, signature = None, None, None
     if not compiling:
         try:
@@ -88,46 +88,20 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
     if implementation is None:
         implementation = plan.implementation(plan.make(asked, call.impl).impl)
         if signature is not None:
-            direct = is_plain and implementation is sdpa and query.dim() == 4 and sdpa.is_direct(asked)
-            shortcut = plan.shortcut(implementation, call, asked)
-            _remember(
-                signature, (implementation, shortcut), _plain_signature(query, key, value) if direct else None
-            )
+            _remember(signature, (implementation, plan.shortcut(implementation, call, asked)))
     output, logsumexp = implementation.run(asked)
+    if repeated is not None and repeated not in repeated_calls.KNOWN:
+        repeated_calls.remember(repeated, implementation, call, asked)
     if query.dim() == 3:
         output = output.squeeze(1)
         logsumexp = None if logsumexp is None else logsumexp.squeeze(1)
     return output if logsumexp is None else (output, logsumexp)
 
 
-def _plain_signature(query: Any, key: Any, value: Any) -> tuple[Any, ...] | None:
-    """The signature of a call without options that may go straight to torch's function; None if it may not."""
-    try:
-        if not (query.is_cpu and key.is_cpu and value.is_cpu) or torch._C._is_any_autocast_enabled():
-            return None
-        if forward_ad._current_level >= 0 or transforming():
-            return None
-        (b, h, _, d), (key_b, g, k, key_d), (value_b, value_g, value_k, v) = (
-            query.shape,
-            key.shape,
-            value.shape,
-        )
-        # Whether there are enough keys, not how many: each step of decoding adds one.
-        enough = k >= sdpa.SHORTEST_ROW and value_k == k and query.numel() > 0
-        return (b, h, d, key_b, g, key_d, value_b, value_g, v, enough, query.dtype, key.dtype, value.dtype)
-    except (AttributeError, ValueError):  # not a tensor, or not of four axes: the checks raise for it
-        return None
-
-
-def _remember(
-    signature: Any, runner: tuple[plan.Implementation, plan.Shortcut | None], plain_signature: Any
-) -> None:
-    if len(_PLANS) + len(_PLAIN) > _MOST_PLANS:
+def _remember(signature: Any, runner: tuple[plan.Implementation, plan.Shortcut | None]) -> None:
+    if len(_PLANS) >= _MOST_PLANS:
         _PLANS.clear()
-        _PLAIN.clear()
     _PLANS[signature] = runner
-    if plain_signature is not None:
-        _PLAIN.add(plain_signature)
 
 
 @spell_out(OPTIONS)

@@ -55,15 +55,9 @@ class Call(NamedTuple):
     return_logsumexp: bool = False
     impl: str = "auto"
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether every option has its default."""
-        return (
-            self.mask is None and self.bias is None and self.sink is None and self.scale is None and self.dropout == 0
-            and self.impl == "auto" and self.score == "scaled-dot" and self.normalize == "softmax"
-            and not self.return_logsumexp
-        )  # fmt: skip
 
+# Runs calls like an earlier one: query, key, value and the options as given. Returns None if it cannot this time.
+Repeated = Callable[[Tensor, Tensor, Tensor, Mapping[str, Any]], Tensor | None]
 
 OPTIONS = Call._field_defaults.keys()
 SCORING = Scoring.__annotations__.keys()

@@ -47,6 +47,9 @@ class Implementation(Protocol):
 Shortcut = Callable[[Call], Tensor | None]
 
 NAMES = ("reference", "tiled", "sdpa", "flex", "triton")
+FEW_ELEMENTS = (
+    2**24
+)  # of the keys: 64 MiB with the values, read faster than torch's function starts its kernel
 _LOADED: dict[str, Implementation] = {"reference": reference, "tiled": tiled, "sdpa": sdpa}
 _NEVER_AUTOMATIC = {
     "reference": "it needs memory quadratic in the length; tiled gives the same numbers in linear memory",
@@ -167,9 +170,34 @@ def _fastest_first(request: Request) -> tuple[str, ...]:
         return ("sdpa", "tiled", "reference")
     built_in = request.mask is None or isinstance(request.mask, (FullMask, CausalMask))
     if built_in and request.bias is None:
+        if _decodes_faster(request):
+            return ("triton", "sdpa", "tiled", "reference")
         return ("sdpa", "triton", "tiled", "reference")
     # torch's kernels compute hidden pairs of any other mask and read a bias from memory; ours do neither.
     return ("triton", "sdpa", "tiled", "reference")
+
+
+def _decodes_faster(request: Request) -> bool:
+    """Whether reading all keys and values takes less time than torch's function takes to start its kernel.
+
+    Ours is started by two calls of Triton's C function (`triton/decode_calls.py`). Where the user has disabled some of
+    torch's kernels, a choice among them was meant.
+    """
+    mask = request.mask
+    aligned = not isinstance(mask, CausalMask) or (mask.offset is None and mask.align == "bottom-right")
+    half = request.query.dtype in (torch.float16, torch.bfloat16)
+    if not (
+        HAS_TRITON and aligned and half and request.key.numel() <= FEW_ELEMENTS and all(_kernels_allowed())
+    ):
+        return False
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or request.needs_grad or request.dropout > 0:
+        return False
+    if is_fake_or_meta(request.query) or transforming():  # where the launches could not be tried
+        return False
+    from regard.implementations.triton import decode_requests, raw_launches
+
+    few = request.sizes[2] <= decode_requests.MOST_QUERIES
+    return few and raw_launches.refusal(request.query.device) is None
 
 
 def signature(call: Call) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from regard.biases import DenseBias
 from regard.core.arguments import readable
-from regard.core.call import Call
+from regard.core.call import Call, Repeated
 from regard.core.differentiate import forbid_second_derivative, transforming
 from regard.core.request import Request
 from regard.core.tracing import exporting
@@ -118,10 +118,10 @@ def _may_be_short(keys: int) -> bool:
 
 def is_direct(request: Request) -> bool:
     """Whether torch's function can be called with the arguments as they are: the case that has to be cheap."""
-    return request.mask is None and _takes_rows(request)
+    return request.mask is None and takes_rows(request)
 
 
-def _takes_rows(request: Request) -> bool:
+def takes_rows(request: Request) -> bool:
     """Whether torch's function takes queries, keys, values and the scale as they are."""
     return (
         request.bias is None
@@ -148,71 +148,17 @@ def direct(
         options = {"dropout_p": dropout, "scale": scale, "enable_gqa": grouped}
         if causal:
             options["is_causal"] = True
-        output = _call(query, key, value, options)
+        output = call_kernel(query, key, value, options)
     output = restore_nan_rows(output, scaled_dot_product_attention, query, key, value, options)
     forbid_second_derivative(output, "torch's fused attention")
     return output
 
 
-def shortcut(call: Call, request: Request) -> PlainCall | PaddedCall | None:
-    """How to run calls of the same signature: plain, causal, on a CPU also with key padding; None for others."""
-    mask = request.mask
-    if request.query is call.query and call.scale is None and request.dropout == 0 and _takes_rows(request):
-        if mask is None:
-            return PlainCall(request, causal=False)
-        if isinstance(mask, CausalMask) and mask is call.mask and _is_square(mask, request):
-            return PlainCall(request, causal=True)
-    padded = (
-        mask is not None
-        and mask is call.mask
-        and not isinstance(mask, (FullMask, CausalMask))
-        and mask.by_key
-    )
-    as_given = request.query is call.query and request.query.device.type == "cpu" and call.scale is None
-    same_width = request.query.shape[3] == request.value.shape[3]
-    plain = request.bias is None and not request.score.transforms and request.scale >= _SMALLEST_SCALE
-    return PaddedCall(request) if padded and as_given and same_width and plain else None
+def repeated(call: Call, request: Request) -> Repeated | None:
+    """How to run calls of the same signature again; None where they need a request."""
+    from regard.implementations import sdpa_calls  # which builds on this file
 
-
-class PlainCall:
-    """Calls of one signature that torch's function takes as they are: no request is built."""
-
-    def __init__(self, request: Request, causal: bool) -> None:
-        self.scale, self.causal = request.scale, causal
-
-    def __call__(self, call: Call) -> Tensor:
-        """The output."""
-        return direct(call.query, call.key, call.value, self.scale, 0.0, self.causal)
-
-
-class PaddedCall:
-    """Calls of one signature whose mask hides keys from all queries: no request is built."""
-
-    def __init__(self, request: Request) -> None:
-        self.sizes = request.sizes
-        self.options: dict[str, Any] = {}
-        if request.query.shape[1] != request.key.shape[1]:
-            self.options["enable_gqa"] = True
-        if request.scale != 1 / math.sqrt(request.query.shape[3]):
-            self.options["scale"] = request.scale
-
-    def __call__(self, call: Call) -> Tensor | None:
-        """The output; None where inputs are so large that the guards of `run` are needed."""
-        query, key, value, mask = call.query, call.key, call.value, call.mask
-        assert isinstance(mask, Mask)
-        mask.check_contents(self.sizes)
-        if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
-            return None
-        # Scores of bounded rows are finite, so that no row of NaN can be lost either.
-        if not (is_bounded(query) and is_bounded(key) and is_bounded(value)):
-            return None
-        batch, _, _, keys = self.sizes
-        seen = mask.real_keys(keys, batch, query.device).reshape(-1, 1, 1, keys)
-        if seen.shape[0] != batch:
-            seen = seen.expand(batch, -1, -1, -1)
-        output = scaled_dot_product_attention(query, key, value, seen, **self.options)
-        forbid_second_derivative(output, "torch's fused attention")
-        return output
+    return sdpa_calls.bind(request)
 
 
 def run(request: Request) -> tuple[Tensor, None]:
@@ -232,7 +178,7 @@ def run(request: Request) -> tuple[Tensor, None]:
         options["enable_gqa"] = True
     if scale != 1 / math.sqrt(query.shape[3]):
         options["scale"] = scale
-    output = _call(query, key, value, options)
+    output = call_kernel(query, key, value, options)
     output = restore_nan_rows(output, scaled_dot_product_attention, query, key, value, options)
     forbid_second_derivative(output, "torch's fused attention")
     if output.shape[3] != width:
@@ -247,33 +193,42 @@ def run(request: Request) -> tuple[Tensor, None]:
 _SEEN: dict[tuple[Any, ...], int] = {}
 
 
-def _call(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+def call_kernel(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
     """torch's function. On a GPU a new shape goes to a kernel that needs no plan.
 
     cuDNN has the fastest kernels but plans for every new shape: 50 ms forward and 80 ms backward on an H200, too much
     for texts of many lengths. In deterministic mode the choice must not depend on earlier calls.
     """
-    flags = torch.backends.cuda
-    if (
-        not query.is_cuda
-        or torch.compiler.is_compiling()
-        or not (flags.cudnn_sdp_enabled() and flags.flash_sdp_enabled())
-    ):
+    if not query.is_cuda or torch.compiler.is_compiling() or not _both_enabled():
         # Where the user has disabled kernels (`torch.nn.attention.sdpa_kernel`), theirs is the choice.
         return scaled_dot_product_attention(query, key, value, **options)
-    shape = (query.shape, key.shape, value.shape, query.dtype, query.requires_grad, *options)
-    times = _SEEN.get(shape, 0)
-    if times >= _CALLS_BEFORE_PLANNING and not torch.are_deterministic_algorithms_enabled():
+    if seen_often(query, key, value, options):
         return scaled_dot_product_attention(query, key, value, **options)
     if not torch.cuda.is_current_stream_capturing():
         if len(_SEEN) > 4096:
             _SEEN.clear()
-        _SEEN[shape] = times + 1
+        shape = _shape(query, key, value, options)
+        _SEEN[shape] = _SEEN.get(shape, 0) + 1
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         return scaled_dot_product_attention(query, key, value, **options)
     finally:
         torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+def seen_often(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> bool:
+    """Whether calls of this shape may now go to any of torch's kernels."""
+    often = _SEEN.get(_shape(query, key, value, options), 0) >= _CALLS_BEFORE_PLANNING
+    return often and _both_enabled() and not torch.are_deterministic_algorithms_enabled()
+
+
+def _shape(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> tuple[Any, ...]:
+    return (query.shape, key.shape, value.shape, query.dtype, query.requires_grad, *options)
+
+
+def _both_enabled() -> bool:
+    """Whether torch may choose between cuDNN and a kernel that needs no plan."""
+    return bool(torch.backends.cuda.cudnn_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled())
 
 
 def as_bool(flag: bool) -> bool:
@@ -340,8 +295,11 @@ def is_bounded(rows: Tensor) -> bool:
 
     Computing the norm is several times as fast as filling the hidden rows.
     """
-    if not readable(rows):
-        return False
+    return readable(rows) and has_bounded_norm(rows)
+
+
+def has_bounded_norm(rows: Tensor) -> bool:
+    """`is_bounded` for rows that can be read."""
     return float(torch.linalg.vector_norm(rows.detach() if rows.requires_grad else rows)) < _BOUND
 
 
@@ -357,7 +315,7 @@ def _diagonal(mask: Mask, request: Request) -> int | None:
     return shift if queries == 1 or shift >= keys - 1 else None
 
 
-def _is_square(mask: CausalMask, request: Request) -> bool:
+def is_square(mask: CausalMask, request: Request) -> bool:
     """Whether a causal mask is torch's: query i sees the keys up to i, and no query or key is left over."""
     _, _, queries, keys = request.sizes
     return queries > 1 and _diagonal(mask, request) == 0 and _visible_part(mask, request) == (queries, keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from regard.core.arguments import whole_number
 from regard.core.tracing import exporting
 from regard.errors import unknown_name
-from regard.models.recurrent_steps import stepped
+from regard.models.recurrent_layers import by_layers, uses_dropout_of_cudnn
+from regard.models.recurrent_steps import Memory, stepped
+from regard.nn.fused_rows import lstm
 from regard.nn.state import State
 
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {
@@ -56,8 +59,11 @@ class Recurrent(nn.Module):
         before = None if state is None else self._given(state)
         if rows.shape[0] == 0 or rows.shape[1] == 0:
             return rows, state if state is not None else self.initial_state(rows)
-        if keep is None:
-            found, after = self.cells(rows, before)
+        after: Memory
+        if isinstance(self.cells, nn.LSTM) and not lstm.refusal(self.cells, rows, before):
+            found, after = lstm.run(self.cells, rows, keep)
+        elif keep is None:
+            found, after = self._run(rows, before)
         elif exporting():
             found, after = stepped(self.cells, rows.masked_fill(~keep[..., None], 0), keep, before)
         else:
@@ -65,10 +71,17 @@ class Recurrent(nn.Module):
             packed = pack_padded_sequence(
                 rows.masked_fill(~keep[..., None], 0), lengths, batch_first=True, enforce_sorted=False
             )
-            found, after = self.cells(packed, before)
+            found, after = self._run(packed, before)
             found, _ = pad_packed_sequence(found, batch_first=True, total_length=rows.shape[1])
             found = found.masked_fill(~keep[..., None], 0)
         return (found if self.widen is None else self.widen(found)), self._kept(after)
+
+    def _run(self, rows: Any, before: Tensor | tuple[Tensor, Tensor] | None) -> tuple[Any, Any]:
+        if uses_dropout_of_cudnn(self.cells, rows):
+            found, after = by_layers(self.cells, rows, before)
+        else:
+            found, after = self.cells(rows, before)
+        return found, after
 
     def initial_state(self, rows: Tensor) -> RecurrentState:
         """Zeros."""

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,14 +36,6 @@ class Stream:
     keep: Tensor | None = None  # (b,n): True where `data` is real, or where a target counts; None: everywhere
     edges: Tensor | None = None  # (2,e): pairs (from, to) of positions, for graphs; they are the mask
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors there are, by the suffix of their name."""
-        yield "", self.data
-        if self.keep is not None:
-            yield ".keep", self.keep
-        if self.edges is not None:
-            yield ".edges", self.edges
-
     def map(self, function: Callable[[Tensor], Tensor]) -> Stream:
         """The same stream with every tensor replaced."""
         return Stream(
@@ -58,7 +50,9 @@ class Stream:
 
     def count(self) -> int:
         """The number of real positions; without `keep` that of examples × positions."""
-        return self.data.shape[:2].numel() if self.keep is None else int(self.keep.sum())
+        if self.keep is None:
+            return self.data.shape[:2].numel()
+        return int(self.keep.count_nonzero())
 
 
 @dataclass(frozen=True)
@@ -125,7 +119,11 @@ class Batch:
         for part in (self.streams, self.answers):
             for name, stream in part.items():
                 own = f"answer {name}" if name in found else name
-                found.update({own + suffix: tensor for suffix, tensor in stream.tensors()})
+                found[own] = stream.data
+                if stream.keep is not None:
+                    found[f"{own}.keep"] = stream.keep
+                if stream.edges is not None:
+                    found[f"{own}.edges"] = stream.edges
         return found if self.offset is None else {**found, "offset": self.offset}
 
     def shapes(self) -> dict[str, list[int]]:

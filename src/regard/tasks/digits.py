@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,9 @@ from regard.tasks.answers import OneOf
 from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.splits import checked_split
+from regard.tasks.gathering import cut_apart, joined
 from regard.tasks.generated.draws import rank
+from regard.tasks.measures.metrics import Answering
 from regard.tasks.pictures.digit_pictures import light_on_dark
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Vectors
@@ -84,6 +86,10 @@ class Images(list[Image]):
 
     even = True  # all are of one length
 
+    def __init__(self, pixels: Tensor, digits: Tensor) -> None:
+        super().__init__(Image(*pair) for pair in zip(pixels, digits.tolist(), strict=True))
+        self.pixels, self.digits = pixels, digits  # of all, (count,n,width) and (count,)
+
 
 @task("digits")
 class Digits(Task):
@@ -118,8 +124,9 @@ class Digits(Task):
     def examples(self, split: str) -> Sequence[Image]:
         """The images of a split, in the order of the data set."""
         pixels, digits = images()
+        own = list(numbers_of(split))
         return Images(
-            Image(torch.from_numpy(pixels[n].reshape(self.shape)), digits[n]) for n in numbers_of(split)
+            torch.from_numpy(pixels[own].reshape(-1, *self.shape)), torch.tensor(digits)[torch.tensor(own)]
         )
 
     def length(self, example: Image) -> int:
@@ -133,6 +140,31 @@ class Digits(Task):
         known = [example.digit for example in examples if example.digit is not None]
         digits = torch.tensor(known) if len(known) == len(examples) else None
         return Batch.of(torch.stack([example.pixels for example in examples]), targets=digits)
+
+    def batch(
+        self,
+        examples: Sequence[Image],
+        chosen: Sequence[int],
+        generator: torch.Generator,
+        model: Answering | None = None,
+    ) -> Batch:
+        """The same batch as by `collate`, gathered where the images of a split are asked for."""
+        made = self.batches(examples, [chosen], [generator])
+        return super().batch(examples, chosen, generator) if made is None else made[0]
+
+    def batches(
+        self,
+        examples: Sequence[Image],
+        chosen: Sequence[Sequence[int]],
+        generators: Iterable[torch.Generator],
+    ) -> list[Batch] | None:
+        """Images gathered for several batches at once."""
+        if not isinstance(examples, Images):
+            return None
+        index = joined(chosen)
+        return cut_apart(
+            chosen, examples.pixels.index_select(0, index), examples.digits.index_select(0, index)
+        )
 
     def parse(self, given: Mapping[str, str]) -> Image:
         """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""

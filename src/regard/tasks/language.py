@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from regard.tasks.batch import INPUTS, Batch
 from regard.tasks.formats import hub
 from regard.tasks.formats.reading import Data, checked_encoding, paths_of, read_lines, wrong
 from regard.tasks.formats.splits import checked_split, chosen_files
+from regard.tasks.gathering import cut_apart
 from regard.tasks.generated.story import story_text
 from regard.tasks.measures import completion, neural_cache
 from regard.tasks.measures.metrics import (
@@ -241,10 +242,16 @@ class Language(Task):
         model: Answering | None = None,
     ) -> Batch:
         """The same batch as by `collate`, windows cut out of the text all at once where that can be done."""
-        if isinstance(examples, windows.Loose) and not self.hides:
-            rows = examples.rows(chosen, generator)
-            return Batch.of(rows[:, :-1].contiguous(), targets=rows[:, 1:].contiguous())
-        return super().batch(examples, chosen, generator)
+        made = self.batches(examples, [chosen], [generator])
+        return super().batch(examples, chosen, generator) if made is None else made[0]
+
+    def batches(
+        self, examples: Sequence[Any], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
+    ) -> list[Batch] | None:
+        """Windows that begin at random, cut out of the text for several batches at once."""
+        if not isinstance(examples, windows.Loose) or self.hides:
+            return None
+        return cut_apart(chosen, *examples.rows(chosen, generators))
 
     def _hidden(self, rows: list[Tensor], generator: torch.Generator) -> Batch:
         assert self.vocabulary is not None

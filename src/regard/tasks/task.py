@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -158,6 +158,15 @@ class Task:
         there is none, it acts at random.
         """
         return self.collate([examples[index] for index in chosen], generator)
+
+    def batches(
+        self, examples: Sequence[Any], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
+    ) -> list[Batch] | None:
+        """Several batches at once, each the same as by `batch`; None where that would not be quicker.
+
+        A generator is valid until the next is taken; a task that draws nothing takes none.
+        """
+        return None
 
     examined: int | None = None  # how many examples `regard evaluate --limit` asks of `examine`; None: all
 

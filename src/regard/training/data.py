@@ -24,11 +24,19 @@ from regard.training.config import Config
 from regard.training.loaders import Loaders
 from regard.training.signals import Interrupted, heartbeat
 
+TOGETHER = 16  # batches that are gathered at once, of tasks that can
+GATHERED_BYTES = 2**22  # of them at most
+
+
+def seed_for(*purpose: object) -> int:
+    """A seed that depends on nothing but `purpose`, for instance (seed, "order", epoch)."""
+    digest = hashlib.blake2b("/".join(map(str, purpose)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
 
 def generator(*purpose: object) -> torch.Generator:
-    """A random generator that depends on nothing but `purpose`, for instance (seed, "order", epoch)."""
-    digest = hashlib.blake2b("/".join(map(str, purpose)).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+    """A random generator that depends on nothing but `purpose`."""
+    return torch.Generator().manual_seed(seed_for(*purpose))
 
 
 class Order:
@@ -99,17 +107,27 @@ class TrainingData:
 
     def __init__(self, task: Task, model: Model, config: Config, stride: int = 1) -> None:
         assert config.batch_size is not None
-        self.task, self.model, self.seed = task, model, config.seed
+        self.task, self.model, self.seed, self.stride = task, model, config.seed, stride
         self.examples = task.examples("train")
         self.order = Order(self.examples, config.batch_size, config.seed, task.length, config.bucket)
         self.loaders: Loaders | None = None
         if config.loaders and not task.acts:
             self.loaders = Loaders(self._collated, config.loaders, stride)
+        self._gathered: dict[int, Batch] = {}  # by index: gathered and not asked for yet
+        self._following = -1  # the index that comes next if batches are asked for in order
+        self._together = TOGETHER  # batches to gather at once; 1 where the task cannot
+        self._random = torch.Generator()
 
     def batch(self, index: int) -> Batch:
         """Batch `index`. Unless the task lets the model act, seed and index determine it."""
         heartbeat()
-        return self._collated(index) if self.loaders is None else self.loaders[index]
+        if self.loaders is not None:
+            return self.loaders[index]
+        batch = self._gathered.pop(index, None)
+        if batch is None:
+            batch = self._gather(index) if index == self._following else self._collated(index)
+        self._following = index + self.stride
+        return batch
 
     def close(self) -> None:
         """End the processes that collate batches, if there are any."""
@@ -120,6 +138,25 @@ class TrainingData:
         chosen = self.order[index]
         batch = self.task.batch(self.examples, chosen, generator(self.seed, "batch", index), self.model)
         return dataclasses.replace(batch, index=tuple(chosen))
+
+    def _gather(self, index: int) -> Batch:
+        """Batch `index`, gathered together with the next ones where the task can do that."""
+        if self._together > 1:
+            indices = range(index, index + self._together * self.stride, self.stride)
+            chosen = [self.order[one] for one in indices]
+            made = self.task.batches(self.examples, chosen, self._generators(indices))
+            if made is not None:
+                size = sum(tensor.nbytes for tensor in made[0].tensors().values())
+                self._together = max(1, min(TOGETHER, GATHERED_BYTES // max(1, size)))
+                self._gathered = dict(zip(indices, made, strict=True))
+                return self._gathered.pop(index)
+            self._together = 1
+        return self._collated(index)
+
+    def _generators(self, indices: range) -> Iterator[torch.Generator]:
+        """The generators of several batches: one object, seeded anew for each."""
+        for index in indices:
+            yield self._random.manual_seed(seed_for(self.seed, "batch", index))
 
     def epoch(self, index: int) -> int:
         """The number of complete passes over the data before this batch."""

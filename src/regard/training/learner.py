@@ -38,7 +38,7 @@ class Learner:
         tell: Callable[[str], None],
     ) -> None:
         self.config, self.hardware, self.processes, self.tell = config, hardware, processes, tell
-        self.model = parts.model
+        self.model, self.acts = parts.model, parts.task.acts
         self.sharded = config.strategy == "fsdp" and not hardware.single_process
         if config.strategy == "fsdp" and hardware.single_process:
             tell(
@@ -64,7 +64,8 @@ class Learner:
         self.buffers = Buffers(model)
         if isinstance(self._step, GraphedStep) and not self._ungrouped():
             self._step.steps_per_graph = STEPS_PER_GRAPH
-        self._random: RandomState | None = None
+        self._random: RandomState | None = None  # as last read, …
+        self._drawn = 0  # … after captured steps had drawn so many random numbers
 
     def _ungrouped(self) -> str:
         """Why each captured step is launched on its own; empty if several may be one graph."""
@@ -73,9 +74,7 @@ class Learner:
         if self.buffers.names:
             return "snapshots read the model's buffers before each step"
         if any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules()):
-            return (
-                "several steps with cuDNN's recurrent layers in one graph crashed, and the cause is not known"
-            )
+            return "several steps with cuDNN's recurrent layers in one graph crashed; not tried since that was mended"
         return ""
 
     def _prepare(
@@ -135,16 +134,17 @@ class Learner:
 
     def snapshot(self) -> Snapshot:
         """Copy what a forward pass changes besides gradients: random states and buffers."""
-        if self._random is not None and getattr(self._step, "replayed", False):
-            # A replay draws no random numbers on the host, and reading the host's states takes time.
-            self._random = self._random.later(getattr(self._step, "drawn_ahead", 0))
-        else:
-            self._random = RandomState.now()
-        return Snapshot(self._random, self.buffers.now())
+        drawn: int = getattr(self._step, "drawn", 0)
+        # A replay draws no random numbers on the host, and a known number of them on the device; whoever makes a batch
+        # draws from a generator of its own, unless the model acts.
+        if self._random is None or self.acts or not getattr(self._step, "replayed", False):
+            self._random, self._drawn = RandomState.now(), drawn
+        return Snapshot(self._random, drawn - self._drawn, self.buffers.now())
 
     @contextmanager
     def gathered(self) -> Iterator[models.Model]:
         """The full model with the weights to validate, equal in all processes, for each to call on its own."""
+        self._random = None  # whoever calls the model may draw random numbers
         self._sync_buffers()
         averaged = nullcontext() if self.average is None else self.average.swapped_in()
         with averaged, sharding.gathered(self.model) if self.sharded else nullcontext():

@@ -15,6 +15,7 @@ from regard.training.config.budget import Budget
 from regard.training.state import Position
 
 SECONDS_BETWEEN_LINES = 2.0
+SECONDS_BETWEEN_UPDATES = 0.1  # of the bar, which is drawn five times a second; many steps may lie between
 
 
 class Display:
@@ -41,6 +42,10 @@ class Display:
         if self.quiet:
             return
         if self.bar is not None:
+            now = time.monotonic()
+            if now - self.printed < SECONDS_BETWEEN_UPDATES and not self.budget.ends(self.position):
+                return
+            self.printed = now
             facts = f"{self._progress()}  {self._facts(loss, speed)}"
             self.bar.update(self.line, completed=self.budget.share(self.position), facts=facts)
         elif time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES or self.budget.ends(self.position):

@@ -78,11 +78,11 @@ class RandomState:
         cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []  # of this process's device
         return cls(torch.get_rng_state(), cuda, random.getstate(), np.random.get_state(legacy=True))
 
-    def later(self, ahead: int = 0) -> RandomState:
-        """Read the state of the device again, and keep those of the host; `ahead`: draws of steps not launched yet."""
-        cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
-        if ahead and cuda:
-            cuda[0].view(torch.int64)[1] += ahead  # seed and offset of the generator
+    def after_draws(self, count: int) -> RandomState:
+        """The states after the device has drawn so many random numbers, as its generator counts them."""
+        cuda = [state.clone() for state in self.cuda]
+        for state in cuda:
+            state.view(torch.int64)[1] += count  # seed and offset of the generator
         return RandomState(self.torch, cuda, self.python, self.numpy)
 
     def restore(self) -> None:
@@ -165,12 +165,18 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Snapshot:
-    """What a forward pass changes besides gradients, copied before a step: random states and buffers."""
+    """What a forward pass changes besides gradients, noted before a step: random states and buffers."""
 
-    random: RandomState
+    earlier: RandomState  # the states some captured steps before, …
+    drawn: int  # … in which the device has drawn so many random numbers; reading its generator takes time
     buffers: dict[str, Tensor]
+
+    @property
+    def random(self) -> RandomState:
+        """The states before the step."""
+        return self.earlier.after_draws(self.drawn) if self.drawn else self.earlier
 
 
 class Buffers:

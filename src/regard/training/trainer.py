@@ -46,9 +46,12 @@ from regard.training.step import NonFinite, StepResult
 
 COMPLETED = 100  # texts that the last validation, and a comparison, complete at most
 SECONDS_AT_RISK = 300.0  # with slow steps, save at least this often, whatever --save-every says
+SECONDS_UNREAD = (
+    0.002  # results of pending steps are looked for this often; a look at each takes the time of a launch
+)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class LaunchedStep:
     """A step whose result was not read yet, and the state to restore if it turns out to be non-finite."""
 
@@ -86,6 +89,7 @@ class Trainer:
         self.saved_seconds = self.position.seconds
         self.launched: deque[LaunchedStep] = deque()
         self.last_result: StepResult | None = None
+        self.looked = 0.0  # when results were last looked for
         self.data = TrainingData(self.task, self.model, config, self.processes.readers)
         self.has_validation = len(self.task.examples("validation")) > 0
         self.learner = Learner(config, hardware, self.processes, parts, checkpoint, tell)
@@ -158,7 +162,8 @@ class Trainer:
     def advance(self) -> None:
         """Take one step, then log, validate and save where due. A signal inside the step undoes it."""
         started = time.perf_counter()
-        self.synchronize(pending=MAX_PENDING - 1)
+        if len(self.launched) >= MAX_PENDING:
+            self.synchronize(pending=MAX_PENDING - 1)
         snapshot = self.learner.snapshot()
         position, before = self.position, self.position.copy()
         rate = optim.rate(self.config.optim, position.step, self.budget.expected_steps(position))
@@ -180,7 +185,8 @@ class Trainer:
         position.step += 1
         position.batches += self.accumulate * self.processes.readers
         self.launched.append(LaunchedStep(result, snapshot, before))
-        passed = time.perf_counter() - started
+        now = time.perf_counter()
+        passed = now - started
         self.pace.add_step(passed)
         tokens, seconds = self.processes.total_used(batches.tokens, passed)
         position.tokens += tokens
@@ -189,8 +195,10 @@ class Trainer:
         if not self._must_synchronize(tenth):
             if self._log_due():
                 self.launched[-1].record = self._record(rate)
-            self.synchronize(pending=MAX_PENDING)
-            self._show()
+            if isinstance(result, StepResult) or now - self.looked > SECONDS_UNREAD:
+                self.looked = now
+                self.synchronize(pending=MAX_PENDING)
+                self._show()
             return
         started = time.perf_counter()
         self.synchronize()

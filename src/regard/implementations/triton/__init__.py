@@ -21,6 +21,7 @@ from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack
 from regard.implementations.triton import normalized_attention, op
 from regard.implementations.triton.block_sizes import INTERPRETED, padded
+from regard.implementations.triton.decode_calls import repeated as repeated
 from regard.implementations.triton.decode_requests import few_queries
 from regard.implementations.triton.direct import shortcut as shortcut
 from regard.implementations.triton.normalized_attention import only_by_name as only_by_name

@@ -8,6 +8,7 @@ normalised sum and its log-sum-exp; a second small kernel joins the splits. The 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -18,7 +19,7 @@ from regard.implementations.triton.block_sizes import INTERPRETED, padded, preci
 from regard.implementations.triton.device_functions import nonfinite_rows, tanh
 from regard.implementations.triton.launching import launch, on_device, processors
 
-_FAR = 1 << 30  # larger than any position
+FAR = 1 << 30  # larger than any position
 _LOG2E = 1.4426950408889634
 _JOIN = 16  # splits joined at a time
 
@@ -59,7 +60,7 @@ def _attend_split(
     if LOW is not None:
         low = tl.maximum(tl.load(LOW + batch), 0)
     if HIGH is not None:
-        high = tl.minimum(tl.load(HIGH + batch), keys)
+        high = tl.minimum(tl.load(HIGH + batch), keys).to(tl.int32)  # lengths may come in 64 bits
     if POSITION is not None:
         first = tl.load(POSITION + batch)
     position = first + query
@@ -183,16 +184,38 @@ def splits_for(programs: int, span: int, block: int, processors: int) -> int:
     return 1 if span <= 8 * block else max(1, min(span // (2 * block), 4 * processors // programs, 1024))
 
 
+def count_splits(query: Tensor, key: Tensor, value: Tensor, before: int = FAR, after: int = FAR) -> int:
+    """Into how many splits the keys are cut for these tensors."""
+    (batch, heads, queries, d), (_, groups, keys, v) = query.shape, value.shape
+    rows = heads // max(1, groups) * queries
+    tile, block, *_ = _shape(rows, d, v, query.element_size())
+    programs = batch * groups * triton.cdiv(rows, tile)
+    return splits_for(programs, min(keys, before + after + queries), block, processors(query.device))
+
+
+def stride_numbers(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, tuple[int, ...]]:
+    """STEP, and the strides in units of it, in the order of the kernel's arguments."""
+    strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3])
+    for stride in strides:
+        if stride % 8:
+            return 1, strides
+    return 8, tuple([stride // 8 for stride in strides])
+
+
+STRIDES = (
+    "query_b", "query_h", "query_q", "key_b", "key_g", "key_k", "value_b", "value_g", "value_k",
+)  # fmt: skip
+
+
 def _run(
     query: Tensor, key: Tensor, value: Tensor, scale: float, low: Tensor | None, high: Tensor | None,
     position: Tensor | None, keep: Tensor | None, sink: Tensor | None, before: int, after: int, cap: float,
     splits: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    (batch, heads, queries, d), (_, groups, keys, v) = query.shape, value.shape
-    out = query.new_empty(batch, heads, queries, v)
+    batch, heads, queries, _ = query.shape
+    out = query.new_empty(batch, heads, queries, value.shape[3])
     lse = query.new_empty(batch, heads, queries, dtype=torch.float32)
-    rows, shared = batch * heads * queries, heads // max(1, groups)
-    if rows == 0:
+    if batch * heads * queries == 0:
         return out, lse
     if INTERPRETED:  # which cannot multiply bfloat16
         query, key, value = query.float(), key.float(), value.float()
@@ -202,36 +225,62 @@ def _run(
     )
     if keep is not None:
         keep = (keep if keep.stride(-1) == 1 else keep.contiguous()).view(torch.uint8)
+    with on_device(query):
+        for one in launches(
+            query, key, value, out, lse, scale, low, high, position, keep, sink, before, after, cap, splits
+        ):
+            launch(one.kernel, one.grid, *one.values, key=one.key, **one.options)
+    return out, lse
+
+
+class DecodeLaunch(NamedTuple):
+    """One launch as `launching.launch` takes it."""
+
+    kernel: Any
+    grid: tuple[int, int, int]
+    values: tuple[Any, ...]
+    key: tuple[Any, ...]
+    options: dict[str, int]
+
+
+def launches(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scale: float, low: Tensor | None = None,
+    high: Tensor | None = None, position: Tensor | None = None, keep: Tensor | None = None,
+    sink: Tensor | None = None, before: int = FAR, after: int = FAR, cap: float = 0.0, splits: int = 0,
+) -> list[DecodeLaunch]:  # fmt: skip
+    """What has to be launched: one kernel, or where keys are split, a second one that joins the splits.
+
+    Entries of rows are contiguous. The tensor of the parts, which the first kernel writes, is made here.
+    """
+    (batch, heads, queries, d), (_, groups, keys, v) = query.shape, value.shape
+    rows, shared = batch * heads * queries, heads // max(1, groups)
     tile, block, dim, values, warps, stages = _shape(shared * queries, d, v, query.element_size())
     programs = batch * groups * triton.cdiv(shared * queries, tile)
-    if splits == 0:
-        splits = splits_for(programs, min(keys, before + after + queries), block, processors(query.device))
+    splits = splits or count_splits(query, key, value, before, after)
     whole = splits == 1
     parts = lse if whole else lse.new_empty(rows * splits * (v + 1))
-    strides = (*query.stride()[:3], *key.stride()[:3], *value.stride()[:3])
-    aligned = all(stride % 8 == 0 for stride in strides)
-    if aligned:
-        strides = tuple([stride // 8 for stride in strides])
-    form = (
-        8 if aligned else 1, d, v, shared, cap != 0, whole, precision(query.dtype), tile, block, dim, values
-    )  # fmt: skip
+    step, strides = stride_numbers(query, key, value)
+    form = (step, d, v, shared, cap != 0, whole, precision(query.dtype), tile, block, dim, values)
     tensors = (query, key, value, low, high, position, keep, sink if whole else None)
     kinds = [None if x is None else (x.dtype, x.data_ptr() % 16) for x in tensors]
     kinds.append((torch.int64, max(strides) >> 31))  # numbers of 32 or 64 bits
-    with on_device(query):
-        launch(
-            _attend_split, (programs, splits, 1), *tensors, out, lse, parts, *strides,
-            0 if keep is None else keep.stride(0), groups, queries, keys, before, after, splits, rows,
-            scale / cap if cap else scale * _LOG2E, cap * _LOG2E, *form, num_warps=warps, num_stages=stages,
-            key=(out.dtype, *kinds, form),
-        )  # fmt: skip
-        if not whole:
-            kind = None if sink is None else (sink.dtype, sink.data_ptr() % 16)
-            launch(
-                _join, (rows, 1, 1), parts, sink, out, lse, queries, heads, splits, v, values, _JOIN, num_warps=2,
-                num_stages=1, key=(out.dtype, kind, v),
-            )  # fmt: skip
-    return out, lse
+    numbers = (
+        *strides, 0 if keep is None else keep.stride(0), groups, queries, keys, before, after, splits, rows,
+        scale / cap if cap else scale * _LOG2E, cap * _LOG2E,
+    )  # fmt: skip
+    found = [
+        DecodeLaunch(
+            _attend_split, (programs, splits, 1), (*tensors, out, lse, parts, *numbers, *form),
+            (out.dtype, *kinds, form), {"num_warps": warps, "num_stages": stages},
+        )
+    ]  # fmt: skip
+    if not whole:
+        kind = None if sink is None else (sink.dtype, sink.data_ptr() % 16)
+        given = (parts, sink, out, lse, queries, heads, splits, v, values, _JOIN)
+        found.append(
+            DecodeLaunch(_join, (rows, 1, 1), given, (out.dtype, kind, v), {"num_warps": 2, "num_stages": 1})
+        )
+    return found
 
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
@@ -271,7 +320,7 @@ def decode(
     Returns (b,h,q,v) in the query's dtype and the log-sum-exp (b,h,q), float32, which leaves the sink out.
 
     Args:
-        low, high: (b,) int32, keys from `low` up to before `high` are visible; None: from the first, to the last.
+        low, high: (b,) int32, `high` also int64; keys from `low` up to before `high` are visible; None: all of them.
         position: (b,) int32, the position of each entry's first query; None: the last query aligns with the last key.
         keep: (b,k) bool, which keys are real.
         before, after: how many keys besides its own a query sees on each side; None: all of them.
@@ -279,7 +328,7 @@ def decode(
         sink: (h,), one more logit for each head.
         splits: into how many parts the keys are split; 0: as many as suit the device.
     """
-    before, after = (_FAR if side is None else min(side, _FAR) for side in (before, after))
+    before, after = (FAR if side is None else min(side, FAR) for side in (before, after))
     inputs = (query, key, value, scale, low, high, position, keep, sink, before, after, cap, splits)
     if type(query) is Tensor and not torch.compiler.is_compiling():
         return _run(*inputs)  # for a short cache, an operator's dispatch costs as much as the kernel

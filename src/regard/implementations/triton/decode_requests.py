@@ -17,13 +17,13 @@ from regard.masks.positional import CausalMask, FullMask, WindowMask
 from regard.scores.additive import AdditiveScore
 from regard.scores.dot import SoftcapScore
 
-_MOST_QUERIES = 16  # as many as one tile of the kernel holds
+MOST_QUERIES = 16  # as many as one tile of the kernel holds
 
 
 def few_queries(request: Request) -> tuple[Tensor, Tensor] | None:
     """The output and log-sum-exp of a request for few queries without gradients; None if `decode` cannot run it."""
     if (
-        request.sizes[2] > _MOST_QUERIES
+        request.sizes[2] > MOST_QUERIES
         or request.needs_grad
         or request.bias is not None
         or request.dropout > 0
@@ -46,7 +46,8 @@ def _add_options(mask: Mask, request: Request, options: dict[str, Any]) -> bool:
         return _add_options(mask.left, request, options) and _add_options(mask.right, request, options)
     new: dict[str, Any] = {}
     if isinstance(mask, LengthsMask) and mask.query_lengths is None:
-        new["high"] = mask.key_lengths.to(torch.int32).expand(batch)
+        lengths = mask.key_lengths
+        new["high"] = (lengths if lengths.dtype == torch.int64 else lengths.to(torch.int32)).expand(batch)
     elif isinstance(mask, PaddingMask) and mask.query_keep is None:
         new["keep"] = mask.keep_keys.expand(batch, -1)
     elif isinstance(mask, (CausalMask, WindowMask)) and _aligned_at_end(mask, request):

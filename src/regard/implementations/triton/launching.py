@@ -5,11 +5,12 @@ launch of a kernel goes through Triton; later ones call Triton's own C function 
 it (`raw_launches.py`). Where that is not possible every launch goes through Triton, and `refusal` says why.
 
 - `Launch` repeats one launch whose arguments stay the same, but for some tensors.
-- `launch` runs a kernel whose numbers change as well.
+- `launch` runs a kernel whose numbers change as well; `launch_again` makes a `Launch` of what it has run.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -75,6 +76,7 @@ class Launch:
             self.gaps.append((name, order.index(source), pattern))
             arguments[name] = None
         self.arguments = arguments
+        self.order = {name: place for place, name in enumerate(kernel.arg_names)}
         self.raw: RawLaunch | None = None
         self.complete: list[Any] = []  # what the C function takes, with gaps
         self.places: list[
@@ -124,6 +126,26 @@ class Launch:
         ]
         self.raw = raw  # last: another thread may be reading
 
+    def adopt(self, raw: RawLaunch, values: Sequence[Any]) -> None:
+        """Launch by a C function that is known already, for the same code with other numbers.
+
+        It takes every argument, as those that `launch` keeps do; none of them is a descriptor.
+        """
+        begin = len(raw.head)
+        self.complete = [*self.grid, 0, *raw.head[STREAM + 1 :], *addresses(values)]
+        self.places = [(index, begin + self.order[name], None) for name, index, _ in self.gaps]
+        self.raw = raw
+
+    def with_numbers(self, numbers: dict[str, int]) -> Launch:
+        """The same launch with other numbers, for which the code is the same; for kernels without descriptors."""
+        found = copy.copy(self)
+        found.arguments = {**self.arguments, **numbers}
+        if self.raw is not None:
+            begin, found.complete = len(self.raw.head), self.complete.copy()
+            for name, number in numbers.items():
+                found.complete[begin + self.order[name]] = number
+        return found
+
     def _map_of(self, tensor: Tensor, place: int, maps: dict[int, Any]) -> Any:
         """The tensor map of a tensor at an address that is new, or was forgotten."""
         assert self.raw is not None
@@ -170,6 +192,19 @@ def launch(kernel: Any, grid: tuple[int, ...], *values: Any, key: Any = None, **
             if len(_KNOWN) >= _MOST_KNOWN:
                 _KNOWN.clear()
             _KNOWN[key] = found
+
+
+def launch_again(
+    kernel: Any, grid: Grid, values: Sequence[Any], changing: Sequence[str], *, key: Any, **named: Any
+) -> Launch:
+    """A `Launch` of what `launch` runs with these arguments; where it has run such code, without Triton's Python."""
+    found = Launch(kernel, grid, {**dict(zip(kernel.arg_names, values, strict=True)), **named}, changing)
+    known = (
+        None if INTERPRETED else _KNOWN.get((id(kernel), values[0].get_device(), tuple(named.items()), key))
+    )
+    if known is not None:
+        found.adopt(known, values)
+    return found
 
 
 def _kinds(kernel: Any, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from regard.biases import Bias
 from regard.core.autocast import without_autocast
 from regard.core.request import Request
 from regard.implementations.packing import SCHEMA, pack, recorded_backward, spec_of, unpack_values
-from regard.implementations.triton import additive
+from regard.implementations.triton import additive, short_additive
 from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.dot import Backward, run_forward
@@ -58,7 +58,9 @@ def _run_forward(work: KernelWork, dtype: torch.dtype) -> tuple[Tensor, Tensor, 
     """The output, the log-sum-exp, and scores to keep for the backward pass, where that pays."""
     kept = None
     with on_device(work.query):
-        if isinstance(work.score, AdditiveScore):
+        if isinstance(work.score, AdditiveScore) and not short_additive.refusal(work):
+            output, logsumexp = short_additive.run_forward(work)
+        elif isinstance(work.score, AdditiveScore):
             output, logsumexp, kept = additive.run_forward(work)
         else:
             output, logsumexp = run_forward(work)
@@ -94,6 +96,9 @@ def gradients_of(
     )  # where those of the bias begin
     found: Gradients = [None] * len(needed)
     with on_device(work.query):
+        if grad_logsumexp is None and _runs_short(work, needed[4 + first :]):
+            found[0], found[1], found[2], found[4] = short_additive.run_backward(work, _for_kernels(grad))
+            return found
         backward = Backward(work, _for_kernels(grad), _for_kernels(output), logsumexp, grad_logsumexp)
         if needed[3]:
             found[3] = backward.sink()
@@ -102,6 +107,11 @@ def gradients_of(
         else:
             of_dot(backward, bias, first, needed, found)
     return found
+
+
+def _runs_short(work: KernelWork, of_bias: list[bool]) -> bool:
+    """Whether one kernel computes all gradients that are needed."""
+    return isinstance(work.score, AdditiveScore) and not any(of_bias) and not short_additive.refusal(work)
 
 
 class DirectFunction(torch.autograd.Function):

@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.implementations.triton import block_sizes
 from regard.nn.fused_memory.layout import ROW_TOTALS, ROWS, MemorySizes
 from regard.nn.fused_rows import op as rows_op
-from regard.nn.fused_rows.layout import Job, Stages, _jobs, sizes, table_of, tile_of
+from regard.nn.fused_rows.layout import Job, Stages, _jobs, sizes, table_of
 from regard.nn.fused_rows.short_attention import triton_dtype
 
 Piece = Stages | MemorySizes
@@ -44,8 +44,9 @@ class SlotFactors:
         """The gradients of all weights, of memories and of rows, in this order."""
         from regard.nn.fused_memory.gradient_kernels import memory_gradients
 
-        tall, width = tile_of(self.pieces[0].dim)
-        table = table_of(order, lambda: all_jobs(order), into.device)
+        dim, tuning = self.pieces[0].dim, rows_op.TUNING
+        tall, width = min(tuning.grad_tall, dim), min(tuning.grad_width, dim)
+        table = table_of((order, tall, width), lambda: all_jobs(order, tall, width), into.device)
         launch = {} if block_sizes.INTERPRETED else {"num_warps": rows_op.TUNING.grad_warps}
         kept, sums = (self.kept, self.sums) if rows is None else (rows.kept, rows.sums)
         memory_gradients[(len(table),)](
@@ -57,16 +58,15 @@ class SlotFactors:
         )  # fmt: skip
 
 
-def all_jobs(order: Sequence[Piece]) -> list[Job]:
+def all_jobs(order: Sequence[Piece], tall: int, width: int) -> list[Job]:
     """The jobs of rows and memories whose gradients follow each other; factors of each sort lie side by side."""
     found: list[Job] = []
-    tall, width = tile_of(order[0].dim)
     total = 0
     starts = {Stages: (0, 0), MemorySizes: (0, 0)}  # the next column of factors and of sums
     for one in order:
         column, place = starts[type(one)]
         if isinstance(one, MemorySizes):
-            found += one.jobs(column, place, total)
+            found += one.jobs(column, place, total, tall, width)
         else:
             made = _jobs(one, column, place, total, tall, width)
             found += [(ROWS if kind == 0 else ROW_TOTALS, *rest) for kind, *rest in made]  # type: ignore[misc]

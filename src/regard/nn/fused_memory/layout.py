@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regard.nn.fused_rows.layout import Job, sizes, tile_of
+from regard.nn.fused_rows.layout import Job, sizes
 
 # Columns of a row of factors, each as wide as a slot. A row is a slot at a turn, as (turns,b,directions,slots). Nothing
 # is written after the last turn, so its rows have only the first three columns.
@@ -44,12 +44,12 @@ class MemorySizes:
         update = last if self.gated else [(dim,), (dim,)]
         return [*[(self.slots, dim)] * self.directions, *maps * 4, *update]
 
-    def jobs(self, column: int = 0, place: int = 0, total: int = 0) -> list[Job]:
+    def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
         """What `memory_gradients` computes for factors, sums and gradients that begin at these columns and this offset.
 
-        See `fused_rows/layout.py`.
+        `tall` and `width` are those of a tile; see `fused_rows/layout.py`.
         """
-        dim, (tall, width) = self.dim, tile_of(self.dim)
+        dim = self.dim
         offsets = []
         for size in sizes(self.shapes()):
             offsets.append(total)

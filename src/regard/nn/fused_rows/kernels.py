@@ -79,6 +79,15 @@ def _block(P, row, column, LINE: tl.constexpr):
 
 
 @triton.jit
+def _chosen(POINTERS, number, FIRST: tl.constexpr, COUNT: tl.constexpr):
+    """One of several pointers to the same dtype, by a number that is known in the loop only."""
+    found = POINTERS[FIRST]
+    for i in tl.static_range(1, COUNT):
+        found = tl.where(number == i, POINTERS[FIRST + i], found)
+    return found
+
+
+@triton.jit
 def rows_forward(
     X, M, SEED, MIDDLE, LAST, YS, OUT, FEED, NORM, MAPS, salt, rows, length, m_b, m_h, m_n, eps_feed, eps_maps,
     D: tl.constexpr, F: tl.constexpr, HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr,
@@ -118,11 +127,13 @@ def rows_forward(
     if COUNT > 0:
         hat, _ = _normalized(x, eps_maps, D)
         n = (hat * tl.load(NORM[0] + d).to(WIDE)[None, :] + tl.load(NORM[1] + d).to(WIDE)[None, :]).to(DT)
-        for i in tl.static_range(COUNT):
-            for c in tl.range(0, D, TILE, num_stages=STAGES):
-                y = tl.dot(n, tl.trans(tl.load(_block(MAPS[i], c + t, d, D)).to(DT)))
-                y += tl.load(MAPS[COUNT + i] + c + t).to(WIDE)[None, :]
-                tl.store(_block(YS[i], row, c + t, D), y.to(DT), mask=real)
+        for step in tl.range(
+            0, COUNT * (D // TILE), num_stages=STAGES
+        ):  # one loop: all weights are in flight
+            i, c = step // (D // TILE), step % (D // TILE) * TILE
+            y = tl.dot(n, tl.trans(tl.load(_block(_chosen(MAPS, i, 0, COUNT), c + t, d, D)).to(DT)))
+            y += tl.load(_chosen(MAPS, i, COUNT, COUNT) + c + t).to(WIDE)[None, :]
+            tl.store(_block(_chosen(YS, i, 0, COUNT), row, c + t, D), y.to(DT), mask=real)
 
 
 @triton.jit
@@ -154,13 +165,13 @@ def rows_backward(
         gain = tl.load(NORM[0] + d).to(WIDE)[None, :]
         tl.store(kept + d[None, :], (hat * gain + tl.load(NORM[1] + d).to(WIDE)[None, :]).to(DT), mask=real)
         dn = tl.zeros([R, D], WIDE)
-        for i in tl.static_range(COUNT):
-            for c in tl.range(0, D, TILE, num_stages=STAGES):
-                at = _heads(row, c + t, length, y_b, y_h, y_n, MAP_HEAD)
-                dy = tl.load(DYS[i] + at, mask=real, other=0.0)
-                tl.store(kept + (D + i * D) + (c + t)[None, :], dy.to(DT), mask=real)
-                tl.store(sums + (2 * D + i * D) + c + t, tl.sum(dy.to(WIDE), 0))
-                dn += tl.dot(dy.to(DT), tl.load(_block(MAPS[i], c + t, d, D)).to(DT))
+        for step in tl.range(0, COUNT * (D // TILE), num_stages=STAGES):
+            i, c = step // (D // TILE), step % (D // TILE) * TILE
+            at = _heads(row, c + t, length, y_b, y_h, y_n, MAP_HEAD)
+            dy = tl.load(_chosen(DYS, i, 0, COUNT) + at, mask=real, other=0.0)
+            tl.store(kept + (D + i * D) + (c + t)[None, :], dy.to(DT), mask=real)
+            tl.store(sums + (2 * D + i * D) + c + t, tl.sum(dy.to(WIDE), 0))
+            dn += tl.dot(dy.to(DT), tl.load(_block(_chosen(MAPS, i, 0, COUNT), c + t, d, D)).to(DT))
         tl.store(sums + d, tl.sum(dn * hat, 0))
         tl.store(sums + D + d, tl.sum(dn, 0))
         dx += _normalized_back(dn * gain, hat, rate, D)

@@ -32,8 +32,8 @@ ACTIVATIONS = ("relu", "gelu", "silu")
 _ATTEND = core.attend  # while a model is observed, another function is in its place
 
 
-def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = None) -> str:
-    """Why the modules of these layers must be called; empty if the kernels can run them."""
+def refused_rows(rows: Tensor) -> str:
+    """Why no kernel for small models can run on these rows, here and now; empty if one may."""
     if not fused_rows.enabled:
         return "fused rows are switched off (regard.nn.fused_rows.enabled)"
     if not HAS_TRITON:
@@ -44,6 +44,13 @@ def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = 
         return "autocast to bfloat16 is off"
     if rows.is_cuda and rows.dtype not in (torch.float32, torch.bfloat16):
         return f"the rows are {rows.dtype}, not float32 or bfloat16"
+    return ""
+
+
+def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = None) -> str:
+    """Why the modules of these layers must be called; empty if the kernels can run them."""
+    if why := refused_rows(rows):
+        return why
     if mask is not None or source:
         return "there is a mask (of padding, or of the caller) or a source"
     if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:

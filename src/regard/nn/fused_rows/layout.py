@@ -11,7 +11,6 @@ from torch import Tensor
 
 from regard.implementations.lowering import may_cache
 
-TALL, WIDTH = 32, 64  # a tile of a weight's gradient
 Job = tuple[int, int, int, int, int]
 
 
@@ -82,21 +81,17 @@ def table_of(key: Hashable, make: Callable[[], list[Job]], device: torch.device)
     return found
 
 
-def tile_of(dim: int) -> tuple[int, int]:
-    """The height and width of a tile of a weight's gradient."""
-    return min(TALL, dim), min(WIDTH, dim)
-
-
-def jobs(pieces: tuple[Stages, ...], device: torch.device) -> tuple[Tensor, int, int]:
-    """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile.
+def jobs(pieces: tuple[Stages, ...], tall: int, width: int, device: torch.device) -> tuple[Tensor, int, int]:
+    """What `weight_gradients` computes for several calls, (jobs,5), and the height and width of a tile, if it fits.
 
     Factors and sums of the calls lie side by side, and so do the gradients of their weights.
     """
-    return table_of(pieces, lambda: _listed(pieces), device), *tile_of(pieces[0].dim)
+    dim = pieces[0].dim
+    tall, width = min(tall, dim), min(width, dim)
+    return table_of((pieces, tall, width), lambda: _listed(pieces, tall, width), device), tall, width
 
 
-def _listed(pieces: tuple[Stages, ...]) -> list[Job]:
-    tall, width = tile_of(pieces[0].dim)
+def _listed(pieces: tuple[Stages, ...], tall: int, width: int) -> list[Job]:
     found: list[Job] = []
     column = place = total = 0
     for stages in pieces:

@@ -35,16 +35,21 @@ class Tuning:
     """Sizes of the kernels: rows of a block, width of a tile of weights, warps, loads in flight."""
 
     rows: int = 16
-    tile: int = 64
-    warps: int = 4
-    stages: int = 2
+    tile: int = 128
+    warps: int = 8
+    stages: int = 3
+    grad_tall: int = 32  # of a tile of a weight's gradient, and its width
+    grad_width: int = 64
     grad_rows: int = 128
     grad_warps: int = 4
     grad_stages: int = 3
 
-    def tile_of(self, dim: int) -> int:
-        """The width of a tile of weights."""
-        return min(self.tile if dim <= 128 else 32, dim)
+    def tile_of(self, dim: int, hidden: int = 0) -> int:
+        """The width of a tile of weights, which divides both widths."""
+        found = min(self.tile if dim <= 128 else 32, dim)
+        while hidden % found:
+            found //= 2
+        return found
 
     def warps_of(self, dim: int) -> int:
         """Rows of more than 128 numbers do not fit into the registers of four warps."""
@@ -101,7 +106,7 @@ def _shared(
         "D": stages.dim, "F": stages.hidden, "COUNT": stages.maps, "HAS_OUT": stages.out, "HAS_FEED": stages.feed,
         "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation,
         "DT": triton_dtype(options.dtype), "WIDE": triton_dtype(_wide(options.dtype)), "R": TUNING.rows,
-        "TILE": TUNING.tile_of(stages.dim), "STAGES": TUNING.stages,
+        "TILE": TUNING.tile_of(stages.dim, stages.hidden), "STAGES": TUNING.stages,
     }  # fmt: skip
     for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
         made = _threshold(rate, seed)
@@ -121,8 +126,15 @@ def _strides(tensor: Tensor | None) -> tuple[int, int, int]:
 
 
 def _filled(groups: tuple[tuple[Tensor, ...], ...], x: Tensor) -> list[tuple[Tensor, ...]]:
-    """The weights by stage, with something in place of those that are missing."""
-    return [tuple(copies(one) for one in group) or (x,) for group in groups]
+    """The weights by stage, with something in place of those that are missing.
+
+    The kernels choose between the maps' weights, which therefore are copies or not together.
+    """
+    found = [tuple(copies(one) for one in group) or (x,) for group in groups]
+    maps = groups[-1]
+    if len({one.dtype for one in found[-1][: len(maps) // 2]}) > 1:
+        found[-1] = maps
+    return found
 
 
 def _empty(x: Tensor) -> Tensor:
@@ -188,7 +200,7 @@ class Factors:
         """The gradients of all weights, in the order of the calls."""
         from regard.nn.fused_rows.kernels import weight_gradients
 
-        table, tall, width = jobs(self.pieces, into.device)
+        table, tall, width = jobs(self.pieces, TUNING.grad_tall, TUNING.grad_width, into.device)
         launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
         weight_gradients[(len(table),)](
             self.kept, self.sums, into, table, self.rows, self.blocks, PITCH=self.pitch, VECTORS=self.vectors,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
+from regard.tasks.gathering import joined
 from regard.tasks.generated.draws import Generated
 
 
@@ -57,17 +59,31 @@ class Loose(Generated[Window]):
         )  # … and at how many
         self.most = int(self.places.max())
         self.narrow = set((self.places < self.most).nonzero().flatten().tolist())  # at the ends of the text
-        self.stretches = ids.unfold(0, size, 1)  # every window there is, as a view
+        self.spans = ids.unfold(0, size - 1, 1)  # every window there is, less one token, as a view
 
-    def rows(self, chosen: Sequence[int], generator: torch.Generator) -> Tensor:
-        """The tokens (b,n) of several windows, with the same random draws as one by one."""
-        index = torch.tensor(chosen)
-        if self.narrow.isdisjoint(chosen):
-            drawn = torch.randint(self.most, (len(chosen),), generator=generator)
-        else:
-            places = self.places[index].tolist()
-            drawn = torch.stack([torch.randint(count, (), generator=generator) for count in places])
-        return self.stretches[self.first[index] + drawn]
+    def rows(
+        self, chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
+    ) -> tuple[Tensor, Tensor]:
+        """All tokens but the last, and all but the first, (b,n) each, of the windows of several batches.
+
+        The random draws are the same as for one window after the other; each batch has a generator of its own.
+        """
+        begin = self.first.index_select(0, joined(chosen))
+        drawn = torch.empty_like(begin)
+        for batch, part, generator in zip(
+            chosen, drawn.split([len(one) for one in chosen]), generators, strict=False
+        ):
+            if self.narrow.isdisjoint(batch):
+                part.random_(0, self.most, generator=generator)
+                continue
+            start = 0
+            for places, alike in groupby(self.places[batch].tolist()):
+                end = start + len(list(alike))
+                part[start:end].random_(0, places, generator=generator)
+                start = end
+        begin += drawn
+        # `index_select` copies whole rows, unlike indexing with a tensor, which copies number by number.
+        return self.spans.index_select(0, begin), self.spans.index_select(0, begin + 1)
 
 
 def asking(ids: Tensor, context: int, overlap: float) -> Sequence[Window]:

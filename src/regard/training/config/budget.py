@@ -50,7 +50,9 @@ class Budget:
 
     def used(self, position: Position) -> float:
         """The steps, tokens or seconds used so far."""
-        return {"steps": position.step, "tokens": position.tokens, "seconds": position.seconds}[self.kind]
+        if self.kind == "steps":
+            return position.step
+        return position.tokens if self.kind == "tokens" else position.seconds
 
     def share(self, position: Position) -> float:
         """The share used so far, from 0 to 1."""

@@ -147,10 +147,8 @@ class FusedUpdate:
         self.turns, self.sums = (torch.empty(self.chunks, device=device) for _ in range(2))
         self.skipping = torch.zeros((), device=device)
         # Matrices that the kernels of small models read in bfloat16.
-        held = [fused_rows.enabled and p.dim() == 2 for p in self.parameters]
-        self.copies = [
-            keep_copy(p) if wanted else None for p, wanted in zip(self.parameters, held, strict=True)
-        ]
+        self.copies = [keep_copy(p) if fused_rows.enabled and p.dim() == 2 else None for p in self.parameters]
+        self.held = [copy for copy in self.copies if copy is not None]
         self.pieces: tuple[Any, ...] = ()  # tensors of the optimiser state
         self.addresses: list[Tensor] = []  # of weights and state, by chunk
         self.eager_table = self.table()  # for steps that are not captured
@@ -172,8 +170,8 @@ class FusedUpdate:
 
     def refresh(self) -> None:
         """Renew copies of weights that somebody else has changed."""
-        for copy in self.copies:
-            if copy is not None:
+        for copy in self.held:
+            if copy.version != copy.weight._version:  # without a call: this runs before every step
                 copy.refresh()
 
     def ready(self) -> None:

@@ -36,10 +36,11 @@ MAX_BATCHES_PER_REPEAT = (
 )
 MAX_SHAPES = 32  # captured shapes
 MAX_PENDING = 32  # steps whose results were not read yet
+GROUPS_PENDING = 3  # one that runs, one that waits behind it, and one that is being filled
 # Steps of one shape that are launched together while nothing else is due. Off (1) until measured again: on an H200
 # groups of eight gained 2 to 5 % for all models in one run and 37 % for `static-transformer` in another, in which
 # `decoder` and `dynamic-transformer` lost, probably because other processes used the GPU. `lstm-attention` ended with
-# an illegal memory access, whose cause is not known.
+# an illegal memory access, probably in the freed state of cuDNN's dropout (see `regard.models.recurrent_layers`).
 STEPS_PER_GRAPH = 1
 
 
@@ -80,16 +81,23 @@ class GraphedStep:
         self.stream: torch.cuda.Stream | None = None
         self.captured: dict[tuple[Any, ...], CapturedStep] = {}
         self.skipping: Tensor | None = None  # 1 from the first non-finite step on
-        self.slots: Tensor | None = None  # pinned memory for results, used in turn
+        self.slots: list[Tensor] = []  # pinned memory for results, used in turn, …
+        self.values: list[Any] = []  # … the same as arrays, which are quicker to read, …
+        self.events: list[Any] = []  # … and what says that they are there
+        self.current: torch.cuda.Stream | None = None  # the stream that steps are launched on
         self.pool: Any = None  # the memory pool of all graphs
         self.pending: list[PendingStep | None] = [None] * max(1, max_pending)
         self.count = 0
-        self.draws: int | None = None  # random numbers of a step, as the generator counts them
+        self.drawn = 0  # random numbers of all captured steps so far, as the generator counts them
         self.rate: float | None = None  # of the next step; None: the optimiser's own
         self.steps_per_graph = 1  # above 1, so many steps of a shape are launched together
         self.groups: dict[tuple[Any, ...], StepGroup | None] = {}  # None: capturing several steps failed
         self.last_shape: tuple[Any, ...] | None = None
         self.in_a_row = 0  # batches of that shape
+        self.last_captured = False  # whether that shape is captured, …
+        self.last_graph: CapturedStep | None = None  # … its graph, …
+        self.last_group: StepGroup | None = None  # … that of several steps, …
+        self.last_draws = 0  # … and the random numbers that a step draws
         if optimizer.param_groups[0]["params"][0].is_cuda:
             step.update = _fused_update(optimizer, step.limit)
 
@@ -100,28 +108,37 @@ class GraphedStep:
         if self.eager_only:
             return self._eager(batch)
         shape = layout(batch)
-        self.seen[shape] += 1
-        self.in_a_row = self.in_a_row + 1 if shape == self.last_shape else 1
-        self.last_shape = shape
-        for known, group in self.groups.items():
-            if group is not None and known != shape:
-                group.flush()  # steps keep their order
-        if shape not in self.captured and self.seen[shape] > WARMUP and len(self.captured) < MAX_SHAPES:
-            try:
-                self.captured[shape] = self._capture(batch)
-            except RuntimeError as error:
-                self._give_up(str(error).splitlines()[0])
-        if shape in self.captured:
+        if shape != self.last_shape:
+            if self.last_group is not None:
+                self.last_group.flush()  # steps keep their order
+            self.last_shape, self.in_a_row = shape, 0
+            self._look_up(shape)
+        self.in_a_row += 1
+        if not self.last_captured:
+            self.seen[shape] += 1
+            if self.seen[shape] > WARMUP and len(self.captured) < MAX_SHAPES:
+                try:
+                    self.captured[shape] = self._capture(batch)
+                except RuntimeError as error:
+                    self._give_up(str(error).splitlines()[0])
+                self._look_up(shape)
+        if self.last_captured:
             self.replayed = True
-            group = self._group(shape, batch) if self.steps_per_graph > 1 else None
-            if group is not None:
+            if self.steps_per_graph > 1 and (group := self._group(shape, batch)) is not None:
+                self.drawn += self.last_draws
                 return group.add(batch, self.rate, partial(self._check, batch.index))
-            return self._replay(batch, self.captured[shape])
+            return self._replay(batch, self.last_graph)  # type: ignore[arg-type]
         if self.captured:
             return self._eager(batch)
         if not self.eager_only and self.seen.total() > MAX_BATCHES_PER_REPEAT * max(self.seen.values()):
             self._give_up("batches differ in shape")
         return self._eager(batch) if self.eager_only else self._warm_up(batch)
+
+    def _look_up(self, shape: tuple[Any, ...]) -> None:
+        """Note what there is for a shape: most batches have the shape of the one before, and hashing it takes time."""
+        self.last_captured = shape in self.captured
+        self.last_graph, self.last_group = self.captured.get(shape), self.groups.get(shape)
+        self.last_draws = 0 if self.last_graph is None else self.last_graph.draws or 0
 
     def _give_up(self, why: str) -> None:
         self.eager_only = True
@@ -150,12 +167,6 @@ class GraphedStep:
         if self.rate is not None:
             optim.set_rate(self.optimizer, self.rate)
 
-    @property
-    def drawn_ahead(self) -> int:
-        """What steps that were taken but not launched yet will draw."""
-        queued = sum(group.queued for group in self.groups.values() if group is not None)
-        return queued * (self.draws or 0)
-
     def _warm_up(self, batch: Batch) -> StepResult:
         """An eager step on the side stream. One stream for all shapes: the allocator reserves memory per stream."""
         self.stream = stream = self.stream or torch.cuda.Stream()
@@ -171,8 +182,11 @@ class GraphedStep:
         packed = PackedBatch(batch, len(self.pending))
         inputs = batch.filled(packed.parts)
         self.optimizer.zero_grad(set_to_none=True)
-        if self.slots is None or self.skipping is None:
-            self.slots = torch.empty(len(self.pending), 3, dtype=torch.float64, pin_memory=True)
+        if self.skipping is None:
+            slots = torch.empty(len(self.pending), 3, dtype=torch.float64, pin_memory=True)
+            self.slots, self.values = list(slots), list(slots.numpy())
+            self.events = [torch.cuda.Event() for _ in self.slots]
+            self.current = torch.cuda.current_stream()
             self.skipping = torch.zeros((), device=batch.device)
             self.pool = torch.cuda.graph_pool_handle()
         update, gradients = step.update, None
@@ -198,10 +212,12 @@ class GraphedStep:
 
         A shape that comes alone, as the last batch of an epoch does, would never fill a group.
         """
-        if shape in self.groups:
-            return self.groups[shape]
-        if self.seen[shape] <= 2 * WARMUP or self.in_a_row < self.steps_per_graph:
+        if self.last_group is not None or shape in self.groups:
+            return self.last_group
+        if self.in_a_row < max(2 * WARMUP, self.steps_per_graph):
             return None
+        if self.max_pending and GROUPS_PENDING * self.steps_per_graph > self.max_pending:
+            return None  # results would be asked for before a group is complete
         if (
             self.rate is None
             or self.step.update is None
@@ -221,7 +237,7 @@ class GraphedStep:
             made = None
             _reset_generator(self.optimizer.param_groups[0]["params"][0].device)
             self.tell(f"One step in a CUDA graph, not several: {str(error).splitlines()[0]}.")
-        self.groups[shape] = made
+        self.groups[shape] = self.last_group = made
         return made
 
     def _torch_update(self, loss: Tensor) -> Tensor:
@@ -238,28 +254,33 @@ class GraphedStep:
         return result
 
     def _replay(self, batch: Batch, captured: CapturedStep) -> StepResult | PendingStep:
-        assert self.slots is not None
+        index = self.count % len(self.pending)
+        previous = self.pending[index]
+        if previous is not None:
+            previous.read()  # before its slot, its event and its host buffer are used again
         if self.step.update is None:
             self._fill_rate()
         else:
             self.step.update.refresh()
         captured.inputs.put(batch, self.count, self.rate or 0.0)
-        before = None if self.draws is not None else _offset()
-        captured.graph.replay()
-        if before is not None:
-            self.draws = _offset() - before
-        index = self.count % len(self.pending)
-        previous = self.pending[index]
-        if previous is not None:
-            previous.read()  # before its slot is overwritten
-        slot = self.slots[index]
-        slot.copy_(captured.result, non_blocking=True)
-        done = torch.cuda.Event()
-        done.record()
-        pending = PendingStep(slot, done, partial(self._check, batch.index))
+        if captured.draws is None:
+            before = self._offset()
+            captured.graph.replay()
+            captured.draws = self.last_draws = self._offset() - before
+        else:
+            captured.graph.replay()
+        self.drawn += self.last_draws
+        self.slots[index].copy_(captured.result, non_blocking=True)
+        done = self.events[index]
+        done.record(self.current)
+        pending = PendingStep(self.values[index], done, partial(self._check, batch.index))
         self.pending[index] = pending
         self.count += 1
         return pending if self.max_pending else pending.result()
+
+    def _offset(self) -> int:
+        """How many random numbers the generator of the device has given."""
+        return int(torch.cuda.get_rng_state().view(torch.int64)[1])
 
     def _check(self, index: tuple[int, ...], loss: float, norm: float, skipped: float) -> None:
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -280,11 +301,6 @@ def _fused_update(optimizer: torch.optim.Optimizer, limit: float) -> Any:
 def layout(batch: Batch) -> tuple[Any, ...]:
     """What all batches of a graph have in common: names, shapes and dtypes."""
     return tuple((name, tensor.shape, tensor.dtype) for name, tensor in batch.tensors().items())
-
-
-def _offset() -> int:
-    """How many random numbers the generator of the device has given."""
-    return int(torch.cuda.get_rng_state().view(torch.int64)[1])
 
 
 def _reset_generator(device: torch.device) -> None:

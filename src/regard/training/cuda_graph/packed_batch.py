@@ -16,11 +16,28 @@ MAX_PINNED = (
 )  # bytes of pinned memory for the batches of one shape; large batches get fewer host buffers
 
 
+class HostBuffer:
+    """Memory of the host in the layout of a packed batch: where the next batch and its learning rate are written."""
+
+    def __init__(self, memory: Tensor, parts: dict[str, Tensor]) -> None:
+        self.memory = memory
+        self.rate = parts[RATE].numpy()  # writing one number by way of NumPy is quicker than an operation
+        self.tensors = [part for name, part in parts.items() if name != RATE]
+
+    def fill(self, batch: Batch, rate: float) -> None:
+        """Write a batch of the same layout."""
+        for own, tensor in zip(self.tensors, batch.tensors().values(), strict=True):
+            own.copy_(tensor)
+        self.rate[...] = rate
+
+
 class PackedBatch:
     """A batch in one block of device memory, and pinned host buffers of the same layout to copy from.
 
     One copy then moves all tensors. Pinned memory matters: a copy from pageable memory would wait until the device has
     finished all its work. Several host buffers let the next batch be prepared while an earlier one is still being read.
+    With fewer of them than asked for, a buffer waits until the device has read it; else the caller does: before batch
+    n, the step with batch n − `buffers` must have ended.
     """
 
     def __init__(self, batch: Batch, buffers: int) -> None:
@@ -31,7 +48,7 @@ class PackedBatch:
             total = begin + tensor.numel() * tensor.element_size()
             spans[name] = (begin, total)
         device = batch.device
-        buffers = max(1, min(buffers, MAX_PINNED // max(1, total)))
+        count = max(1, min(buffers, MAX_PINNED // max(1, total)))
 
         def views(memory: Tensor) -> dict[str, Tensor]:
             return {
@@ -42,28 +59,31 @@ class PackedBatch:
         self.parts = views(self.memory)
         self.rate = self.parts.pop(RATE)  # the learning rate of the step
         self.size, self.views = total, views
-        pinned = device.type == "cuda"
-        self.host = [torch.empty(total, dtype=torch.uint8, pin_memory=pinned) for _ in range(buffers)]
-        self.host_parts = [views(buffer) for buffer in self.host]
-        self.copied: list[Any] = [None] * buffers  # events: the device has read the buffer
+        self.on_gpu = device.type == "cuda"
+        memories = (torch.empty(total, dtype=torch.uint8, pin_memory=self.on_gpu) for _ in range(count))
+        self.host = [self.host_buffer(memory) for memory in memories]
+        self.waits = count < buffers
+        self.copied: list[Any] = [None] * count  # events: the device has read the buffer
         for name, tensor in batch.tensors().items():
             self.parts[name].copy_(tensor)
 
+    def host_buffer(self, memory: Tensor) -> HostBuffer:
+        """Memory of the host as a buffer of this layout."""
+        return HostBuffer(memory, self.views(memory))
+
     def put(self, batch: Batch, number: int, rate: float = 0.0) -> None:
         """Replace the contents with another batch of the same shape, from the host or the device, without waiting."""
-        tensors = batch.tensors()
-        if batch.device == self.memory.device and self.memory.is_cuda:
-            for name, tensor in tensors.items():
+        if self.on_gpu and batch.device == self.memory.device:
+            for name, tensor in batch.tensors().items():
                 self.parts[name].copy_(tensor, non_blocking=True)
             self.rate.fill_(rate)
             return
-        buffer = number % len(self.host)
-        if self.copied[buffer] is not None:
-            self.copied[buffer].synchronize()
-        for name, tensor in tensors.items():
-            self.host_parts[buffer][name].copy_(tensor)
-        self.host_parts[buffer][RATE].fill_(rate)
-        self.memory.copy_(self.host[buffer], non_blocking=True)
-        if self.memory.is_cuda:
-            self.copied[buffer] = self.copied[buffer] or torch.cuda.Event()
-            self.copied[buffer].record()
+        index = number % len(self.host)
+        buffer, copied = self.host[index], self.copied[index]
+        if copied is not None:
+            copied.synchronize()
+        buffer.fill(batch, rate)
+        self.memory.copy_(buffer.memory, non_blocking=True)
+        if self.waits and self.on_gpu:
+            self.copied[index] = copied or torch.cuda.Event()
+            self.copied[index].record()

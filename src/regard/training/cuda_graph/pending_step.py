@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-
 from regard.training.step import StepResult
 
 
 class PendingStep:
     """A step that was launched on the device. `result` waits for its result, and raises what a step raises."""
 
-    def __init__(self, slot: Tensor, done: Any, check: Callable[..., None]) -> None:
+    __slots__ = ("_check", "_done", "_slot", "_values")
+
+    def __init__(self, slot: Any, done: Any, check: Callable[..., None]) -> None:
+        """`slot`: memory of the host for three numbers, an array or a tensor; `done`: the event that they are there."""
         self._slot, self._done, self._check = slot, done, check
         self._values: list[float] | None = None
 

@@ -1,30 +1,35 @@
 """Several steps of one shape as one CUDA graph: one copy, one launch and one event for all of them.
 
-Batches are queued in pinned memory until the graph has one for each of its steps. If a result is asked for earlier (a
-validation, a checkpoint, the end of the run), the queued steps are launched one by one with the graph of a single step.
+Batches are queued in pinned memory until the graph has one for each of its steps, while the groups launched before run:
+the loop lets three of them be unread, so the device has work as long as a step takes it longer than the host. If a
+result is asked for earlier (a validation, a checkpoint, the end of the run), the queued steps are launched one by one
+with the graph of a single step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.tasks.batch import Batch
-from regard.training.cuda_graph.packed_batch import ALIGNMENT, MAX_PINNED, RATE, PackedBatch
+from regard.training.cuda_graph.packed_batch import ALIGNMENT, MAX_PINNED, RATE, HostBuffer, PackedBatch
 from regard.training.cuda_graph.pending_step import PendingStep
 from regard.training.step import Step
 
 
-class CapturedStep(NamedTuple):
+@dataclass(slots=True)
+class CapturedStep:
     """The graph of a step for batches of one shape, with its inputs and its result."""
 
     graph: torch.cuda.CUDAGraph
     inputs: PackedBatch
     result: Tensor  # loss, gradient norm, whether the update was skipped
     gradients: Tensor | None = None  # addresses of its gradients, for the fused update
+    draws: int | None = None  # random numbers that it draws; None before its first replay
 
 
 class QueuedSteps:
@@ -34,16 +39,31 @@ class QueuedSteps:
         self.group, self.ring = group, ring
         self.steps: list[PendingStep] = []
         self.event: Any = None  # recorded after the launch
+        self.ended = False
 
     def query(self) -> bool:
         """Whether the results are there."""
-        return self.event is not None and bool(self.event.query())
+        if not self.ended and self.event is not None:
+            self.ended = bool(self.event.query())
+        return self.ended
 
     def synchronize(self) -> None:
         """Wait for the results; launch the steps first if they are still queued."""
         if self.event is None:
             self.group.flush()
-        self.event.synchronize()
+        if not self.ended:
+            self.event.synchronize()
+            self.ended = True
+
+
+class Ring(list[HostBuffer]):
+    """The host memory of one launch: a buffer for each of its steps, one after the other in one block."""
+
+    def __init__(self, packed: PackedBatch, count: int, pitch: int, pinned: bool) -> None:
+        self.memory = torch.empty(count * pitch, dtype=torch.uint8, pin_memory=pinned)
+        super().__init__(packed.host_buffer(self.memory[i * pitch : (i + 1) * pitch]) for i in range(count))
+        self.slots = torch.empty(count, 3, dtype=torch.float64, pin_memory=pinned)  # for the results
+        self.results = list(self.slots.numpy())
 
 
 class StepGroup:
@@ -66,12 +86,8 @@ class StepGroup:
             raise RuntimeError("its batches take too much pinned memory")
         pinned = batch.device.type == "cuda"
         self.memory = torch.empty(count * self.pitch, dtype=torch.uint8, device=batch.device)
-        self.host = [
-            torch.empty(count * self.pitch, dtype=torch.uint8, pin_memory=pinned) for _ in range(rings)
-        ]
-        self.host_parts = [self._parts(packed, host) for host in self.host]
+        self.rings = [Ring(packed, count, self.pitch, pinned) for _ in range(rings)]
         self.results = torch.empty(count, 3, dtype=torch.float64, device=batch.device)
-        self.slots = [torch.empty(count, 3, dtype=torch.float64, pin_memory=pinned) for _ in range(rings)]
         self.runs: list[QueuedSteps | None] = [None] * rings
         self.number = 0  # of the launch that is being filled
         self.latest: PendingStep | None = None
@@ -109,23 +125,20 @@ class StepGroup:
 
     def add(self, batch: Batch, rate: float | None, check: Callable[..., None]) -> PendingStep:
         """Queue one step; the last of a group launches all."""
-        ring = self.number % len(self.runs)
-        run = self.runs[ring]
+        number = self.number % len(self.runs)
+        run = self.runs[number]
         if run is None or run.event is not None:
             if run is not None:
                 for step in run.steps:  # before memory and slots are used again
                     step.read()
-            run = self.runs[ring] = QueuedSteps(self, ring)
-        place = len(run.steps)
-        parts = self.host_parts[ring][place]
-        for name, tensor in batch.tensors().items():
-            parts[name].copy_(tensor)
-        parts[RATE].fill_(rate or 0.0)
-        self.latest = PendingStep(self.slots[ring][place], run, check)
-        run.steps.append(self.latest)
+            run = self.runs[number] = QueuedSteps(self, number)
+        ring, place = self.rings[number], len(run.steps)
+        ring[place].fill(batch, rate or 0.0)
+        self.latest = latest = PendingStep(ring.results[place], run, check)
+        run.steps.append(latest)
         if place + 1 == self.count:
             self._launch(run, whole=True)
-        return self.latest
+        return latest
 
     def flush(self) -> None:
         """Launch what is queued, step by step."""
@@ -137,17 +150,17 @@ class StepGroup:
     def _launch(self, run: QueuedSteps, whole: bool) -> None:
         if self.step.update is not None:
             self.step.update.refresh()
-        host, slots, single = self.host[run.ring], self.slots[run.ring], self.single
+        ring, single = self.rings[run.ring], self.single
         if whole:
-            self.memory.copy_(host, non_blocking=True)
+            self.memory.copy_(ring.memory, non_blocking=True)
             self.graph.replay()
-            slots.copy_(self.results, non_blocking=True)
+            ring.slots.copy_(self.results, non_blocking=True)
         else:
             for place in range(len(run.steps)):
                 begin = place * self.pitch
-                single.inputs.memory.copy_(host[begin : begin + single.inputs.size], non_blocking=True)
+                single.inputs.memory.copy_(ring.memory[begin : begin + single.inputs.size], non_blocking=True)
                 single.graph.replay()
-                slots[place].copy_(single.result, non_blocking=True)
+                ring.slots[place].copy_(single.result, non_blocking=True)
         run.event = self._event()
         self.number += 1
 
