@@ -310,6 +310,41 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
     for sizes in ((16, 8, 32), (8, 16, 32), (4, 36, 32), (64, 64, 128), (64, 64, 16)):
         yield f"short attention {sizes}", partial(short, *sizes)
+    yield from memory_cases()
+
+
+def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """A dynamic memory between fused rows: the model of `digits`, and the largest sizes."""
+    from regard.nn.fused_memory import op
+    from regard.nn.fused_memory.layout import MemorySizes
+
+    def memory(
+        length: int, dim: int, heads: int, slots: int, segment: int, sides: int, gated: bool, **tuning: int
+    ) -> None:
+        usual = dict(vars(op.TUNING))
+        vars(op.TUNING).update(tuning)
+        given = [torch.empty(4, length, heads, dim // heads, dtype=torch.bfloat16).transpose(1, 2)] * 5
+        shapes = MemorySizes(sides, slots, dim, gated).shapes()
+        starts = [torch.empty(shape) for shape in shapes[:sides]]
+        narrow = [torch.bfloat16 if len(shape) == 2 else torch.float32 for shape in shapes]
+        weights = [
+            torch.empty(*one, dtype=kind) for one, kind in zip(shapes[sides:], narrow[sides:], strict=True)
+        ]
+        options = op.FusedMemoryOptions(sides == 1, segment, 0.2, 1e-5).listed()
+        found, *kept = op._forward(given, starts, weights, *options)
+        op._backward(found, given, starts, weights, *kept, *options)
+        vars(op.TUNING).update(usual)
+
+    yield "dynamic memory", partial(memory, 8, 128, 4, 16, 4, 2, True)
+    yield "dynamic memory, four segments", partial(memory, 13, 128, 4, 16, 4, 2, True)
+    yield "dynamic memory, normalised", partial(memory, 8, 128, 4, 16, 4, 1, False)
+    yield "dynamic memory, largest", partial(memory, 61, 128, 1, 32, 32, 2, True)
+    yield "dynamic memory, smallest", partial(memory, 5, 16, 1, 3, 3, 1, True)
+    for warps in (4, 8):
+        yield (
+            f"dynamic memory, {warps} warps",
+            partial(memory, 8, 128, 4, 16, 4, 2, True, write_warps=warps, back_warps=warps),
+        )
 
 
 def lstm(

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 import regard.core.attention as core
 from regard.masks.from_tensors import PaddingMask
+from regard.nn.fused_memory.refusal import refusal, run
 
 if TYPE_CHECKING:
     from regard.nn.dynamic_memory import DynamicMemory
@@ -22,6 +23,8 @@ def mixed(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
     `heads` (b,h,n,d) are the queries, keys and values of the reader, and the keys and values of the writer.
     """
     batch, _, new, _ = heads[0].shape
+    if not refusal(layer, batch, new):
+        return run(layer, heads)
     segments, segment = layer._segments(new), layer.segment
     extra, real = segments * segment - new, None
     if extra:

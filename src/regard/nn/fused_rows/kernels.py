@@ -223,7 +223,10 @@ def rows_backward(
 @triton.jit
 def _product(KEPT, left, right, rows, PITCH: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr,
              BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """The product of two stretches of columns of factors, over all rows in order."""
+    """The product of two stretches of columns of factors, over all rows in order.
+
+    The caller says that `left` and `right` are multiples of 16: said here, of arguments, it would be lost.
+    """
     k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
     found = tl.zeros([TALL, WIDTH], WIDE)
     for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
@@ -245,7 +248,8 @@ def _added(
     total = tl.zeros([WIDTH], WIDE)
     for start in range(0, blocks, BLOCK):
         row = (start + k)[:, None]
-        total += tl.sum(tl.load(SUMS + row * VECTORS + left + j[None, :], mask=row < blocks, other=0.0), 0)
+        part = tl.load(SUMS + row * VECTORS + left + j[None, :], mask=row < blocks, other=0.0)
+        total += tl.sum(part.to(WIDE), 0)
     return total
 
 

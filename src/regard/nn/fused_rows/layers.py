@@ -19,6 +19,8 @@ from regard.nn.fused_rows.row_maps import RowMaps
 
 if TYPE_CHECKING:
     from regard.nn.blocks import EncoderLayer
+    from regard.nn.fused_memory.stack_op import MemoryStackOptions
+    from regard.nn.fused_rows.short_attention import PlainAttention
     from regard.nn.fused_rows.stack_op import StackOptions
 
 NARROWEST, WIDEST = 16, 256  # a block of rows, and tiles of weights, must fit on one multiprocessor
@@ -132,6 +134,12 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
     rows = _wide(rows)
     seed = _seed(listed, rows)
     heads = [_row_maps(layer) for layer in listed]
+    if (memories := _memories_as_one(listed, heads, rows)) is not None:
+        from regard.nn.fused_memory import stack_op as memory_stack
+        from regard.nn.fused_memory.refusal import all_tensors
+
+        between = [all_tensors(layer.attention) for layer in listed]  # type: ignore[arg-type]
+        return memory_stack.run(rows, seed, _all_weights(listed, heads, between), memories)
     rows, found = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
     for number, (layer, own) in enumerate(zip(listed, heads, strict=True)):
         last = number + 1 == len(listed)
@@ -167,22 +175,29 @@ def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> St
     Each attention must be a softmax over few keys, and the layers few enough to keep what their weights' gradients
     are made from until the end.
     """
-    from regard.nn.fused_rows.stack_op import StackOptions
-
     plain, heads = maps[0].plain, maps[0].heads
     length, width = rows.shape[1], rows.shape[2] // heads
     if plain is None or plain.refusal(length, length, width):
         return None
-    first = layers[0].feed_forward
-    for layer, own in zip(layers, maps, strict=True):
-        feed, other = layer.feed_forward, own.plain
+    for own in maps:
+        other = own.plain
         if other is None or (own.heads, other.causal, other.scale) != (heads, plain.causal, plain.scale):
             return None
+    options = _alike(layers, heads, plain, rows)
+    factors = 8 * rows.shape[2] + 2 * layers[0].feed_forward.rise.weight.shape[0]  # of a row in a layer
+    return None if rows.shape[0] * length * len(layers) * factors > MOST_FACTORS else options
+
+
+def _alike(
+    layers: list[EncoderLayer], heads: int, plain: PlainAttention, rows: Tensor
+) -> StackOptions | None:
+    """The options of a stack whose feed-forward parts are alike; None if they are not."""
+    from regard.nn.fused_rows.stack_op import StackOptions
+
+    first = layers[0].feed_forward
+    for feed in (layer.feed_forward for layer in layers):
         if feed.activation != first.activation or feed.rise.weight.shape != first.rise.weight.shape:
             return None
-    factors = 8 * rows.shape[2] + 2 * first.rise.weight.shape[0]  # of a row in a layer
-    if rows.shape[0] * length * len(layers) * factors > MOST_FACTORS:
-        return None
     norms: list[Any] = [one.norm for layer in layers for one in _around(layer)]
     return StackOptions(
         first.activation,
@@ -195,17 +210,45 @@ def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> St
     )
 
 
+def _memories_as_one(
+    layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor
+) -> MemoryStackOptions | None:
+    """The options of one operator for a stack of dynamic memories that are alike; None: one for each layer."""
+    from regard.nn.dynamic_memory import DynamicMemory
+    from regard.nn.fused_memory import refusal as memories
+
+    batch, length, dim = rows.shape
+    attentions: list[Any] = [layer.attention for layer in layers]
+    for one in attentions:
+        if not isinstance(one, DynamicMemory) or memories.refusal(one, batch, length, len(layers)):
+            return None
+    kinds = {(memories.options_of(one), len(one.slots), one.gate is None) for one in attentions}
+    if len(kinds) > 1 or any(own.heads != maps[0].heads for own in maps):
+        return None
+    first = attentions[0]
+    options = _alike(layers, maps[0].heads, first.reader.plain_attention(), rows)
+    factors = 10 * dim + 2 * layers[0].feed_forward.rise.weight.shape[0]  # of a row in a layer
+    if options is None or batch * length * len(layers) * factors > MOST_FACTORS:
+        return None
+    from regard.nn.fused_memory.stack_op import MemoryStackOptions
+
+    return MemoryStackOptions(options, memories.options_of(first), 2 if first.bidirectional else 1)
+
+
 def _around(layer: EncoderLayer) -> tuple[Any, Any]:
     return layer.around_attention, layer.around_feed_forward
 
 
-def _all_weights(layers: list[EncoderLayer], maps: list[RowMaps]) -> list[Tensor]:
-    """The weights of all calls, one after the other."""
+def _all_weights(
+    layers: list[EncoderLayer], maps: list[RowMaps], between: Sequence[list[Tensor]] = ()
+) -> list[Tensor]:
+    """The weights of all calls, one after the other; `between`: those of each attention, after its maps."""
     found: list[Tensor] = []
     for number, (layer, own) in enumerate(zip(layers, maps, strict=True)):
         norm: Any = layer.around_attention.norm
         if number == 0:
             found += _after(norm, own.maps)
+        found += between[number] if between else []
         found += _own_weights(layer, own)
         if number + 1 < len(layers):
             following: Any = layers[number + 1].around_attention.norm

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from regard.implementations.lowering import may_cache
 
 Job = tuple[int, int, int, int, int]
 
@@ -81,7 +82,21 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
     return [shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in shapes]
 
 
-@lru_cache(64)
+# Tables are never dropped: a captured graph knows the address of its table, and other numbers there would send the
+# kernel's writes anywhere.
+_TABLES: dict[Any, Tensor] = {}
+
+
+def table_of(key: Hashable, make: Callable[[], list[Job]], device: torch.device) -> Tensor:
+    """The jobs as a table (jobs,5) on the device, always the same one for the same key."""
+    found = _TABLES.get((key, device))
+    if found is None:
+        found = torch.tensor(make(), dtype=torch.int32, device=device)
+        if may_cache():
+            _TABLES[key, device] = found
+    return found
+
+
 def jobs(
     groups: tuple[tuple[RowPiece, ...], ...], tall: int, width: int, device: torch.device
 ) -> tuple[Tensor, int, int]:
@@ -91,6 +106,10 @@ def jobs(
     """
     dim = groups[0][0].dim
     tall, width = min(tall, dim), min(width, dim)
+    return table_of((groups, tall, width), lambda: _listed(groups, tall, width), device), tall, width
+
+
+def _listed(groups: tuple[tuple[RowPiece, ...], ...], tall: int, width: int) -> list[Job]:
     found: list[Job] = []
     total = 0
     for number, group in enumerate(groups):
@@ -100,8 +119,7 @@ def jobs(
             found += [(job[0] + 2 * number, *job[1:]) for job in made]
             column, place = column + piece.pitch, place + piece.vectors
             total += sum(sizes(piece.shapes()))
-    found.sort(key=lambda job: job[0] % 2)  # long jobs first
-    return torch.tensor(found, dtype=torch.int32, device=device), tall, width
+    return sorted(found, key=lambda job: job[0] % 2)  # long jobs first
 
 
 def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:

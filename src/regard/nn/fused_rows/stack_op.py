@@ -51,18 +51,18 @@ class StackOptions:
         """The number of layers."""
         return len(self.eps) // 2
 
-    def pieces(self) -> list[op.RowOptions]:
+    def pieces(self, maps: int = 3) -> list[op.RowOptions]:
         """The calls of the row-wise kernels: before the first attention, between two, and after the last."""
         eps, count = list(self.eps), self.layers
         found = [
             op.RowOptions(
-                False, False, 3, self.activation, [0.0] * 3, [0.0, eps[0]], 0, self.heads, self.dtype
+                False, False, maps, self.activation, [0.0] * 3, [0.0, eps[0]], 0, self.heads, self.dtype
             )
         ]
         for number in range(count):
             last = number + 1 == count
             found.append(op.RowOptions(
-                True, True, 0 if last else 3, self.activation, self.rates[3 * number : 3 * number + 3],
+                True, True, 0 if last else maps, self.activation, self.rates[3 * number : 3 * number + 3],
                 [eps[2 * number + 1], 0.0 if last else eps[2 * number + 2]], number, 1 if last else self.heads,
                 self.dtype,
             ))  # fmt: skip

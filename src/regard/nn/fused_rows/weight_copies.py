@@ -43,4 +43,6 @@ def copies(weight: Tensor) -> Tensor:
     found = _COPIES.get(weight.data_ptr())
     if found is None or found.weight.shape != weight.shape or not found.valid:
         return weight
+    if found.weight.data_ptr() != weight.data_ptr():  # that one has moved, and this one is at its old place
+        return weight
     return found.copy

@@ -1,0 +1,75 @@
+"""What the backward kernels of memories, and of the rows around them, keep for the gradients of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from regard.implementations.triton import block_sizes
+from regard.nn.fused_memory.layout import ROW_TOTALS, ROWS, MemorySizes
+from regard.nn.fused_rows import op as rows_op
+from regard.nn.fused_rows.layout import Job, Stages, sizes, table_of
+from regard.nn.fused_rows.short_attention import triton_dtype
+
+Piece = Stages | MemorySizes
+
+
+class SlotFactors:
+    """Factors and sums of the memories of one layer or of several, side by side."""
+
+    def __init__(self, pieces: Sequence[MemorySizes], memory: Tensor, like: Tensor) -> None:
+        """`memory` (segments,b,directions,slots,dim) is that of a layer; factors get the dtype of `like`."""
+        self.pieces = tuple(pieces)
+        segments, batch, directions, slots, _ = memory.shape
+        self.programs = batch * directions
+        self.lines, self.written = (turns * self.programs * slots for turns in (segments, segments - 1))
+        self.pitch, self.vectors = (
+            sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
+        )
+        self.kept = like.new_empty((self.lines, self.pitch))
+        self.sums = memory.new_empty((self.programs, self.vectors))
+
+    def of(self, number: int) -> tuple[Tensor, Tensor]:
+        """Where one of the layers writes its factors and sums."""
+        before = self.pieces[:number]
+        return (
+            self.kept[:, sum(one.pitch for one in before) :],
+            self.sums[:, sum(one.vectors for one in before) :],
+        )
+
+    def weight_gradients(
+        self, into: Tensor, order: tuple[Piece, ...], rows: rows_op.Factors | None = None
+    ) -> None:
+        """The gradients of all weights, of memories and of rows, in this order."""
+        from regard.nn.fused_memory.gradient_kernels import memory_gradients
+
+        dim, tuning = self.pieces[0].dim, rows_op.TUNING
+        tall, width = min(tuning.grad_tall, dim), min(tuning.grad_width, dim)
+        table = table_of((order, tall, width), lambda: all_jobs(order, tall, width), into.device)
+        launch = {} if block_sizes.INTERPRETED else {"num_warps": rows_op.TUNING.grad_warps}
+        kept, sums = (self.kept, self.sums) if rows is None else (rows.kept, rows.sums)
+        memory_gradients[(len(table),)](
+            self.kept, self.sums, kept, sums, into, table, self.lines, self.written, self.programs,
+            0 if rows is None else rows.rows, 0 if rows is None else rows.blocks, SLOT_PITCH=self.pitch,
+            SLOT_VECTORS=self.vectors, PITCH=kept.shape[1], VECTORS=sums.shape[1], TALL=tall, WIDTH=width,
+            BLOCK=rows_op.TUNING.grad_rows, WIDE=triton_dtype(self.sums.dtype), STAGES=rows_op.TUNING.grad_stages,
+            **launch,
+        )  # fmt: skip
+
+
+def all_jobs(order: Sequence[Piece], tall: int, width: int) -> list[Job]:
+    """The jobs of rows and memories whose gradients follow each other; factors of each sort lie side by side."""
+    found: list[Job] = []
+    total = 0
+    starts = {Stages: (0, 0), MemorySizes: (0, 0)}  # the next column of factors and of sums
+    for one in order:
+        column, place = starts[type(one)]
+        if isinstance(one, MemorySizes):
+            found += one.jobs(column, place, total, tall, width)
+        else:
+            made = one.jobs(column, place, total, tall, width)
+            found += [(ROWS if kind == 0 else ROW_TOTALS, *rest) for kind, *rest in made]  # type: ignore[misc]
+        starts[type(one)] = (column + one.pitch, place + one.vectors)
+        total += sum(sizes(one.shapes()))
+    return sorted(found, key=lambda job: job[0])  # long jobs first
