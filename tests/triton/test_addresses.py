@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.models.stack import Stack
 from regard.nn import fused_rows
-from regard.nn.fused_rows import layers, layout
+from regard.nn.fused_rows import layers, layout, tokens
 from regard.nn.fused_rows.weight_copies import copies, keep_copy
 from tests.triton.test_fused_rows import DEVICE, kernels
 
@@ -35,11 +35,11 @@ def test_stacks_stay_inside_of_their_tensors(kernels, attention, rows):
 
 def test_tables_of_jobs_live_as_long_as_graphs_that_know_their_address(monkeypatch):
     device, kinds = torch.device("cpu"), [layout.Stages(True, True, 3, 32, 32 * n) for n in range(1, 80)]
-    first = [layout.jobs((one,), 32, 64, device)[0] for one in kinds]
-    again = [layout.jobs((one,), 32, 64, device)[0] for one in kinds]
+    first = [layout.jobs(((one,),), 32, 64, device)[0] for one in kinds]
+    again = [layout.jobs(((one,),), 32, 64, device)[0] for one in kinds]
     assert all(one is other for one, other in zip(first, again, strict=True))
     monkeypatch.setattr(layout, "may_cache", lambda: False)  # as while a graph is captured
-    one = (layout.Stages(True, True, 3, 32, 32 * 81),)
+    one = ((layout.Stages(True, True, 3, 32, 32 * 81),),)
     assert layout.jobs(one, 32, 64, device)[0] is not layout.jobs(one, 32, 64, device)[0]
 
 
@@ -52,3 +52,22 @@ def test_a_weight_at_the_old_address_of_another_does_not_get_its_copy():
     stranger = old.view(4, 4)
     assert copies(stranger) is stranger
     assert fused_rows.enabled
+
+
+def test_positions_of_tokens_live_as_long_too(monkeypatch):
+    made = [tokens._kept_waves(length, 32, torch.device("cpu"), torch.float32) for length in range(1, 40)]
+    assert [len(one) for one in made[4:9]] == [8, 8, 8, 8, 16]
+    assert tokens._kept_waves(5, 32, torch.device("cpu"), torch.float32) is made[4]
+    assert torch.equal(made[30][:7], made[6][:7])
+
+
+def test_no_operator_has_two_arguments_of_one_name():
+    """Inductor of torch 2.11 refuses them, the schema does not."""
+    from regard.nn.fused_memory import op, stack_op  # noqa: F401
+    from regard.nn.fused_rows import head_op, lstm_op, stack_loss_op  # noqa: F401
+
+    schemas = [one for one in torch._C._jit_get_all_schemas() if one.name.startswith("regard::")]
+    assert len(schemas) > 10
+    for one in schemas:
+        names = [argument.name for argument in one.arguments]
+        assert len(set(names)) == len(names), one

@@ -38,18 +38,22 @@ class Tuning:
     tile: int = 128
     warps: int = 8
     stages: int = 3
-    grad_tall: int = 32  # of a tile of a weight's gradient, and its width
+    grad_tall: int = 64  # of a tile of a weight's gradient, and its width
     grad_width: int = 64
     grad_rows: int = 128
     grad_warps: int = 4
     grad_stages: int = 3
 
-    def tile_of(self, dim: int, hidden: int = 0) -> int:
+    def tile_of(self, dim: int, hidden: int = 0, wide: bool = False) -> int:
         """The width of a tile of weights, which divides both widths."""
-        found = min(self.tile if dim <= 128 else 32, dim)
+        found = min((min(self.tile, 64) if wide else self.tile) if dim <= 128 else 32, dim)
         while hidden % found:
             found //= 2
         return found
+
+    def stages_of(self, wide: bool) -> int:
+        """Loads in flight: of weights without a copy in half precision, fewer fit on a multiprocessor."""
+        return min(self.stages, 2) if wide else self.stages
 
     def warps_of(self, dim: int) -> int:
         """Rows of more than 128 numbers do not fit into the registers of four warps."""
@@ -99,14 +103,15 @@ def _threshold(rate: float, seed: Tensor | None) -> dict[str, Any]:
 
 
 def _shared(
-    stages: Stages, options: RowOptions, x: Tensor, mixed: Tensor | None, seed: Tensor | None
-) -> dict[str, Any]:
-    """The constants that both kernels take."""
+    stages: Stages, options: RowOptions, groups: list[tuple[Tensor, ...]], mixed: Tensor | None, seed: Tensor | None
+) -> dict[str, Any]:  # fmt: skip
+    """The constants that both kernels take; `groups` are the weights as the kernels read them."""
+    wide = any(one.dim() == 2 and one.element_size() > 2 for group in groups for one in group)
     found: dict[str, Any] = {
         "D": stages.dim, "F": stages.hidden, "COUNT": stages.maps, "HAS_OUT": stages.out, "HAS_FEED": stages.feed,
         "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation,
         "DT": triton_dtype(options.dtype), "WIDE": triton_dtype(_wide(options.dtype)), "R": TUNING.rows,
-        "TILE": TUNING.tile_of(stages.dim, stages.hidden), "STAGES": TUNING.stages,
+        "TILE": TUNING.tile_of(stages.dim, stages.hidden, wide), "STAGES": TUNING.stages_of(wide),
     }  # fmt: skip
     for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
         made = _threshold(rate, seed)
@@ -151,10 +156,11 @@ def _forward(
     x, mixed = x.contiguous(), _last_contiguous(mixed)
     last, middle, ys = _forward_shapes(x, mixed, seed, weights, *given)
     rows = x.shape[0] * x.shape[1]
-    constants = _shared(stages, options, x, mixed, seed)
+    groups = _filled(stages.split(weights), x)
     rows_forward[(-(-rows // TUNING.rows),)](
         x, x if mixed is None else mixed, x if seed is None else seed, middle, last, tuple(ys) or (x,),
-        *_filled(stages.split(weights), x), options.salt, rows, x.shape[1], *_strides(mixed), *options.eps, **constants,
+        *groups, options.salt, rows, x.shape[1], *_strides(mixed), *options.eps,
+        **_shared(stages, options, groups, mixed, seed),
     )  # fmt: skip
     return last, middle, ys
 
@@ -275,12 +281,13 @@ def rows_back(
     kept, sums = factors.of(number)
     before = middle if options.out and options.feed else x
     after = last if options.out or options.feed else x
+    groups = _filled(stages.split(weights), x)
     rows_backward[(factors.blocks,)](
         x if d_last is None else d_last, tuple(d_maps) or (x,), x, x if mixed is None else mixed,
-        x if seed is None else seed, before, after, d_x, d_mixed, kept, sums, *_filled(stages.split(weights), x),
+        x if seed is None else seed, before, after, d_x, d_mixed, kept, sums, *groups,
         options.salt, factors.rows, x.shape[1], *_strides(mixed), *_strides(d_maps[0] if d_maps else None),
         *options.eps, PITCH=factors.pitch, VECTORS=factors.vectors, MAP_HEAD=x.shape[2] // options.heads,
-        HAS_DX=d_last is not None, **_shared(stages, options, x, mixed, seed),
+        HAS_DX=d_last is not None, **_shared(stages, options, groups, mixed, seed),
     )  # fmt: skip
     return d_x, d_mixed
 

@@ -22,7 +22,9 @@ from regard.nn.fused_rows.tokens import EmbeddedTokens, TableStage
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _ROWS = "Tensor? x, Tensor? ids, Tensor? table, Tensor? seed"
-_OPTIONS = f"float scale, float rate, bool waves, float last_eps, float smoothing, {stack_op._OPTIONS}"
+_OPTIONS = (
+    f"float table_scale, float table_rate, bool waves, float last_eps, float smoothing, {stack_op._OPTIONS}"
+)
 _LIBRARY.define(
     f"fused_stack_loss({_ROWS}, Tensor targets, Tensor? keep, Tensor[] weights, Tensor[] head, "
     f"{_OPTIONS}) -> (Tensor, Tensor, Tensor[])"

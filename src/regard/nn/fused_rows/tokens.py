@@ -9,12 +9,13 @@ order, where torch's kernels add in any.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.implementations.lowering import may_cache
 from regard.implementations.triton import block_sizes
 from regard.nn.fused_rows import op, plain
 from regard.nn.fused_rows.head_layout import PADDING
@@ -92,9 +93,18 @@ class TableStage:
         ]
 
 
-@lru_cache(8)
+_WAVES: dict[Any, Tensor] = {}  # never dropped: a captured graph knows their addresses
+
+
 def _kept_waves(length: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return _waves(length, dim, device, dtype)
+    """The waves of at least so many positions."""
+    most = 1 << (length - 1).bit_length()
+    found = _WAVES.get((most, dim, device, dtype))
+    if found is None:
+        found = _waves(most, dim, device, dtype)
+        if may_cache():
+            _WAVES[most, dim, device, dtype] = found
+    return found
 
 
 def _waves(length: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
