@@ -30,16 +30,14 @@ class Case(NamedTuple):
 
 FORWARD_128: tuple[tuple[str, Sizes], ...] = (
     ("forward", (64, 64, 4, 2)), ("forward", (64, 64, 4, 3)), ("forward", (128, 64, 8, 3)),
-    ("forward", (64, 64, 4, 2, 0, True)),
+    ("forward", (128, 128, 8, 2)),
 )  # fmt: skip
 LISTED_128: tuple[tuple[str, Sizes], ...] = (
-    ("forward", (64, 64, 4, 2)), ("forward", (64, 64, 4, 3)), ("forward", (64, 64, 4, 5)),
-    ("forward", (64, 64, 4, 3, 0, True)),
+    ("forward", (64, 64, 4, 2)), ("forward", (64, 64, 4, 3)), ("forward", (64, 64, 4, 5)), ("forward", (128, 64, 8, 5)),
 )  # fmt: skip
-# The last number: products are computed a tile ahead.
 FORWARD_64: tuple[tuple[str, Sizes], ...] = (
-    ("forward", (64, 64, 4, 2, 4)), ("forward", (64, 64, 4, 2, 4, True)), ("forward", (64, 64, 4, 2, 3, True)),
-    ("forward", (64, 64, 4, 3, 3)),
+    ("forward", (64, 64, 4, 2)), ("forward", (64, 64, 4, 2, 4)), ("forward", (64, 64, 4, 3, 3)),
+    ("forward", (128, 64, 8, 2, 2)), ("forward", (64, 128, 4, 2)),
 )  # fmt: skip
 BACKWARD_128: tuple[tuple[str, Sizes], ...] = (
     ("keys", (64, 64, 8, 2)), ("keys", (32, 64, 4, 3)), ("keys", (64, 32, 4, 3)), ("keys", (128, 64, 8, 2)),

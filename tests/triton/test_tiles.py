@@ -5,8 +5,6 @@ import torch
 
 import regard
 from regard import biases, masks
-from regard.core import attention
-from regard.implementations.triton import block_sizes, blocks
 from tests.triton.conftest import DEVICE
 
 QUERIES, KEYS, HEADS = 53, 67, 2
@@ -48,24 +46,6 @@ def test_every_pair_is_seen_or_hidden_and_biased_as_it_should(mask, bias):
     options = {"mask": MASKS[mask](), "bias": None if bias is None else biases.alibi(HEADS)}
     for mine, true in both(*drawn(), **options):
         torch.testing.assert_close(mine, true, rtol=2e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_products_computed_a_tile_ahead_give_the_same_bits(mask, monkeypatch):
-    def attended():
-        for known in (attention._PLANS, blocks._BY_SPEC, blocks._OF_MASKS):  # which hold launches
-            known.clear()
-        query, key, value, _ = drawn(5)
-        return regard.attend(query.requires_grad_(), key, value, mask=MASKS[mask](), impl="triton")
-
-    usual, shape, asked = attended(), block_sizes.forward_shape, []
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            block_sizes, "forward_shape", lambda *of: asked.append(of) or shape(*of)._replace(ahead=True)
-        )
-        ahead = attended()
-    attended()  # leaves no launch of the other kind
-    assert asked and torch.equal(ahead, usual)
 
 
 @pytest.mark.parametrize("shift", [-9, 0, 21])

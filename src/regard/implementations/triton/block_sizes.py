@@ -22,10 +22,6 @@ class BlockSizes(NamedTuple):
         0  # to run at a time on a multiprocessor, which limits the registers of each thread; 0: no limit
     )
 
-    ahead: bool = (
-        False  # of the forward kernel: the products of the next tile are computed before they are needed
-    )
-
     def options(self, limited: bool = True) -> dict[str, int]:
         """The arguments that say how a kernel cuts its work, and the compiler's options.
 

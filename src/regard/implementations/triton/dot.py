@@ -73,9 +73,8 @@ def _forward_launch(work: KernelWork, tensors: dict[str, Any], repeats: bool) ->
         "SINK": work.unused, "PARTS": work.unused, **tensors, "K": walked[0], "V": walked[1], "K_ROWS": key,
         "V_ROWS": value, "Q_STRIDES": strides(query), "K_STRIDES": strides(key), "V_STRIDES": strides(value),
         "OUT_STRIDES": strides(output), "BULK": bulk, "RISES": work.scale > 0, "SLOPED": work.sloped,
-        "SINKS": work.sink is not None, "AHEAD": bulk and shape.ahead, **work.tables(lists),
-        **work.ordered(lists, cutting), **work.unclean_keys(shape.block_k), **work.numbers(), **work.form(),
-        **shape.options(bulk),
+        "SINKS": work.sink is not None, **work.tables(lists), **work.ordered(lists, cutting),
+        **work.unclean_keys(shape.block_k), **work.numbers(), **work.form(), **shape.options(bulk),
     }  # fmt: skip
     also = {"K_ROWS": "K", "V_ROWS": "V"}
     if cutting is None:

@@ -40,13 +40,12 @@ def forward(
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr, DROPS: tl.constexpr,
     HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, AHEAD: tl.constexpr, BULK: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, ORDERED: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """One program for each block of queries, or piece of a long one (`ORDERED` = 2), head and batch entry.
 
     `BULK`: K and V are descriptors for the copy engine. From the first step on that visits a hidden key, which must not
-    be read, rows are loaded from K_ROWS and V_ROWS. `AHEAD`: the products of the next tile are computed before this
-    one's values are added up, so that with two stages, too, keys arrive while weights are computed.
+    be read, rows are loaded from K_ROWS and V_ROWS.
     """
     blocks = tl.cdiv(q_len, BLOCK_Q)
     block, line = program_block(ORDER, blocks, pieces, ORDERED)
@@ -83,34 +82,25 @@ def forward(
     if HIDES:
         UNCLEAN += batch * SEEN_STRIDES[2] + shared * SEEN_STRIDES[3]
         clean = clean_steps(FORM, UNCLEAN, first, begin, end)
-    products, following = query, begin
-    if AHEAD:
-        following, _ = next_block(FORM, LIST, begin, first, before, full)
-        key = rows_of(
-            K, K_STRIDES, batch, shared, following * BLOCK_K, rows < q_len, D, BLOCK_K, BLOCK_D, BULK
-        )
-        products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     if BULK or not HIDES:
         for step in tl.range(begin, clean):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             partly |= spoilt
-            if AHEAD:  # after the last, the products of a tile are computed twice
-                following, _ = next_block(FORM, LIST, tl.minimum(step + 1, clean - 1), first, before, full)
-            largest, total, output, products = _attend_tile(
-                products, following * BLOCK_K, query, nonfinite, state, largest, total, output, start * BLOCK_K, partly,
-                K, V, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q,
-                safe_rows, k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES,
-                SLOPED, PRECISION, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, AHEAD, BULK,
+            largest, total, output = _attend_tile(
+                query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K, V, SEEN, TABLES,
+                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale,
+                cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH,
+                BLOCK_D, BLOCK_V, BLOCK_K, BULK,
             )  # fmt: skip
     if HIDES:
         for step in tl.range(clean if BULK else begin, end, num_stages=1 if BULK else None):
             start, partly = next_block(FORM, LIST, step, first, before, full)
             partly |= spoilt
-            largest, total, output, _ = _attend_tile(
-                query, begin, query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS,
-                SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows,
-                k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, SLOPED, PRECISION,
-                D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, False, False,
+            largest, total, output = _attend_tile(
+                query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN, TABLES,
+                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale,
+                cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH,
+                BLOCK_D, BLOCK_V, BLOCK_K, False,
             )  # fmt: skip
     if SLOPED:
         slope, _ = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
@@ -141,37 +131,31 @@ def forward(
 
 @triton.jit
 def _attend_tile(
-    products, following, query, nonfinite, state, largest, total, output, start, partly, K, V, SEEN, TABLES,
-    TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap, threshold,
-    keep, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
+    query, nonfinite, state, largest, total, output, start, partly, K, V, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+    K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap, threshold, keep,
+    FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, AHEAD: tl.constexpr,
-    BULK: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values.
-
-    `AHEAD`: their `products` are known; those with the keys from `following` on are returned. Else they are not used.
-    """
+    """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values."""
     columns = start + tl.arange(0, BLOCK_K)
     real = columns < k_len
     if HIDES:
         real &= tl.load(SEEN + columns, mask=real, other=0) != 0
-    known = products
-    if not AHEAD:
-        key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
-        known = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
+    products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     # Plain products stay unscaled: scaling and the subtraction below are one operation.
     PLAIN: tl.constexpr = RISES and kind(BIAS) == "." and not CAP
-    scores, unit = known, scale * 1.4426950408889634
+    scores, unit = products, scale * 1.4426950408889634
     safe_columns = tl.minimum(columns, k_len - 1)
     slope, shift = 0.0, 0
     if SLOPED:  # scores lie higher by slope · (row − start_q), which all keys of a row have in common
         slope, shift = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
-        scores = known * unit + (slope * (columns - (start_q + shift)).to(tl.float32))[None, :]
+        scores = products * unit + (slope * (columns - (start_q + shift)).to(tl.float32))[None, :]
         partly |= start + BLOCK_K > start_q + shift + 1
     elif not PLAIN:
         scores, _ = final_scores(
-            known, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
+            products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head,
             safe_rows[:, None], safe_columns[None, :],
         )  # fmt: skip
     if partly:
@@ -197,13 +181,9 @@ def _attend_tile(
     total = total * fade + tl.sum(weights, 1)
     if DROPS:
         weights = tl.where(dropout_keeps(state, columns[None, :], threshold), weights * keep, 0.0)
-    weights = weights.to(query.dtype)
-    if AHEAD:
-        key = rows_of(K, K_STRIDES, batch, shared, following, real, D, BLOCK_K, BLOCK_D, BULK)
-        products = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     value = rows_of(V, V_STRIDES, batch, shared, start, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
-    output = tl.dot(weights, value, output * fade[:, None], input_precision=PRECISION)
-    return highest, total, output, products
+    output = tl.dot(weights.to(value.dtype), value, output * fade[:, None], input_precision=PRECISION)
+    return highest, total, output
 
 
 @triton.jit
