@@ -62,9 +62,10 @@ HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("keys", "biased"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("keys", "sigmoid"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 64, 8, 1)),
     ("queries", "any"): (BlockSizes(64, 64, 4, 3, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
+    ("queries", "short"): (BlockSizes(64, 64, 4, 2, 3), BlockSizes(64, 64, 4, 2), BlockSizes(64, 32, 4, 2)),
     ("queries", "listed"): (
         BlockSizes(64, 64, 4, 3, 3),
-        BlockSizes(64, 32, 4, 3, 3),
+        BlockSizes(64, 32, 4, 2, 3),
         BlockSizes(64, 32, 4, 2),
     ),
     # Of `normalized_rows`, which holds no output: more programs fit beside each other.
