@@ -7,7 +7,7 @@ setting in place and with FlexAttention. The table shows milliseconds; a variant
 may be before it is cut) and one token of decoding, each with the host's microseconds and, where a CUDA graph can hold
 the call, the kernels alone. Each result is one line of JSON, written at once.
 
-Other processes compile the chosen cases first (`--warm` seconds); what they did not reach is compiled where it is timed.
+Other processes compile the chosen cases first (`--warm` seconds); what they did not reach is compiled when timed.
 """
 
 from __future__ import annotations
