@@ -234,8 +234,8 @@ def test_auto_takes_kept_launches_on_a_gpu(dtype):
     assert regard.explain(*rows).impl == "triton"
     true = regard.attend(*[x.double() for x in rows], impl="reference")
     found = [regard.attend(*rows) for _ in range(4)]
-    (run,) = repeated_calls.KNOWN.values()
-    assert isinstance(run.__self__, decode_calls.DecodeCalls)
+    kept = [getattr(run, "__self__", None) for run in repeated_calls.KNOWN.values()]
+    assert sum(isinstance(one, decode_calls.DecodeCalls) for one in kept) == 1
     for one in found:
         assert torch.equal(one, found[0])
         torch.testing.assert_close(one.double(), true, rtol=2e-2, atol=2e-3)

@@ -206,7 +206,8 @@ def test_training_with_and_without_logits_is_the_same(monkeypatch, kernels, name
     # The plain loss is computed in float32.
     assert mine == pytest.approx(theirs, rel=1e-6 if DEVICE == "cpu" else 2e-2)
     for one, other in zip(weights, others, strict=True):
-        size = other.norm().clamp(min=1e-6)  # the bias of keys gets no gradient
+        # The bias of keys gets no gradient but rounding, which in half precision moves it by about 1e-4.
+        size = other.norm().clamp(min=1e-6 if DEVICE == "cpu" else 1e-2)
         assert (one - other).norm() <= (1e-6 if DEVICE == "cpu" else 2e-2) * size
 
 

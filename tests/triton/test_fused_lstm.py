@@ -306,9 +306,6 @@ def test_circumstances_are_refused_with_a_reason(monkeypatch):
         assert "hooks" in lstm.refusal(cells, x)
         handle.remove()
         torch.func.vmap(lambda rows: rows if "transformed" in lstm.refusal(cells, rows) else 1 / 0)(x[None])
-    monkeypatch.setattr(fused_rows, "unchecked", False)
-    with autocast():
-        assert ("GPU" in lstm.refusal(cells, x)) == (DEVICE == "cuda" and not lstm.CHECKED)
     monkeypatch.setattr(fused_rows, "on_cpu", False)
     assert ("CUDA" if DEVICE == "cpu" else "autocast") in lstm.refusal(cells, x)
     monkeypatch.setattr(fused_rows, "enabled", False)

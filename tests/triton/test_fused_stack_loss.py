@@ -38,8 +38,10 @@ def test_a_stack_with_its_loss_is_the_two_operators_with_weights_in_one_launch(m
     apart = head_op.run(stack_op.run(x, seed, own, options), targets, keep, weights, OPTIONS)
     theirs = torch.autograd.grad(3 * apart[0], [x, *own, *weights])
     assert counted.count == 3 and torch.equal(whole[0], apart[0]) and torch.equal(whole[1], apart[1])
+    # The bias of keys gets no gradient but rounding, in half precision that of the others.
+    least = 1e-2 if DEVICE == "cpu" else max(float(other.norm()) for other in theirs) / 10
     for one, other in zip(mine, theirs, strict=True):
-        size = other.norm().clamp(min=1e-2)  # the bias of keys gets no gradient
+        size = other.norm().clamp(min=least)
         assert one.shape == other.shape and (one - other).norm() <= TOLERANCE * size
     again = stack_loss_op.run(x, seed, targets, keep, own, weights, options, OPTIONS)
     for one, other in zip(mine, torch.autograd.grad(3 * again[0], [x, *own, *weights]), strict=True):

@@ -27,6 +27,9 @@ def _rows(*shape, seed=0):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:Attempting to run cuBLAS"
+)  # by the first product of autograd's own thread
 @pytest.mark.parametrize("name", _MASKS)
 @pytest.mark.parametrize("width", [16, 24])
 def test_rows_of_every_width_and_layout_give_what_the_reference_gives(name, width):

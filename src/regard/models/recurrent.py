@@ -56,6 +56,14 @@ class Recurrent(nn.Module):
 
         Padding (`keep` (b,n), True = real) must stand on the right.
         """
+        if torch.compiler.is_compiling() and not exporting():
+            # torch does not compile its recurrent modules; what chooses between them and our kernels stays outside.
+            return torch.compiler.disable(Recurrent._forward)(self, rows, keep, state)  # type: ignore[no-any-return]
+        return self._forward(rows, keep, state)
+
+    def _forward(
+        self, rows: Tensor, keep: Tensor | None, state: RecurrentState | None
+    ) -> tuple[Tensor, RecurrentState]:
         before = None if state is None else self._given(state)
         if rows.shape[0] == 0 or rows.shape[1] == 0:
             return rows, state if state is not None else self.initial_state(rows)

@@ -31,7 +31,6 @@ def uses_dropout_of_cudnn(cells: Cells, rows: Tensor | PackedSequence) -> bool:
     return cells.training and cells.dropout > 0 and cells.num_layers > 1 and data.is_cuda
 
 
-@torch.compiler.disable  # as torch does with its recurrent modules: else it would unroll them
 def by_layers(cells: Cells, rows: Any, before: Memory | None) -> tuple[Any, Memory]:
     """The same as `cells(rows, before)` in training, for padded and for packed sequences."""
     packed = rows if isinstance(rows, PackedSequence) else None

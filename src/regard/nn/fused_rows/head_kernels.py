@@ -134,6 +134,19 @@ def embed_rows(
 
 
 @triton.jit
+def narrow_rows(
+    D_X, MASK, NARROW, rows, D: tl.constexpr, HAS_MASK: tl.constexpr, DT: tl.constexpr, R: tl.constexpr
+):
+    """The gradient of rows of a table in half precision, zero where dropout has not kept a number."""
+    row, d = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
+    real = (row < rows)[:, None]
+    x = tl.load(_block(D_X, row, d, D), mask=real, other=0.0)
+    if HAS_MASK:
+        x = tl.where(tl.load(_block(MASK, row, d, D), mask=real, other=0) != 0, x, 0.0)
+    tl.store(_block(NARROW, row, d, D), x.to(DT), mask=real)
+
+
+@triton.jit
 def add_parts(PARTS, TOTAL, COUNT, blocks, WIDE: tl.constexpr, BLOCK: tl.constexpr):
     """The sums of the parts of all blocks, in an order that does not change."""
     k = tl.arange(0, BLOCK)

@@ -165,13 +165,13 @@ def rows_backward(
         gain = tl.load(NORM[0] + d).to(WIDE)[None, :]
         tl.store(kept + d[None, :], (hat * gain + tl.load(NORM[1] + d).to(WIDE)[None, :]).to(DT), mask=real)
         dn = tl.zeros([R, D], WIDE)
-        for step in tl.range(0, COUNT * (D // TILE), num_stages=STAGES):
-            i, c = step // (D // TILE), step % (D // TILE) * TILE
-            at = _heads(row, c + t, length, y_b, y_h, y_n, MAP_HEAD)
-            dy = tl.load(_chosen(DYS, i, 0, COUNT) + at, mask=real, other=0.0)
-            tl.store(kept + (D + i * D) + (c + t)[None, :], dy.to(DT), mask=real)
-            tl.store(sums + (2 * D + i * D) + c + t, tl.sum(dy.to(WIDE), 0))
-            dn += tl.dot(dy.to(DT), tl.load(_block(_chosen(MAPS, i, 0, COUNT), c + t, d, D)).to(DT))
+        for i in tl.static_range(COUNT):  # one loop, as forward, took longer here
+            for c in tl.range(0, D, TILE, num_stages=STAGES):
+                at = _heads(row, c + t, length, y_b, y_h, y_n, MAP_HEAD)
+                dy = tl.load(DYS[i] + at, mask=real, other=0.0)
+                tl.store(kept + (D + i * D) + (c + t)[None, :], dy.to(DT), mask=real)
+                tl.store(sums + (2 * D + i * D) + c + t, tl.sum(dy.to(WIDE), 0))
+                dn += tl.dot(dy.to(DT), tl.load(_block(MAPS[i], c + t, d, D)).to(DT))
         tl.store(sums + d, tl.sum(dn * hat, 0))
         tl.store(sums + D + d, tl.sum(dn, 0))
         dx += _normalized_back(dn * gain, hat, rate, D)
@@ -254,31 +254,24 @@ def _added(
 
 
 @triton.jit
-def _by_id(IDS, D_X, MASK, left, right, rows, D: tl.constexpr, HAS_MASK: tl.constexpr, TALL: tl.constexpr,
-           WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
-           STAGES: tl.constexpr):  # fmt: skip
-    """The sum of the rows of each of some ids, of a stretch of columns, over all rows in order.
-
-    MASK is not 0 where dropout has kept a number: to hash all rows again would be long for one program.
-    """
+def _by_id(IDS, NARROW, left, right, rows, D: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr,
+           BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """The sum of the rows of each of some ids, of a stretch of columns, over all rows in order."""
     k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
     found = tl.zeros([TALL, WIDTH], WIDE)
     for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
         row = start + k
         own = tl.load(IDS + row, mask=row < rows, other=-1)[None, :] == (left + i)[:, None]
-        at, real = right + row[:, None] * D + j[None, :], (row < rows)[:, None]
-        dx = tl.load(D_X + at, mask=real, other=0.0).to(DT)
-        if HAS_MASK:
-            dx = tl.where(tl.load(MASK + at, mask=real, other=0) != 0, dx, 0.0).to(DT)
-        found += tl.dot(own.to(DT), dx)
+        at = NARROW + right + (row * D)[:, None] + j[None, :]
+        found += tl.dot(own.to(DT), tl.load(at, mask=(row < rows)[:, None], other=0.0))
     return found
 
 
 @triton.jit
 def weight_gradients(
-    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, IDS, D_X, MASK, SCALE, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr,
+    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, IDS, NARROW, SCALE, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr,
     VECTORS: tl.constexpr, HEAD_PITCH: tl.constexpr, HEAD_VECTORS: tl.constexpr, D: tl.constexpr,
-    HAS_IDS: tl.constexpr, HAS_MASK: tl.constexpr, TABLE_SCALE: tl.constexpr, HAS_SCALE: tl.constexpr,
+    HAS_IDS: tl.constexpr, TABLE_SCALE: tl.constexpr, HAS_SCALE: tl.constexpr,
     TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -286,7 +279,7 @@ def weight_gradients(
 
     A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight). Kinds:
     0 a tile, 1 a stretch; 2 and 3 the same from the factors and sums of a head, if HEAD_PITCH is not 0; 4 a tile of the
-    table that rows were taken from by IDS, from their gradient D_X. SCALE holds what all results are multiplied by.
+    table that rows were taken from by IDS, from their gradient NARROW. SCALE holds what all results are multiplied by.
     """
     JOBS += tl.program_id(0) * 5
     kind, into, line = tl.load(JOBS), tl.load(JOBS + 3), tl.load(JOBS + 4)
@@ -309,7 +302,5 @@ def weight_gradients(
             tl.store(stretch, factor * _added(HEAD_SUMS, left, blocks, HEAD_VECTORS, WIDTH, BLOCK, WIDE))
     if HAS_IDS:  # noqa: SIM102  # a constant: the rest is not compiled where there are none
         if kind == 4:
-            found = _by_id(
-                IDS, D_X, MASK, left, right, rows, D, HAS_MASK, TALL, WIDTH, BLOCK // 2, DT, WIDE, STAGES
-            )  # fmt: skip
+            found = _by_id(IDS, NARROW, left, right, rows, D, TALL, WIDTH, BLOCK, DT, WIDE, STAGES)
             tl.store(tile, factor * (found * TABLE_SCALE))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import torch
 from torch import Tensor, nn
 
 from regard.core.differentiate import needs_plain_torch
 from regard.core.dropout import draw_seed
 from regard.core.tracing import exporting
-from regard.nn import fused_rows
 from regard.nn.fused_rows.layers import MOST_ROWS, _dtype, _hooked, refused_rows
 
-CHECKED = (
-    False  # whether a GPU has run these kernels without an error; if not, `fused_rows.unchecked` tries it
-)
 WIDTHS = (16, 32, 64, 128)  # the recurrent weight of a direction must fit on one multiprocessor
 
 
@@ -23,8 +17,6 @@ def refusal(cells: nn.RNNBase, rows: Tensor, state: object = None) -> str:
     """Why `cells` must be called; empty if the kernels can run it on rows (b,n,·)."""
     if why := refused_rows(rows):
         return why
-    if rows.is_cuda and not (CHECKED or fused_rows.unchecked):
-        return "a GPU has not run these kernels without an error (fused_rows.unchecked tries it)"
     if state is not None:
         return "there is a state to begin with"
     if needs_plain_torch() or exporting():
@@ -61,13 +53,6 @@ def run(cells: nn.LSTM, rows: Tensor, keep: Tensor | None = None) -> tuple[Tenso
 
     `keep` (b,n) is True where a position is real: elsewhere hidden rows are zero, and states stay as they are.
     """
-    # `torch.compile` never traces a function that holds torch's LSTM, but would compile those that it calls, one by
-    # one. Without it there is nothing to disable, and asking for that would import the compiler.
-    call = torch.compiler.disable(_run) if "torch._dynamo" in sys.modules else _run
-    return call(cells, rows, keep)
-
-
-def _run(cells: nn.LSTM, rows: Tensor, keep: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     from regard.nn.fused_rows import lstm_op
 
     rate = float(cells.dropout) if cells.training and cells.num_layers > 1 else 0.0

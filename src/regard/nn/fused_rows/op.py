@@ -191,16 +191,25 @@ class TableFactors:
     mask: Tensor | None  # what dropout has kept of the rows
     scale: float  # of all of it
 
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Those that the kernel takes, with something in place of a mask that is missing."""
-        return self.ids, self.d_x, self.ids if self.mask is None else self.mask
+    def tensors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Those that the kernel takes: the ids, and the gradient of what dropout has kept of the rows."""
+        from regard.nn.fused_rows.head_kernels import narrow_rows
+
+        rows, dim = self.ids.numel(), self.d_x.shape[2]
+        narrow = torch.empty_like(self.d_x, dtype=dtype)
+        launch = {} if block_sizes.INTERPRETED else {"num_warps": 4}
+        narrow_rows[(-(-rows // TUNING.rows),)](
+            self.d_x, self.ids if self.mask is None else self.mask, narrow, rows, D=dim,
+            HAS_MASK=self.mask is not None, DT=triton_dtype(dtype), R=TUNING.rows, **launch,
+        )  # fmt: skip
+        return self.ids, narrow
 
     def constants(self) -> dict[str, Any]:
         """Those that the kernel takes."""
-        return {"HAS_IDS": True, "HAS_MASK": self.mask is not None, "TABLE_SCALE": self.scale}
+        return {"HAS_IDS": True, "TABLE_SCALE": self.scale}
 
 
-NO_TABLE: dict[str, Any] = {"HAS_IDS": False, "HAS_MASK": False, "TABLE_SCALE": 1.0}
+NO_TABLE: dict[str, Any] = {"HAS_IDS": False, "TABLE_SCALE": 1.0}
 
 
 class Factors:
@@ -242,7 +251,8 @@ class Factors:
         listed, tall, width = jobs(groups, TUNING.grad_tall, TUNING.grad_width, into.device)
         launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
         weight_gradients[(len(listed),)](
-            self.kept, self.sums, last.kept, last.sums, *((into,) * 3 if table is None else table.tensors()),
+            self.kept, self.sums, last.kept, last.sums,
+            *((into,) * 2 if table is None else table.tensors(self.kept.dtype)),
             into if scale is None else scale, into, listed, self.rows, self.blocks,
             **(NO_TABLE if table is None else table.constants()), PITCH=self.pitch,
             VECTORS=self.vectors, HEAD_PITCH=0 if head is None else head.pitch,
