@@ -27,7 +27,7 @@ def curve(task: str, model: str, device: str, fused: bool, group: int, steps: in
             return results[-1]
 
         trainer.learner.step = noted
-        if group > 1:
+        if group:
             trainer.learner._step.steps_per_graph = group
         with trainer.open():
             for _ in range(steps):
