@@ -384,6 +384,21 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         found = head_op._forward(x, targets, kept, weights, *options.listed())
         head_op._backward(found[0], x, found[3], found[4], weights)
 
+    def stack_and_loss(batch: int, length: int, dim: int, tokens: int) -> None:
+        from regard.nn.fused_rows import op, stack_loss_op
+        from regard.nn.fused_rows.stack_op import StackOptions
+
+        options = StackOptions("gelu", [0.1] * 6, [1e-5] * 4, 4, True, 0.2, torch.bfloat16)
+        stages = [op.Stages(one.out, one.feed, one.maps, dim, 4 * dim * one.feed) for one in options.pieces()]
+        own = [torch.empty(shape, dtype=torch.bfloat16) for one in stages for shape in one.shapes()]
+        last = [torch.empty(shape) for shape in ((dim,), (dim,), (tokens, dim), (tokens,))]
+        ids, table = torch.zeros(batch, length, dtype=torch.long), torch.empty(tokens, dim)
+        given = (2.0, 0.1, True, 1e-5, 0.1, *options.listed())
+        seed = torch.tensor([3])
+        found = stack_loss_op._forward(None, ids, table, seed, ids, None, own, last, *given)
+        stack_loss_op._backward(found[0], None, ids, table, seed, found[2], own, last, *given)
+
+    yield "small stack and loss", partial(stack_and_loss, 32, 64, 128, 67)
     for sizes in (
         (32, 64, 128, 67, False),
         (32, 64, 128, 131, True),

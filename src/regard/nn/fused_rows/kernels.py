@@ -302,5 +302,5 @@ def weight_gradients(
             tl.store(stretch, factor * _added(HEAD_SUMS, left, blocks, HEAD_VECTORS, WIDTH, BLOCK, WIDE))
     if HAS_IDS:  # noqa: SIM102  # a constant: the rest is not compiled where there are none
         if kind == 4:
-            found = _by_id(IDS, NARROW, left, right, rows, D, TALL, WIDTH, BLOCK, DT, WIDE, STAGES)
+            found = _by_id(IDS, NARROW, left, right, rows, D, TALL, WIDTH, BLOCK // 2, DT, WIDE, STAGES)
             tl.store(tile, factor * (found * TABLE_SCALE))
