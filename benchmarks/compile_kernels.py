@@ -194,6 +194,8 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             call = partial(attend, (1, heads, n, d), dtype, normalize=name, **asked["causal"])
             yield f"{name} d{d} {str(dtype)[6:]}", call
         yield f"{name} documents", partial(attend, (1, heads, n, 64), normalize=name, **asked["documents"])
+        raw = torch.ones(2, 3, 19, 19, dtype=torch.bool)
+        yield f"{name} raw mask", partial(attend, (2, 3, 19, 5), torch.float32, normalize=name, mask=raw)
     yield from additive_cases(asked)
     yield from observing_cases(asked)
     yield from small_cases()

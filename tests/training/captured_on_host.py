@@ -197,4 +197,5 @@ def use(monkeypatch, group):
 
     monkeypatch.setattr(learner.Learner, "_prepare", prepared)
     monkeypatch.setattr(graphed_step, "StepGroup", HostGroup)
+    monkeypatch.setattr(learner, "STEPS_PER_GRAPH", max(1, group))
     return made

@@ -158,8 +158,8 @@ class Digits(Task):
         chosen: Sequence[Sequence[int]],
         generators: Iterable[torch.Generator],
     ) -> list[Batch] | None:
-        """Images gathered for several batches at once."""
-        if not isinstance(examples, Images):
+        """Images gathered for several batches at once, unless another class makes its batches otherwise."""
+        if not isinstance(examples, Images) or type(self).collate is not _COLLATE:
             return None
         index = joined(chosen)
         return cut_apart(
@@ -181,3 +181,6 @@ class Digits(Task):
         words = "an image" if example.digit is None else f"an image of a {example.digit}"
         picture = np.asarray(example.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
         return Shown(words, pieces, "patches", picture=picture, grid=(rows, columns))
+
+
+_COLLATE = Digits.collate

@@ -22,8 +22,8 @@ from regard.implementations.triton.device_functions import (
     nonfinite_rows,
     row_state,
     rows_of,
-    seen_in_tile,
     slope_of,
+    visible,
 )
 
 _DATA = [
@@ -163,11 +163,9 @@ def _attend_tile(
             scores -= bend(slope, shift, safe_rows[:, None], columns[None, :])
         if not (CAP or is_consecutive(FORM)):
             scores += nonfinite
-        seen = seen_in_tile(
-            FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], columns[None, :], safe_rows[:, None],
-            safe_columns[None, :], k_len,
-        )  # fmt: skip
-        scores = tl.where(seen, scores, float("-inf"))
+        # Not `seen_in_tile`: after its one comparison ptxas serialises the matrix units (C7515).
+        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
+        scores = tl.where(seen & (columns < k_len)[None, :], scores, float("-inf"))
     if PLAIN:
         highest = tl.maximum(largest, tl.max(scores, 1) * unit)
     else:

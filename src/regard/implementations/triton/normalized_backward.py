@@ -199,12 +199,12 @@ def _keys_of_tile(
     if KIND == "hard":
         weights = tl.where(columns.to(tl.float32)[:, None] == choice[None, :], 1.0, 0.0)
         weights += tl.where(largest == largest, 0.0, float("nan"))[None, :]
-        if partly:
-            seen = visible(
-                FORM, TABLES, TABLE_STRIDES, batch, head, tl.minimum(rows, q_len - 1)[None, :],
-                tl.minimum(columns, k_len - 1)[:, None],
-            )  # fmt: skip
-            weights = tl.where(seen & (columns < k_len)[:, None], weights, 0.0)
+        # In every tile, not only where `partly` says so: Triton 3.6 does not compile that branch for a dense mask.
+        seen = visible(
+            FORM, TABLES, TABLE_STRIDES, batch, head, tl.minimum(rows, q_len - 1)[None, :],
+            tl.minimum(columns, k_len - 1)[:, None],
+        )  # fmt: skip
+        weights = tl.where(seen & (columns < k_len)[:, None], weights, 0.0)
         grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
     else:
         query = rows_of(Q, Q_STRIDES, batch, head, top, shown, D, BLOCK_Q, BLOCK_D, BULK)
