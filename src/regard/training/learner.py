@@ -74,7 +74,7 @@ class Learner:
         if self.buffers.names:
             return "snapshots read the model's buffers before each step"
         if any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules()):
-            return "several steps with cuDNN's recurrent layers in one graph crashed; two runs since that was mended did not"
+            return "several steps with cuDNN's recurrent layers in one graph crashed; mended, but hardly tried since"
         return ""
 
     def _prepare(
