@@ -360,10 +360,23 @@ def _yardsticks(frame: Axes, verdict: Verdict) -> None:
         height = (one.value - bottom) / (top - bottom)
         if 0 < height < 1:
             frame.axhline(one.value, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+            right = _crowded_left(frame, verdict, one.value)
             frame.annotate(
-                one.words, (0.0, one.value), (4, 2 if height < 0.9 else -2), xycoords=("axes fraction", "data"),
-                textcoords="offset points", fontsize=6.5, color=MUTED, va="bottom" if height < 0.9 else "top",
+                one.words, (float(right), one.value), (-4 if right else 4, 2 if height < 0.9 else -2),
+                xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=6.5, color=MUTED,
+                ha="right" if right else "left", va="bottom" if height < 0.9 else "top",
             )  # fmt: skip
+
+
+def _crowded_left(frame: Axes, verdict: Verdict, value: float) -> bool:
+    """Whether more points lie near a yardstick's line in the left third of the frame than in the right one."""
+    places = [
+        (frame.transData.transform((entry.speed, entry.mean)) - frame.bbox.min) / frame.bbox.size
+        for entry in verdict.everyone
+    ]
+    line = (frame.transData.transform((1.0, value)) - frame.bbox.min)[1] / frame.bbox.size[1]
+    near = [x for x, y in places if abs(y - line) < 0.08]
+    return sum(x < 1 / 3 for x in near) > sum(x > 2 / 3 for x in near)
 
 
 def _legend(figure: Figure, verdict: Verdict) -> None:
