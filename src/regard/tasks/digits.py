@@ -18,7 +18,6 @@ from regard.tasks.formats.image_files import read_image
 from regard.tasks.formats.splits import checked_split
 from regard.tasks.gathering import cut_apart, joined
 from regard.tasks.generated.draws import rank
-from regard.tasks.measures.metrics import Answering
 from regard.tasks.pictures.digit_pictures import light_on_dark
 from regard.tasks.shown import Shown
 from regard.tasks.streams import Vectors
@@ -140,17 +139,6 @@ class Digits(Task):
         known = [example.digit for example in examples if example.digit is not None]
         digits = torch.tensor(known) if len(known) == len(examples) else None
         return Batch.of(torch.stack([example.pixels for example in examples]), targets=digits)
-
-    def batch(
-        self,
-        examples: Sequence[Image],
-        chosen: Sequence[int],
-        generator: torch.Generator,
-        model: Answering | None = None,
-    ) -> Batch:
-        """The same batch as by `collate`, gathered where the images of a split are asked for."""
-        made = self.batches(examples, [chosen], [generator])
-        return super().batch(examples, chosen, generator) if made is None else made[0]
 
     def batches(
         self,

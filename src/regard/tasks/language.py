@@ -234,17 +234,6 @@ class Language(Task):
             target_keep = asked if target_keep is None else target_keep & asked
         return Batch.of(inputs, keep, targets, target_keep)
 
-    def batch(
-        self,
-        examples: Sequence[Any],
-        chosen: Sequence[int],
-        generator: torch.Generator,
-        model: Answering | None = None,
-    ) -> Batch:
-        """The same batch as by `collate`, windows cut out of the text all at once where that can be done."""
-        made = self.batches(examples, [chosen], [generator])
-        return super().batch(examples, chosen, generator) if made is None else made[0]
-
     def batches(
         self, examples: Sequence[Any], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
     ) -> list[Batch] | None:

@@ -154,15 +154,16 @@ class Task:
     ) -> Batch:
         """A batch of chosen examples of a split.
 
-        A task may be quicker than making each of them first. An agent makes its batch by acting with `model`; where
-        there is none, it acts at random.
+        A task may be quicker than making each of them first: see `batches`. An agent makes its batch by acting with
+        `model`; where there is none, it acts at random.
         """
-        return self.collate([examples[index] for index in chosen], generator)
+        made = self.batches(examples, [chosen], [generator])
+        return self.collate([examples[index] for index in chosen], generator) if made is None else made[0]
 
     def batches(
         self, examples: Sequence[Any], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
     ) -> list[Batch] | None:
-        """Several batches at once, each the same as by `batch`; None where that would not be quicker.
+        """Several batches at once, each the same as by `collate`; None where that would not be quicker.
 
         A generator is valid until the next is taken; a task that draws nothing takes none.
         """

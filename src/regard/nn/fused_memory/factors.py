@@ -32,11 +32,7 @@ class SlotFactors:
 
     def of(self, number: int) -> tuple[Tensor, Tensor]:
         """Where one of the layers writes its factors and sums."""
-        before = self.pieces[:number]
-        return (
-            self.kept[:, sum(one.pitch for one in before) :],
-            self.sums[:, sum(one.vectors for one in before) :],
-        )
+        return rows_op.behind(self.pieces[:number], self.kept, self.sums)
 
     def weight_gradients(
         self, into: Tensor, order: tuple[Piece, ...], rows: rows_op.Factors | None = None

@@ -20,7 +20,7 @@ from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows import plain as plain_rows
 from regard.nn.fused_rows.layout import Stages, sizes
 from regard.nn.fused_rows.short_attention import as_rows
-from regard.nn.fused_rows.stack_op import StackOptions
+from regard.nn.fused_rows.stack_op import StackOptions, _backward_shapes, _remember
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = (
@@ -158,22 +158,6 @@ def _backward(
     d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
     slots.weight_gradients(grads, tuple(order), factors)
     return d_x, grads
-
-
-def _backward_shapes(
-    d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor], *given: Any
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    total = sum(weight.numel() for weight in weights)
-    d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return d_x, x.new_empty(total, dtype=weights[0].dtype)
-
-
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    x, seed, weights, *ctx.given = inputs
-    last, kept = output
-    ctx.count = len(kept)
-    ctx.save_for_backward(x, seed, last, *kept, *weights)
-    ctx.set_materialize_grads(False)
 
 
 def _differentiate(ctx: Any, d_last: Tensor | None, d_kept: Any) -> tuple[Any, ...]:

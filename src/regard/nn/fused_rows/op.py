@@ -212,6 +212,11 @@ class TableFactors:
 NO_TABLE: dict[str, Any] = {"HAS_IDS": False, "TABLE_SCALE": 1.0}
 
 
+def behind(before: Sequence[RowPiece], kept: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors and sums from the columns on that lie behind those of some calls."""
+    return kept[:, sum(one.pitch for one in before) :], sums[:, sum(one.vectors for one in before) :]
+
+
 class Factors:
     """What the backward kernels of one call, or of several, keep for the gradients of weights.
 
@@ -234,11 +239,7 @@ class Factors:
 
     def of(self, number: int) -> tuple[Tensor, Tensor]:
         """Where one of the calls writes its factors and sums."""
-        before = self.pieces[:number]
-        return (
-            self.kept[:, sum(one.pitch for one in before) :],
-            self.sums[:, sum(one.vectors for one in before) :],
-        )
+        return behind(self.pieces[:number], self.kept, self.sums)
 
     def weight_gradients(
         self, into: Tensor, scale: Tensor | None = None, head: Factors | None = None, table: TableFactors | None = None

@@ -1,6 +1,6 @@
 """Print attend's own host time for repeated calls on a CPU: torch's function is replaced by one that returns at once.
 
-    python -m benchmarks.host_times
+    python -m benchmarks.call_host_time
 
 Microseconds of thread time, the lower quartile of many blocks: what other processes take is not in it. "beyond torch"
 is `attend` minus the call of torch's function that a user would write instead, both with their arithmetic.

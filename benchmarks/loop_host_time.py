@@ -1,6 +1,6 @@
 """What the host takes for a captured training step, by parts, without a GPU: its graphs launch nothing.
 
-    python benchmarks/host_time.py [--windows 40] [--group 8]
+    python benchmarks/loop_host_time.py [--windows 40] [--group 8]
 
 For each model the least processor time of several windows of steps: other processes on the machine only add to it.
 What a GPU adds (copies, the launch, events) is measured by `benchmarks/small_check.py --only steps`.
