@@ -31,7 +31,6 @@ def kernels(monkeypatch):
     """LSTMs use the kernels, also on the CPU."""
     monkeypatch.setattr(fused_rows, "enabled", True)
     monkeypatch.setattr(fused_rows, "on_cpu", True)
-    monkeypatch.setattr(fused_rows, "unchecked", True)
 
 
 def cells_of(inputs=D, width=H, layers=1, both=True, **options):

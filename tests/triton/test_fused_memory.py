@@ -21,7 +21,16 @@ from regard.nn.fused_memory import (
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows import layers
 from regard.nn.heads import join_heads, split_heads
-from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, graded, kernels
+from tests.triton.test_fused_rows import (
+    DEVICE,
+    DTYPE,
+    TOLERANCE,
+    WIDE,
+    Counted,
+    equal_up_to_rounding,
+    graded,
+    kernels,
+)
 
 assert kernels  # a fixture
 B, D, H = 3, 32, 2
@@ -69,10 +78,6 @@ def test_the_plain_twin_is_the_layer(case):
     torch.testing.assert_close(layer.reader.output_map(join_heads(found)), layer(rows))
 
 
-@pytest.mark.skipif(
-    DEVICE == "cuda",
-    reason="in bfloat16 on an H200 five cases were off by 3 to 48 %, so these kernels are off there (RowMaps.checked)",
-)
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_and_all_gradients_are_those_of_the_plain_twin(case):
     length, slots, segment, update, both = case
@@ -89,9 +94,18 @@ def test_outputs_and_all_gradients_are_those_of_the_plain_twin(case):
     found = op.run(ours, trained[: len(starts)], trained[len(starts) :], options)
     assert found.shape == wanted.shape and found.dtype == DTYPE
     grads = torch.autograd.grad(found, [*ours, *trained], pull.to(DTYPE))
-    for mine, theirs in zip([found, *grads], [wanted, *truth], strict=True):
+    coarse = [torch.zeros_like(one) for one in (wanted, *truth)]
+    if (
+        DEVICE == "cuda"
+    ):  # such weights make gradients grow from segment to segment, and their rounding with them
+        low = [one.detach().to(DTYPE).requires_grad_() for one in (*heads, *starts, *weights)]
+        low_heads, low_starts = low[: len(heads)], low[len(heads) : len(heads) + len(starts)]
+        rounded = plain.mixed(low_heads, low_starts, low[len(heads) + len(starts) :], *options.listed())
+        coarse = [rounded, *torch.autograd.grad(rounded, low, pull.to(DTYPE))]
+    for mine, theirs, other in zip([found, *grads], [wanted, *truth], coarse, strict=True):
         assert mine.shape == theirs.shape
-        assert off(mine, theirs) < TOLERANCE, mine.shape
+        allowed = max(TOLERANCE, 2 * off(other, theirs)) if DEVICE == "cuda" else TOLERANCE
+        assert off(mine, theirs) < allowed, mine.shape
 
 
 def test_heads_and_gradients_of_any_layout_are_read():
@@ -180,7 +194,6 @@ def stack_of(attention="dynamic-memory(slots=5,segment=4,bidirectional=true)", c
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("update", ["gru", "memory"])
 def test_a_stack_is_one_operator_and_equals_its_modules(monkeypatch, kernels, launches, count, update):
-    monkeypatch.setattr(fused_rows, "unchecked", True)
     stack = stack_of(f"dynamic-memory(slots=5,segment=4,update={update},bidirectional=true)", count)
     x = torch.randn(B, 7, D, dtype=WIDE, device=DEVICE, requires_grad=True)
     pull = torch.randn_like(x)
@@ -191,13 +204,10 @@ def test_a_stack_is_one_operator_and_equals_its_modules(monkeypatch, kernels, la
         "memory_gradients": 1, "rows_forward": rows, "rows_backward": rows, "weight_gradients": 0,
     }  # fmt: skip
     monkeypatch.setattr(fused_rows, "enabled", False)
-    for mine, theirs in zip(found, graded(stack, x, pull), strict=True):
-        error = (mine - theirs).norm() / theirs.norm().clamp(min=1.0)
-        assert error < (TOLERANCE if DEVICE == "cpu" else 5e-2)
+    equal_up_to_rounding(found, stack, x, pull)
 
 
 def test_a_stack_as_one_operator_drops_as_its_pieces_do(monkeypatch, kernels, launches):
-    monkeypatch.setattr(fused_rows, "unchecked", True)
     stack = stack_of(dropout=0.3)
     x = torch.randn(B, 8, D, dtype=WIDE, device=DEVICE, requires_grad=True)
     pull = torch.randn_like(x)
@@ -243,7 +253,6 @@ def test_a_second_derivative_of_a_stack_is_that_of_its_modules(monkeypatch, kern
 
 
 def test_a_compiled_stack_takes_any_batch(monkeypatch, kernels):
-    monkeypatch.setattr(fused_rows, "unchecked", True)
     stack = stack_of(dropout=0.1)
     compiled = torch.compile(stack, fullgraph=True, backend="aot_eager", dynamic=True)
     for batch in (2, 5):

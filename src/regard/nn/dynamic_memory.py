@@ -312,11 +312,8 @@ class DynamicMemory(Mechanism):
         if not (reader.is_plain and writer.is_plain):
             return None
         maps = (reader.query_map, reader.key_map, reader.value_map, writer.key_map, writer.value_map)
-        # A single segment is not written. On an H200 one of four trainings, probably this, ended with an illegal memory
-        # access (docs/lab-notes.md), so it is off there until the cause is known.
-        return RowMaps(
-            maps, self._mixed, reader.output_map, self.num_heads, shortest=self.segment + 1, checked=False
-        )
+        # A single segment is not written.
+        return RowMaps(maps, self._mixed, reader.output_map, self.num_heads, shortest=self.segment + 1)
 
     def _mixed(self, heads: list[Tensor]) -> Tensor:
         return dynamic_memory_projected.mixed(self, heads)

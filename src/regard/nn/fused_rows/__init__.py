@@ -7,7 +7,4 @@
 from __future__ import annotations
 
 enabled = True  # whether stacks of layers use the kernels where they can
-unchecked = (
-    False  # whether maps of rows run whose kernels have not run on a GPU without an error (`RowMaps.checked`)
-)
 on_cpu = False  # set by tests that run the kernels in Triton's interpreter

@@ -94,8 +94,6 @@ def _refused_layer(layer: Any, rows: Tensor, width: int) -> str:
     maps = layer.attention.row_maps()
     if maps is None:
         return "the attention is not made of linear maps of rows without options"
-    if rows.is_cuda and not (maps.checked or fused_rows.unchecked):
-        return "a GPU has not run this attention between fused rows without an error (fused_rows.unchecked tries it)"
     if rows.shape[1] < maps.shortest:
         return f"there are fewer than {maps.shortest} rows, so that the attention does not use all its maps"
     linear = [feed.rise, feed.fall, maps.out, *maps.maps]

@@ -24,4 +24,3 @@ class RowMaps:
     # What `mix` is, where it is attention of the first map to the other two.
     plain: PlainAttention | None = None
     shortest: int = 1  # rows of a sequence; with fewer, some maps would not be used
-    checked: bool = True  # whether training steps with it have run on a GPU without an error
