@@ -1,8 +1,8 @@
 """`--report-to`: metrics in TensorBoard, Weights & Biases, MLflow and trackio, offline, several at once."""
 
 import json
-import time
 import struct
+import time
 
 import pytest
 
