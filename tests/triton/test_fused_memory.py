@@ -48,7 +48,8 @@ def layer_of(slots, segment, update="gru", both=True, dim=D, heads=H, dtype=torc
         **options,
     ).to(DEVICE, dtype)  # fmt: skip
     for parameter in made.parameters():
-        nn.init.normal_(parameter, std=0.4)
+        # With 0.4, gradients grow from segment to segment, and inputs rounded to bfloat16 alone change them by up to 66 %.
+        nn.init.normal_(parameter, std=0.15)
     return made
 
 
@@ -94,18 +95,9 @@ def test_outputs_and_all_gradients_are_those_of_the_plain_twin(case):
     found = op.run(ours, trained[: len(starts)], trained[len(starts) :], options)
     assert found.shape == wanted.shape and found.dtype == DTYPE
     grads = torch.autograd.grad(found, [*ours, *trained], pull.to(DTYPE))
-    coarse = [torch.zeros_like(one) for one in (wanted, *truth)]
-    if (
-        DEVICE == "cuda"
-    ):  # such weights make gradients grow from segment to segment, and their rounding with them
-        low = [one.detach().to(DTYPE).requires_grad_() for one in (*heads, *starts, *weights)]
-        low_heads, low_starts = low[: len(heads)], low[len(heads) : len(heads) + len(starts)]
-        rounded = plain.mixed(low_heads, low_starts, low[len(heads) + len(starts) :], *options.listed())
-        coarse = [rounded, *torch.autograd.grad(rounded, low, pull.to(DTYPE))]
-    for mine, theirs, other in zip([found, *grads], [wanted, *truth], coarse, strict=True):
+    for mine, theirs in zip([found, *grads], [wanted, *truth], strict=True):
         assert mine.shape == theirs.shape
-        allowed = max(TOLERANCE, 2 * off(other, theirs)) if DEVICE == "cuda" else TOLERANCE
-        assert off(mine, theirs) < allowed, mine.shape
+        assert off(mine, theirs) < TOLERANCE, mine.shape
 
 
 def test_heads_and_gradients_of_any_layout_are_read():
