@@ -5,7 +5,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# make test TORCH=2.11.0 tests another version of torch than the pinned one; begin with an empty .venv.
+# make test TORCH=2.11.0 tests another version of torch than the pinned one; begin with an empty .venv. The build of
+# an older torch brings its own Triton, whose interpreter does not know numpy 2.4.
 TORCH ?=
 PINS := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
 PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --no-compile --constraint $(PINS)
@@ -30,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 		"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 			|| { echo "regard needs Python 3.11 or newer; set PYTHON=/path/to/it" >&2; exit 1; }; \
 		echo "creating $(VENV) (a few minutes, once)" >&2; "$(PYTHON)" -m venv $(VENV); }
-	@test -z "$(TORCH)" || sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(PINS)
+	@test -z "$(TORCH)" || sed 's/^torch==.*/torch==$(TORCH)/; s/^numpy==.*/numpy<2.4/' constraints.txt > $(PINS)
 	@echo "installing the pinned dependencies into $(VENV)" >&2
 	@$(PIP) torch
 	@$(PIP) --editable ".[dev]"
