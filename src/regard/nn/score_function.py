@@ -150,7 +150,7 @@ class ScoreFunction(nn.Module):
         return f"entropy_weight={self.entropy_weight}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # the compiler of torch 2.11 looks it up in a set before its fields are there
 class ChoiceTerm:
     """The term that a `ScoreFunction` offers. A model that judges its choices by something else reads `made`."""
 

@@ -65,6 +65,7 @@ def test_costs_of_a_diverged_model_are_matched_too(value) -> None:
     assert torch.equal(query >= 0, real) and len(set(query[0, :2].tolist())) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch 2.11
 def test_the_set_loss_with_the_matching_of_the_device_waits_for_no_number(monkeypatch) -> None:
     # So a step can be a CUDA graph. `nonzero` stands for shapes that depend on data.
     monkeypatch.setattr("regard.tasks.answers.boxes.matched", enumerated)

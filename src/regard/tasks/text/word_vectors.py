@@ -75,6 +75,5 @@ def _surprise(text: np.ndarray, count: int) -> Tensor:
     kept = value > 0
     where = torch.from_numpy(np.stack([rows[kept], columns[kept]]))
     values = torch.from_numpy(value[kept].astype(np.float32))
-    return torch.sparse_coo_tensor(
-        where, values, (count, len(DISTANCES) * contexts), check_invariants=False
-    ).coalesce()
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # torch 2.11 warns where nothing is said
+        return torch.sparse_coo_tensor(where, values, (count, len(DISTANCES) * contexts)).coalesce()

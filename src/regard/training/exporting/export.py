@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +143,9 @@ def _written(
     """Write the graph; return the function that the written file computes, and its kinds of operators."""
     if to == "torch":
         torch.export.save(program, path)
-        module = torch.export.load(path).module()
+        with warnings.catch_warnings():  # torch 2.11 reads its own file into memory of which it then warns
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            module = torch.export.load(path).module()
         return lambda tensors: module(*tensors), None
     import onnx
 
