@@ -316,9 +316,10 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """A dynamic memory between fused rows: the model of `digits`, and the largest sizes."""
-    from regard.nn.fused_memory import op
-    from regard.nn.fused_memory.layout import MemorySizes
+    """Memories between fused rows: the models of `digits`, and the largest sizes."""
+    from regard.nn.fused_memory import op, static
+    from regard.nn.fused_memory.factors import SlotFactors
+    from regard.nn.fused_memory.layout import MemorySizes, StaticSizes
 
     def memory(
         length: int, dim: int, heads: int, slots: int, segment: int, sides: int, gated: bool, **tuning: int
@@ -347,6 +348,25 @@ def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             f"dynamic memory, {warps} warps",
             partial(memory, 8, 128, 4, 16, 4, 2, True, write_warps=warps, back_warps=warps),
         )
+
+    def once(length: int, dim: int, heads: int, slots: int, narrow: bool = True) -> None:
+        given = [torch.empty(4, length, heads, dim // heads, dtype=torch.bfloat16).transpose(1, 2)] * 3
+        made, options = StaticSizes(slots, dim), static.StaticOptions(0.2, 1e-5)
+        first, *others = made.shapes()
+        weights = [torch.empty(first)]
+        weights += [
+            torch.empty(one, dtype=torch.bfloat16 if narrow and len(one) == 2 else torch.float32)
+            for one in others
+        ]
+        found, *kept = static.forward(given, weights, options)
+        factors = SlotFactors([made], *kept)
+        static.heads_back(found, given, weights, (kept[0], kept[1]), options, factors, 0)
+
+    yield "static memory", partial(once, 8, 128, 4, 16)
+    yield "static memory, 64 rows", partial(once, 64, 128, 4, 16)
+    yield "static memory, largest", partial(once, 61, 128, 1, 32)
+    yield "static memory, weights without copies", partial(once, 64, 128, 4, 16, narrow=False)
+    yield "static memory, smallest", partial(once, 5, 16, 1, 3)
 
 
 def lstm(

@@ -7,23 +7,31 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from regard.implementations.triton import block_sizes
-from regard.nn.fused_memory.layout import ROW_TOTALS, ROWS, MemorySizes
+from regard.nn.fused_memory.layout import ROW_TOTALS, ROWS, MemorySizes, StaticSizes
 from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows.layout import Job, Stages, sizes, table_of
 from regard.nn.fused_rows.short_attention import triton_dtype
 
-Piece = Stages | MemorySizes
+Memory = MemorySizes | StaticSizes
+Piece = Stages | Memory
 
 
 class SlotFactors:
     """Factors and sums of the memories of one layer or of several, side by side."""
 
-    def __init__(self, pieces: Sequence[MemorySizes], memory: Tensor, like: Tensor) -> None:
-        """`memory` (segments,b,directions,slots,dim) is that of a layer; factors get the dtype of `like`."""
+    def __init__(self, pieces: Sequence[Memory], memory: Tensor, like: Tensor) -> None:
+        """`memory` is that of a layer; factors get the dtype of `like`, sums that of the memory.
+
+        That of a dynamic memory is (segments,b,directions,slots,dim), that of a static one (b,slots,dim).
+        """
         self.pieces = tuple(pieces)
-        segments, batch, directions, slots, _ = memory.shape
-        self.programs = batch * directions
-        self.lines, self.written = (turns * self.programs * slots for turns in (segments, segments - 1))
+        if memory.dim() == 5:
+            segments, batch, directions, slots, _ = memory.shape
+            self.programs = batch * directions
+            self.lines, self.written = (turns * self.programs * slots for turns in (segments, segments - 1))
+        else:
+            self.programs = memory.shape[0]
+            self.lines = self.written = self.programs * memory.shape[1]
         self.pitch, self.vectors = (
             sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
         )
@@ -58,14 +66,14 @@ def all_jobs(order: Sequence[Piece], tall: int, width: int) -> list[Job]:
     """The jobs of rows and memories whose gradients follow each other; factors of each sort lie side by side."""
     found: list[Job] = []
     total = 0
-    starts = {Stages: (0, 0), MemorySizes: (0, 0)}  # the next column of factors and of sums
+    starts = {True: (0, 0), False: (0, 0)}  # of rows and of memories: the next column of factors and of sums
     for one in order:
-        column, place = starts[type(one)]
-        if isinstance(one, MemorySizes):
-            found += one.jobs(column, place, total, tall, width)
-        else:
-            made = one.jobs(column, place, total, tall, width)
-            found += [(ROWS if kind == 0 else ROW_TOTALS, *rest) for kind, *rest in made]  # type: ignore[misc]
-        starts[type(one)] = (column + one.pitch, place + one.vectors)
+        by_rows = isinstance(one, Stages)
+        column, place = starts[by_rows]
+        made = one.jobs(column, place, total, tall, width)
+        if by_rows:
+            made = [(ROWS if kind == 0 else ROW_TOTALS, *rest) for kind, *rest in made]  # type: ignore[misc]
+        found += made
+        starts[by_rows] = (column + one.pitch, place + one.vectors)
         total += sum(sizes(one.shapes()))
     return sorted(found, key=lambda job: job[0])  # long jobs first
