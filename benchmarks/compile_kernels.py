@@ -395,16 +395,19 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """The end of a model: last normalisation, logits and their loss."""
     from regard.nn.fused_rows import head_op
 
-    def head(batch: int, length: int, dim: int, outputs: int, keep: bool) -> None:
+    def head(
+        batch: int, length: int, dim: int, outputs: int, keep: bool, pooled: bool = False
+    ) -> None:
         options = head_op.HeadOptions(1e-5, 0.1, torch.bfloat16)
         shapes: list[tuple[int, ...]] = [(dim,), (dim,), (outputs, dim), (outputs,)]
         weights = [
             torch.empty(shape, dtype=torch.bfloat16 if len(shape) > 1 else torch.float32) for shape in shapes
         ]
-        x, targets = torch.empty(batch, length, dim), torch.zeros(batch, length, dtype=torch.long)
-        kept = torch.ones(batch, length, dtype=torch.bool) if keep else None
+        x = torch.empty(batch, length, dim)
+        targets = torch.zeros((batch,) if pooled else (batch, length), dtype=torch.long)
+        kept = torch.ones_like(targets, dtype=torch.bool) if keep else None
         found = head_op._forward(x, targets, kept, weights, *options.listed())
-        head_op._backward(found[0], x, found[3], found[4], weights)
+        head_op._backward(found[0], x, found[3], found[4], weights, pooled)
 
     def stack_and_loss(batch: int, length: int, dim: int, tokens: int) -> None:
         from regard.nn.fused_rows import op, stack_loss_op
@@ -428,6 +431,8 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         (8, 13, 16, 5, False),
     ):
         yield f"small head {sizes}", partial(head, *sizes)
+    for sizes in ((32, 8, 128, 10, False), (32, 64, 128, 10, True), (8, 13, 256, 512, True), (8, 13, 16, 5, False)):
+        yield f"pooled head {sizes}", partial(head, *sizes, pooled=True)
 
 
 def main() -> None:

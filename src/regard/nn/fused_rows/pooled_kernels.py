@@ -73,7 +73,7 @@ def pooled_loss(
         weight, z = _logits(WEIGHT, BIAS, p, c + t, d, V, D, HAS_BIAS, DT, WIDE)
         known = c + t < V
         share = tl.exp(tl.where(known, z - log_sum, LOWEST))
-        slope = share - tl.where(c + t == target, 1.0 - SMOOTHING, 0.0) - SMOOTHING / V
+        slope = share - (c + t == target).to(WIDE) * (1.0 - SMOOTHING) - SMOOTHING / V
         dz = tl.where(known, slope * asked, 0.0).to(WIDE)
         if HAS_BIAS:
             tl.store(sums + 2 * D + c + t, dz, mask=known)
