@@ -267,7 +267,7 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
 
 def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Small models in few kernels: a stack of layers, and attention over few keys."""
-    from regard.nn.fused_rows import op, short_attention, stack_loss_op, stack_op
+    from regard.nn.fused_rows import op, short_attention, stack_loss_op, stack_op, vectors
 
     def stack(batch: int, length: int, dim: int, heads: int, **tuning: int) -> None:
         usual = dict(vars(op.TUNING))
@@ -292,7 +292,16 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             stack_loss_op._backward(total, *rows, seed, whole, weights, head, *said)
         vars(op.TUNING).update(usual)
 
+    def embedded(batch: int, length: int, width: int, dim: int, rate: float, waves: bool) -> None:
+        data, seed = torch.empty(batch, length, width), torch.tensor([3])
+        weights, options = (torch.empty(dim, width), torch.empty(dim)), (rate, waves, torch.bfloat16)
+        found = vectors._forward(data, *weights, seed, *options)
+        vectors._backward(found, data, weights[0], seed, *options)
+
     yield from head_cases()
+    yield "rows of vectors", partial(embedded, 32, 8, 8, 128, 0.1, True)
+    yield "rows of vectors, one number each", partial(embedded, 32, 64, 1, 128, 0.1, True)
+    yield "rows of vectors, largest", partial(embedded, 8, 61, 64, 256, 0.0, False)
     yield "small stack", partial(stack, 32, 64, 128, 4)
     yield "small stack of 256", partial(stack, 8, 13, 256, 8)
     for name, tuning in (
@@ -395,9 +404,7 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """The end of a model: last normalisation, logits and their loss."""
     from regard.nn.fused_rows import head_op
 
-    def head(
-        batch: int, length: int, dim: int, outputs: int, keep: bool, pooled: bool = False
-    ) -> None:
+    def head(batch: int, length: int, dim: int, outputs: int, keep: bool, pooled: bool = False) -> None:
         options = head_op.HeadOptions(1e-5, 0.1, torch.bfloat16)
         shapes: list[tuple[int, ...]] = [(dim,), (dim,), (outputs, dim), (outputs,)]
         weights = [
@@ -431,7 +438,12 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         (8, 13, 16, 5, False),
     ):
         yield f"small head {sizes}", partial(head, *sizes)
-    for sizes in ((32, 8, 128, 10, False), (32, 64, 128, 10, True), (8, 13, 256, 512, True), (8, 13, 16, 5, False)):
+    for sizes in (
+        (32, 8, 128, 10, False),
+        (32, 64, 128, 10, True),
+        (8, 13, 256, 512, True),
+        (8, 13, 16, 5, False),
+    ):
         yield f"pooled head {sizes}", partial(head, *sizes, pooled=True)
 
 

@@ -153,9 +153,7 @@ def _differentiate(ctx: Any, d_total: Tensor | None, *unused: Any) -> tuple[Any,
     if torch.is_grad_enabled():
         found = _recorded(x, targets, keep, weights, HeadOptions(*ctx.given), d_total)
         return found[0], None, None, found[1:], *none
-    grads = torch.ops.regard.fused_head_backward.default(
-        d_total, x, kept, sums, weights, targets.dim() == 1
-    )
+    grads = torch.ops.regard.fused_head_backward.default(d_total, x, kept, sums, weights, targets.dim() == 1)
     return (d_rows * d_total).to(x.dtype), None, None, split(grads, stage(weights)), *none
 
 

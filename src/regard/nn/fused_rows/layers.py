@@ -59,15 +59,15 @@ def refused_rows(rows: Tensor) -> str:
     return ""
 
 
-def circumstances(rows: Tensor) -> str:
-    """Why no row-wise kernel can take these rows here and now; empty if one can."""
+def circumstances(rows: Tensor, width: int | None = None) -> str:
+    """Why no row-wise kernel can take these rows here and now, or make rows of this width; empty if one can."""
     if why := refused_rows(rows):
         return why
     if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:
         return "the model is exported, observed, transformed or shared between ranks"
     if rows.shape[0] * rows.shape[1] > MOST_ROWS:
         return f"there are more than {MOST_ROWS} rows"
-    width = rows.shape[2]
+    width = rows.shape[2] if width is None else width
     if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
         return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
     return ""
