@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.nn.dynamic_memory import DynamicMemory
 from regard.nn.fused_memory import op, plain, refusal, static
-from regard.nn.fused_memory.factors import Memory, SlotFactors
+from regard.nn.fused_memory.factors import NOTHING_BORROWED, Borrowed, Memory, SlotFactors
 from regard.nn.fused_memory.layout import MemorySizes
 from regard.nn.fused_memory.op import FusedMemoryOptions
 from regard.nn.fused_memory.static import StaticOptions
@@ -28,12 +28,17 @@ class MemoryKind(Protocol):
     maps: ClassVar[int]  # maps of rows that it takes heads from
     held: ClassVar[int]  # tensors that its forward pass keeps besides its result
 
+    @property
+    def borrowed(self) -> Borrowed:
+        """Weights that are those of maps of rows, too; the operator takes them once, with the rows."""
+        ...
+
     def listed(self) -> tuple[Any, ...]:
         """Its arguments of the operator: how many directions, rows of a segment, eps; `kind` reads them."""
         ...
 
     def sizes(self, weights: Sequence[Tensor]) -> Memory:
-        """The sizes, from its weights and those that follow them."""
+        """The sizes, from its weights without those that are borrowed, and those that follow them."""
         ...
 
     def forward(self, heads: list[Tensor], weights: list[Tensor]) -> tuple[Tensor, ...]:
@@ -65,11 +70,21 @@ class DynamicKind:
     maps: ClassVar[int] = 5  # queries, keys and values of the reader, keys and values of the writer
     held: ClassVar[int] = 3  # the memory at all times, its keys and values
 
+    @property
+    def borrowed(self) -> Borrowed:
+        """The reader's maps to keys and values: slots and rows are keys of the same attention."""
+        first, weights, biases = (
+            self.sides + 4,
+            2,
+            2 + self.maps,
+        )  # after the writer's maps; after gain and shift
+        return {first: weights + 1, first + 1: biases + 1, first + 2: weights + 2, first + 3: biases + 2}
+
     def listed(self) -> tuple[Any, ...]:
         return self.sides, self.options.segment, self.options.eps
 
     def sizes(self, weights: Sequence[Tensor]) -> MemorySizes:
-        gated = weights[self.sides + 8].dim() == 2  # after the maps: a weight, or a gain
+        gated = weights[self.sides + 4].dim() == 2  # after the writer's maps: a weight, or a gain
         slots, dim = weights[0].shape
         return MemorySizes(self.sides, slots, dim, gated)
 
@@ -83,9 +98,7 @@ class DynamicKind:
         self, grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: list[Tensor], factors: SlotFactors,
         number: int,
     ) -> list[Tensor]:  # fmt: skip
-        memory, keys, values = kept
-        made = self.sizes(weights)
-        given = (memory, keys, values)
+        given, made = (kept[0], kept[1], kept[2]), op.sizes_of(weights[: self.sides], weights[self.sides :])
         return op.heads_back(grad, heads, weights[self.sides :], given, self.options, made, factors, number)
 
     def plain(self, heads: list[Tensor], weights: list[Tensor]) -> Tensor:
@@ -99,6 +112,7 @@ class StaticKind:
     options: StaticOptions
     maps: ClassVar[int] = 3  # queries of the reader, keys and values of the writer
     held: ClassVar[int] = 2
+    borrowed: ClassVar[Borrowed] = NOTHING_BORROWED
 
     def listed(self) -> tuple[Any, ...]:
         return 0, 0, self.options.eps
@@ -130,13 +144,14 @@ def kind(scale: float, sides: int, segment: int, eps: float) -> MemoryKind:
 
 
 def kind_of(layer: Any, batch: int, length: int, layers: int) -> tuple[MemoryKind, list[Tensor]] | None:
-    """How the kernels run this memory, with its slots and weights; None if they do not.
+    """How the kernels run this memory, with its slots and those weights that are not borrowed; None if they do not.
 
     `layers`: how many such layers keep factors at the same time.
     """
     if isinstance(layer, DynamicMemory) and not refusal.refusal(layer, batch, length, layers):
         made = DynamicKind(refusal.options_of(layer), 2 if layer.bidirectional else 1)
-        return made, refusal.all_tensors(layer)
+        tensors = enumerate(refusal.all_tensors(layer))
+        return made, [one for number, one in tensors if number not in made.borrowed]
     if type(layer) is StaticMemory and not static.refusal(layer, batch, length, layers):
         return StaticKind(static.options_of(layer)), static.tensors_of(layer)
     return None

@@ -9,9 +9,12 @@ from regard.nn.fused_rows.layout import Job, sizes
 # Columns of a row of factors, each as wide as a slot. A row is a slot at a turn, as (turns,b,directions,slots). Nothing
 # is written after the last turn, so its rows have only the first three columns.
 SLOT, D_KEY, D_VALUE, MIXED, D_CANDIDATE, D_QUERY, QUERY, CANDIDATE, D_R, D_Z, D_N, D_H = range(12)
-# Kinds of jobs of `memory_gradients`, long ones first: products of factors of all slots, of slots that were written and
-# of rows; totals of factors of all slots and of written ones, of the sums of programs that wrote, and of sums of rows.
-ALL_SLOTS, WRITTEN_SLOTS, ROWS, ALL_TOTALS, WRITTEN_TOTALS, PROGRAM_TOTALS, ROW_TOTALS = range(7)
+# Kinds of jobs of `memory_gradients`, long ones first: products of factors of all slots and of rows, added; of all
+# slots; of slots that were written; of rows. Then totals of factors of all slots and of sums of rows, added; of factors
+# of all slots; of written ones; of the sums of programs that wrote; of sums of rows.
+BOTH, ALL_SLOTS, WRITTEN_SLOTS, ROWS, BOTH_TOTALS, ALL_TOTALS, WRITTEN_TOTALS, PROGRAM_TOTALS, ROW_TOTALS = (
+    range(9)
+)
 
 
 @dataclass(frozen=True)

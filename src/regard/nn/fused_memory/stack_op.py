@@ -70,17 +70,24 @@ class MemoryStackOptions:
         dim, pieces = x.shape[2], self.pieces()
         start = len(Stages(False, False, self.memory.maps, dim).shapes())
         memory = self.memory.sizes(weights[start:])
-        hidden = weights[start + len(memory.shapes()) + 4].shape[0]  # after out and norm: rise
+        borrowed = self.memory.borrowed
+        hidden = weights[start + len(memory.shapes()) - len(borrowed) + 4].shape[
+            0
+        ]  # after out and norm: rise
         order: list[Piece] = []
         for number, piece in enumerate(pieces):
             if number:
                 order.append(memory)
             order.append(Stages(piece.out, piece.feed, piece.maps, dim, hidden if piece.feed else 0))
-        own, start = [], 0
+        own: list[list[Tensor]] = []
+        given = iter(weights)
         for one in order:
-            count = len(one.shapes())
-            own.append(list(weights[start : start + count]))
-            start += count
+            lent = {}
+            if not isinstance(one, Stages):
+                maps = own[-1][-2 - 2 * self.memory.maps :]
+                lent = {number: maps[place] for number, place in borrowed.items()}
+            numbers = range(len(one.shapes()))
+            own.append([lent[number] if number in lent else next(given) for number in numbers])
         return order, own
 
 
@@ -156,7 +163,7 @@ def _backward(
         )  # fmt: skip
         d_heads = options.memory.heads_back(d_mixed, heads, own[2 * number + 1], memory, slots, number)
     d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
-    slots.weight_gradients(grads, tuple(order), factors)
+    slots.weight_gradients(grads, tuple(order), factors, options.memory.borrowed)
     return d_x, grads
 
 

@@ -1,4 +1,4 @@
-"""The beginning of a model that reads vectors: a linear map of few numbers, positions and dropout; and its gradients."""
+"""The beginning of a model that reads vectors: a linear map of few numbers, positions, dropout, and its gradients."""
 
 from __future__ import annotations
 
