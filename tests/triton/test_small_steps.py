@@ -1,4 +1,4 @@
-"""What a training step of a small model consists of: which kernels it launches, and which operations of torch remain."""
+"""What a training step of a small model is made of: the kernels that it launches, and what remains of torch."""
 
 from collections import Counter
 

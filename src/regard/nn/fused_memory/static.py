@@ -49,7 +49,8 @@ def refusal(layer: StaticMemory, batch: int, length: int, layers: int = 1) -> st
         return "the normalisation has no gain and shift"
     if any(_hooked(one) for one in (reader, writer, layer.norm, *own)):
         return "a module has hooks"
-    if layers * batch * len(layer.slots) * sizes_of(tensors_of(layer)).pitch > memories.MOST_FACTORS:
+    lines = layers * batch * len(layer.slots)
+    if lines * StaticSizes(len(layer.slots), layer.dim).pitch > memories.MOST_FACTORS:
         return "the gradients of weights would be made from too many numbers"
     return ""
 

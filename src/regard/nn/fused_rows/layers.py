@@ -223,9 +223,10 @@ def _memories_as_one(
     if len(memories) < len(found):
         return None
     (kind, first), heads = memories[0], maps[0].heads
-    shapes = [one.shape for one in first]
     for (other, tensors), own in zip(memories, maps, strict=True):
-        if type(other) is not type(kind) or [one.shape for one in tensors] != shapes or own.heads != heads:
+        if type(other) is not type(kind) or len(tensors) != len(first) or own.heads != heads:
+            return None
+        if any(one.shape != same.shape for one, same in zip(tensors, first, strict=True)):
             return None
         if other.listed() != kind.listed() or other.options.scale != kind.options.scale:
             return None
