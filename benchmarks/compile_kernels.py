@@ -267,7 +267,7 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
 
 def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Small models in few kernels: a stack of layers, and attention over few keys."""
-    from regard.nn.fused_rows import op, short_attention, stack_loss_op, stack_op
+    from regard.nn.fused_rows import op, short_attention, stack_loss_op, stack_op, vectors
 
     def stack(batch: int, length: int, dim: int, heads: int, **tuning: int) -> None:
         usual = dict(vars(op.TUNING))
@@ -292,7 +292,16 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             stack_loss_op._backward(total, *rows, seed, whole, weights, head, *said)
         vars(op.TUNING).update(usual)
 
+    def embedded(batch: int, length: int, width: int, dim: int, rate: float, waves: bool) -> None:
+        data, seed = torch.empty(batch, length, width), torch.tensor([3])
+        weights, options = (torch.empty(dim, width), torch.empty(dim)), (rate, waves, torch.bfloat16)
+        found = vectors._forward(data, *weights, seed, *options)
+        vectors._backward(found, data, weights[0], seed, *options)
+
     yield from head_cases()
+    yield "rows of vectors", partial(embedded, 32, 8, 8, 128, 0.1, True)
+    yield "rows of vectors, one number each", partial(embedded, 32, 64, 1, 128, 0.1, True)
+    yield "rows of vectors, largest", partial(embedded, 8, 61, 64, 256, 0.0, False)
     yield "small stack", partial(stack, 32, 64, 128, 4)
     yield "small stack of 256", partial(stack, 8, 13, 256, 8)
     for name, tuning in (
@@ -316,9 +325,10 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
-    """A dynamic memory between fused rows: the model of `digits`, and the largest sizes."""
-    from regard.nn.fused_memory import op
-    from regard.nn.fused_memory.layout import MemorySizes
+    """Memories between fused rows: the models of `digits`, and the largest sizes."""
+    from regard.nn.fused_memory import op, static
+    from regard.nn.fused_memory.factors import SlotFactors
+    from regard.nn.fused_memory.layout import MemorySizes, StaticSizes
 
     def memory(
         length: int, dim: int, heads: int, slots: int, segment: int, sides: int, gated: bool, **tuning: int
@@ -348,6 +358,25 @@ def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             partial(memory, 8, 128, 4, 16, 4, 2, True, write_warps=warps, back_warps=warps),
         )
 
+    def once(length: int, dim: int, heads: int, slots: int, narrow: bool = True) -> None:
+        given = [torch.empty(4, length, heads, dim // heads, dtype=torch.bfloat16).transpose(1, 2)] * 3
+        made, options = StaticSizes(slots, dim), static.StaticOptions(0.2, 1e-5)
+        first, *others = made.shapes()
+        weights = [torch.empty(first)]
+        weights += [
+            torch.empty(one, dtype=torch.bfloat16 if narrow and len(one) == 2 else torch.float32)
+            for one in others
+        ]
+        found, *kept = static.forward(given, weights, options)
+        factors = SlotFactors([made], *kept)
+        static.heads_back(found, given, weights, (kept[0], kept[1]), options, factors, 0)
+
+    yield "static memory", partial(once, 8, 128, 4, 16)
+    yield "static memory, 64 rows", partial(once, 64, 128, 4, 16)
+    yield "static memory, largest", partial(once, 61, 128, 1, 32)
+    yield "static memory, weights without copies", partial(once, 64, 128, 4, 16, narrow=False)
+    yield "static memory, smallest", partial(once, 5, 16, 1, 3)
+
 
 def lstm(
     batch: int,
@@ -375,16 +404,17 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """The end of a model: last normalisation, logits and their loss."""
     from regard.nn.fused_rows import head_op
 
-    def head(batch: int, length: int, dim: int, outputs: int, keep: bool) -> None:
+    def head(batch: int, length: int, dim: int, outputs: int, keep: bool, pooled: bool = False) -> None:
         options = head_op.HeadOptions(1e-5, 0.1, torch.bfloat16)
         shapes: list[tuple[int, ...]] = [(dim,), (dim,), (outputs, dim), (outputs,)]
         weights = [
             torch.empty(shape, dtype=torch.bfloat16 if len(shape) > 1 else torch.float32) for shape in shapes
         ]
-        x, targets = torch.empty(batch, length, dim), torch.zeros(batch, length, dtype=torch.long)
-        kept = torch.ones(batch, length, dtype=torch.bool) if keep else None
+        x = torch.empty(batch, length, dim)
+        targets = torch.zeros((batch,) if pooled else (batch, length), dtype=torch.long)
+        kept = torch.ones_like(targets, dtype=torch.bool) if keep else None
         found = head_op._forward(x, targets, kept, weights, *options.listed())
-        head_op._backward(found[0], x, found[3], found[4], weights)
+        head_op._backward(found[0], x, found[3], found[4], weights, pooled)
 
     def stack_and_loss(batch: int, length: int, dim: int, tokens: int) -> None:
         from regard.nn.fused_rows import op, stack_loss_op
@@ -408,6 +438,13 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         (8, 13, 16, 5, False),
     ):
         yield f"small head {sizes}", partial(head, *sizes)
+    for sizes in (
+        (32, 8, 128, 10, False),
+        (32, 64, 128, 10, True),
+        (8, 13, 256, 512, True),
+        (8, 13, 16, 5, False),
+    ):
+        yield f"pooled head {sizes}", partial(head, *sizes, pooled=True)
 
 
 def main() -> None:

@@ -8,7 +8,11 @@ from typing import Any
 import torch
 
 KINDS = ((False, False, 3), (True, True, 3), (True, True, 0), (True, False, 2))
-HEADS = ((32, 64, 128, 67), (5, 13, 256, 131), (3, 7, 64, 307))  # batch, length, width, outputs
+# Batch, length, width, outputs, and whether the logits are those of the mean of all rows.
+HEADS = (
+    (32, 64, 128, 67, False), (5, 13, 256, 131, False), (3, 7, 64, 307, False), (32, 8, 128, 10, True),
+    (32, 64, 128, 10, True),
+)  # fmt: skip
 SHORT = ((64, 64, True), (16, 8, False), (8, 16, False), (4, 36, False))  # queries, keys, causal
 
 
@@ -128,14 +132,16 @@ def checked_head(number: int, device: str) -> dict[str, Any]:
     """The largest relative error of a loss without logits and its gradients, beside that of torch in bf16."""
     from regard.nn.fused_rows import head_op, plain
 
-    batch, length, dim, outputs = HEADS[number] if device == "cuda" else (2, 3, 32, HEADS[number][3])
+    batch, length, dim, outputs, pooled = HEADS[number]
+    if device == "cpu":
+        batch, length, dim = 2, 3, 32
     torch.manual_seed(3)
     exact = [
         torch.randn(shape, dtype=torch.float64, device=device) * shape[-1] ** -0.5
         for shape in ((batch, length, dim), (dim,), (dim,), (outputs, dim), (outputs,))
     ]
-    targets = torch.randint(0, outputs, (batch, length), device=device)
-    keep = torch.rand(batch, length, device=device) < 0.9
+    targets = torch.randint(0, outputs, (batch,) if pooled else (batch, length), device=device)
+    keep = torch.rand(targets.shape, device=device) < 0.9
     narrow = torch.bfloat16 if device == "cuda" else torch.float32
 
     def run(way: str) -> list[torch.Tensor]:

@@ -277,8 +277,7 @@ def test_shapes_for_the_compiler_are_those_of_the_kernels(monkeypatch):
     stack = stack_of()
     maps = [one.attention.row_maps() for one in stack.layers]
     x = rows.to(WIDE)
-    made = layers._memories_as_one(list(stack.layers), maps, x)
-    own = [refusal.all_tensors(one.attention) for one in stack.layers]
+    made, own = layers._memories_as_one(list(stack.layers), maps, x)
     flat = [one.detach() for one in layers._all_weights(list(stack.layers), maps, own)]
     last, kept = stack_op._forward(x, None, flat, *made.listed())
     told = stack_op._forward_shapes(x, None, flat, *made.listed())

@@ -281,10 +281,7 @@ class Counted:
 
 MODELS = {
     "decoder": (Problem.of(Tokens(11), NextToken(11)), 3),
-    "static-transformer(slots=5)": (
-        Problem.of(Vectors(5), OneOf(3)),
-        5,
-    ),  # each layer's memory is one call more
+    "static-transformer(slots=5)": (Problem.of(Vectors(5), OneOf(3)), 3),
     "dynamic-transformer(slots=5,segment=3)": (Problem.of(Vectors(5), OneOf(3)), 3),
 }
 

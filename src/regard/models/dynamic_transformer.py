@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from regard.models.decoder import Decoder
-from regard.models.embedding import pooled
 from regard.models.model import model
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
@@ -28,5 +27,5 @@ class DynamicTransformer(Decoder):
 
     def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
         if self.problem.answer.needs == "pooled":
-            return self.head(pooled(self.rows(batch), batch.keep), batch)
+            return self.pooled_answer(batch, deferred)
         return self.answer(batch, deferred)

@@ -19,6 +19,7 @@ from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.nn import positions as encodings
 from regard.nn.blocks import make_norm
+from regard.nn.fused_rows import vectors
 from regard.nn.fused_rows.head import token_rows
 from regard.nn.fused_rows.layers import _hooked
 from regard.tasks.batch import Stream
@@ -104,6 +105,9 @@ class StreamEmbedding(nn.Module):
         """(b,n) ids or (b,n,width) numbers → (b,n,dim); `offset`: the position of the first of them."""
         if isinstance(self.rows, nn.Linear):
             data = data.to(self.rows.weight.dtype)
+            rate = self.dropout.p if self.training else 0.0
+            if not offset and not self._refused_vectors(data, rate):
+                return vectors.run(data, self.rows, self.positions, rate)
         part = None
         if self.segments is not None:
             data, part = (data[..., 0], data[..., 1]) if data.dim() == 3 else (data, torch.zeros_like(data))
@@ -116,6 +120,14 @@ class StreamEmbedding(nn.Module):
             rows = rows + self.segments[part]
         found: Tensor = self.norm(self.positions(rows, self._places(data, offset)))
         return self.dropout(found)  # type: ignore[no-any-return]
+
+    def _refused_vectors(self, data: Tensor, rate: float) -> str:
+        """Why the modules must make the rows of vectors; empty if the kernels can."""
+        if type(self.norm) is not nn.Identity:
+            return "the rows are normalised"
+        if _hooked(self.dropout):
+            return "a module has hooks"
+        return vectors.refusal(data, self.rows, self.positions, rate)
 
     def token_rows(self, data: Tensor) -> EmbeddedTokens | None:
         """What the kernels need to make the rows themselves; None: the module must be called."""

@@ -59,8 +59,10 @@ class Encoder(Reader):
 
     def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
         pooling = self.problem.answer.needs == "pooled"
-        if not pooling and type(self.before_head) is nn.Identity:
+        if type(self.before_head) is nn.Identity and not pooling:
             return self.answer(batch, deferred)
+        if type(self.before_head) is nn.Identity and self.pooling == "mean":
+            return self.pooled_answer(batch, deferred)
         rows = self.rows(batch)
         if not pooling:
             return self.head(self.before_head(rows[:, : batch.inputs.shape[1]]), batch)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.masks import Mask
-from regard.models.embedding import StreamEmbedding, stream_mask
+from regard.models.embedding import StreamEmbedding, joined_keep, pooled, stream_mask
 from regard.models.model import Model
 from regard.models.stack import Stack
 from regard.tasks.batch import Batch
@@ -88,6 +88,14 @@ class Reader(Model):
                 return found
         rows, mask = self.embedded(batch)
         return self.stack.answer(self.head, batch, rows, mask=mask, deferred=deferred)
+
+    def pooled_answer(self, batch: Batch, deferred: bool) -> Any:
+        """The outputs of the head for the mean row of each example; `deferred`: see `Stack.answer`."""
+        keep = joined_keep(batch.streams.values())
+        if not deferred or keep is not None or type(self).rows is not Reader.rows:
+            return self.head(pooled(self.rows(batch), keep), batch)
+        rows, mask = self.embedded(batch)
+        return self.stack.answer(self.head, batch, rows, mask=mask, deferred=True, pooled=True)
 
     def embedded(self, batch: Batch) -> tuple[Tensor, Mask | None]:
         """What the layers read: rows (b,n,dim) of all streams concatenated, and where they are real."""

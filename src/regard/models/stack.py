@@ -94,17 +94,19 @@ class Stack(nn.Module):
         rows: Tensor,
         *,
         deferred: bool,
+        pooled: bool = False,
         mask: Mask | None = None,
         **source: Any,
     ) -> Any:
-        """The outputs of a head for the rows after all layers.
+        """The outputs of a head for the rows after all layers; `pooled`: for the mean of all rows of an example.
 
         `deferred`: they serve only the loss of the head, so logits are left out where the kernels can do without.
         """
-        if not deferred or self._refused(head, batch, rows):
-            return head(self(rows, mask=mask, **source), batch)
+        if not deferred or self._refused(head, batch, rows, pooled):
+            found = self(rows, mask=mask, **source)
+            return head(found.mean(1) if pooled else found, batch)
         stack: Any = None
-        if not fused_rows.refusal(self.layers, rows, mask, source):  # type: ignore[arg-type]
+        if not pooled and not fused_rows.refusal(self.layers, rows, mask, source):  # type: ignore[arg-type]
             stack = fused_rows.whole(self.layers, rows)  # type: ignore[arg-type]
         last = self._layered(rows, mask, source) if stack is None else rows
         return fused_head.DeferredLogits(last, self.norm, head.logits, stack)  # type: ignore[arg-type]
@@ -119,12 +121,12 @@ class Stack(nn.Module):
             return None
         return fused_head.DeferredLogits(rows, self.norm, head.logits, stack, tokens)  # type: ignore[arg-type]
 
-    def _refused(self, head: Head, batch: Batch, rows: Tensor) -> str:
+    def _refused(self, head: Head, batch: Batch, rows: Tensor, pooled: bool = False) -> str:
         """Why the logits of a head must be computed; empty if only their loss can be."""
         if head.row_scale != 1.0:
             return "the head multiplies its rows"
         return fused_head.refusal(
-            rows, self.norm, head.logits, [self, head], batch.targets, batch.target_keep
+            rows, self.norm, head.logits, [self, head], batch.targets, batch.target_keep, pooled
         )
 
     def _layered(self, rows: Tensor, mask: Mask | None, source: dict[str, Any]) -> Tensor:

@@ -9,9 +9,12 @@ from regard.nn.fused_rows.layout import Job, sizes
 # Columns of a row of factors, each as wide as a slot. A row is a slot at a turn, as (turns,b,directions,slots). Nothing
 # is written after the last turn, so its rows have only the first three columns.
 SLOT, D_KEY, D_VALUE, MIXED, D_CANDIDATE, D_QUERY, QUERY, CANDIDATE, D_R, D_Z, D_N, D_H = range(12)
-# Kinds of jobs of `memory_gradients`, long ones first: products of factors of all slots, of slots that were written and
-# of rows; totals of factors of all slots and of written ones, of the sums of programs that wrote, and of sums of rows.
-ALL_SLOTS, WRITTEN_SLOTS, ROWS, ALL_TOTALS, WRITTEN_TOTALS, PROGRAM_TOTALS, ROW_TOTALS = range(7)
+# Kinds of jobs of `memory_gradients`, long ones first: products of factors of all slots and of rows, added; of all
+# slots; of slots that were written; of rows. Then totals of factors of all slots and of sums of rows, added; of factors
+# of all slots; of written ones; of the sums of programs that wrote; of sums of rows.
+BOTH, ALL_SLOTS, WRITTEN_SLOTS, ROWS, BOTH_TOTALS, ALL_TOTALS, WRITTEN_TOTALS, PROGRAM_TOTALS, ROW_TOTALS = (
+    range(9)
+)
 
 
 @dataclass(frozen=True)
@@ -94,4 +97,53 @@ class MemorySizes:
             matrix(update[1] + part * dim * dim, theirs, SLOT)
             bias(update[2] + part * dim, mine)
             bias(update[3] + part * dim, theirs)
+        return found
+
+
+@dataclass(frozen=True)
+class StaticSizes:
+    """Sizes of a static memory.
+
+    A row of factors is a slot of a batch entry, with these columns, each as wide as a slot: the learned slot, the
+    memory, the gradients of its keys and of its values, the mixed values, the gradients of what is written and of the
+    queries of the slots. Sums of a program, which has one batch entry: the gradients of gain and shift, of the biases
+    of queries, output, keys and values, and of the slots.
+    """
+
+    slots: int
+    dim: int
+
+    @property
+    def pitch(self) -> int:
+        """Width of a row of factors."""
+        return 7 * self.dim
+
+    @property
+    def vectors(self) -> int:
+        """Number of sums of a program."""
+        return (6 + self.slots) * self.dim
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The slots, the writer's query and output maps, the reader's key and value maps, gain and shift."""
+        maps: list[tuple[int, ...]] = [(self.dim, self.dim), (self.dim,)]
+        return [(self.slots, self.dim), *maps * 4, (self.dim,), (self.dim,)]
+
+    def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
+        """As `MemorySizes.jobs`."""
+        dim = self.dim
+        offsets = []
+        for size in sizes(self.shapes()):
+            offsets.append(total)
+            total += size
+        found: list[Job] = []
+        for into, left, right in ((1, 6, 0), (3, 5, 4), (5, 2, 1), (7, 3, 1)):
+            for i in range(0, dim, tall):
+                for j in range(0, dim, width):
+                    one, other = column + left * dim + i, column + right * dim + j
+                    found.append((ALL_SLOTS, one, other, offsets[into] + i * dim + j, dim))
+        for into, start, count in (
+            (9, 0, 1), (10, 1, 1), (2, 2, 1), (4, 3, 1), (6, 4, 1), (8, 5, 1), (0, 6, self.slots)
+        ):  # fmt: skip
+            for j in range(0, count * dim, width):
+                found.append((PROGRAM_TOTALS, place + start * dim + j, 0, offsets[into] + j, 0))
         return found

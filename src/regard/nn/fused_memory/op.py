@@ -85,12 +85,16 @@ def _constants(heads: Sequence[Tensor], made: MemorySizes, options: FusedMemoryO
     }  # fmt: skip
 
 
+def head_stages(width: int) -> int:
+    """Loads in flight of the weights of heads: two tiles of wide heads do not fit at once."""
+    return TUNING.stages if width <= 32 else 1
+
+
 def _of_writing(heads: Sequence[Tensor], made: MemorySizes, warps: int) -> dict[str, Any]:
     wide = triton_dtype(rows_op._wide(heads[0].dtype))
-    stages = TUNING.stages if heads[0].shape[3] <= 32 else 1  # two tiles of wide heads do not fit at once
     found: dict[str, Any] = {
         "R": block_sizes.padded(made.slots), "GATED": made.gated, "WIDE": wide, "TILE": min(TUNING.tile, made.dim),
-        "STAGES": TUNING.stages, "HEAD_STAGES": stages,
+        "STAGES": TUNING.stages, "HEAD_STAGES": head_stages(heads[0].shape[3]),
     }  # fmt: skip
     return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
 

@@ -11,6 +11,7 @@ from regard.nn import fused_memory
 if TYPE_CHECKING:
     from regard.nn.dynamic_memory import DynamicMemory
     from regard.nn.fused_memory.op import FusedMemoryOptions
+    from regard.nn.static_memory import StaticMemory
 
 WIDEST = 128  # of a slot: a square weight must fit into shared memory
 MOST_SLOTS = 32  # of a direction, which are in the registers of one program
@@ -27,14 +28,11 @@ def refusal(layer: DynamicMemory, batch: int, length: int, layers: int = 1) -> s
     """
     from regard.nn.fused_rows.layers import _hooked
 
-    width = layer.dim // layer.num_heads
-    if not fused_memory.enabled:
-        return "fused memories are switched off (regard.nn.fused_memory.enabled)"
-    if layer.dim > WIDEST or width not in WIDTHS:
-        return f"slots are {layer.dim} wide and heads {width}; known are {WIDEST} at most, and {WIDTHS}"
+    if why := refused_sizes(layer):
+        return why
+    if layer.segment > LONGEST:
+        return f"segments of {layer.segment}; known are {LONGEST} at most"
     slots = len(layer.slots)
-    if slots > MOST_SLOTS or layer.segment > LONGEST:
-        return f"{slots} slots and segments of {layer.segment}; known are {MOST_SLOTS} and {LONGEST} at most"
     attentions = [layer.reader.plain_attention(), layer.writer.plain_attention()]
     if None in attentions or attentions[0] != attentions[1]:
         return "the attention is not a plain softmax (dropout of weights?)"
@@ -54,6 +52,16 @@ def refusal(layer: DynamicMemory, batch: int, length: int, layers: int = 1) -> s
     if layers * lines * layer.dim * 12 > MOST_FACTORS:
         return "the gradients of weights would be made from too many numbers"
     return ""
+
+
+def refused_sizes(layer: DynamicMemory | StaticMemory) -> str:
+    """Why the kernels know no memory of this size; empty if they do."""
+    width, slots = layer.dim // layer.num_heads, len(layer.slots)
+    if not fused_memory.enabled:
+        return "fused memories are switched off (regard.nn.fused_memory.enabled)"
+    if layer.dim > WIDEST or width not in WIDTHS:
+        return f"slots are {layer.dim} wide and heads {width}; known are {WIDEST} at most, and {WIDTHS}"
+    return f"{slots} slots; known are {MOST_SLOTS} at most" if slots > MOST_SLOTS else ""
 
 
 def run(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:

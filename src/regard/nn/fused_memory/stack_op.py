@@ -1,6 +1,6 @@
-"""A stack of layers with dynamic memories as one operator, so that all weights get their gradients in one launch.
+"""A stack of layers with memories as one operator, so that all weights get their gradients in one launch.
 
-As `fused_rows/stack_op.py`, with a memory between the maps of rows where that has softmax attention.
+As `fused_rows/stack_op.py`, with a memory (`kinds.py`) between the maps of rows where that has softmax attention.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from regard.core.differentiate import fresh_views, gradients
-from regard.nn.fused_memory import op, plain
-from regard.nn.fused_memory.factors import Piece, SlotFactors
-from regard.nn.fused_memory.layout import MemorySizes
+from regard.nn.fused_memory.factors import Memory, Piece, SlotFactors
+from regard.nn.fused_memory.kinds import MemoryKind, kind
 from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows import plain as plain_rows
 from regard.nn.fused_rows.layout import Stages, sizes
@@ -34,8 +33,9 @@ _LIBRARY.define(
     "fused_memory_stack_backward(Tensor d_last, Tensor x, Tensor? seed, Tensor last, Tensor[] kept, Tensor[] weights, "
     f"{_OPTIONS}) -> (Tensor, Tensor)"
 )
-MAPS = 5  # queries, keys and values of the reader, keys and values of the writer
-PER_LAYER = 11  # kept tensors: heads, mixed heads, memory, its keys and values, rows after the attention and the layer
+ROWS_KEPT = (
+    3  # tensors of a layer besides heads and memory: mixed heads, rows after the attention and the layer
+)
 
 
 @dataclass(frozen=True)
@@ -43,47 +43,52 @@ class MemoryStackOptions:
     """The arguments of the operator after its tensors."""
 
     stack: StackOptions
-    memory: op.FusedMemoryOptions
-    sides: int  # directions
+    memory: MemoryKind
 
     def listed(self) -> tuple[Any, ...]:
         """In the order of the operator."""
-        return *self.stack.listed(), self.sides, self.memory.segment, self.memory.eps
+        return *self.stack.listed(), *self.memory.listed()
 
     @classmethod
     def of(cls, given: Sequence[Any]) -> MemoryStackOptions:
         """From the arguments."""
         *first, sides, segment, eps = given
         stack = StackOptions(*first)
-        return cls(stack, op.FusedMemoryOptions(sides == 1, segment, stack.scale, eps), sides)
+        return cls(stack, kind(stack.scale, sides, segment, eps))
+
+    @property
+    def per_layer(self) -> int:
+        """The number of tensors that a layer keeps."""
+        return self.memory.maps + self.memory.held + ROWS_KEPT
 
     def pieces(self) -> list[rows_op.RowOptions]:
         """The calls of the row-wise kernels."""
-        return self.stack.pieces(MAPS)
+        return self.stack.pieces(self.memory.maps)
 
     def split(self, x: Tensor, weights: Sequence[Tensor]) -> tuple[list[Piece], list[list[Tensor]]]:
         """Row-wise calls and memories in turn, with the weights of each."""
         dim, pieces = x.shape[2], self.pieces()
-        start = len(Stages(False, False, MAPS, dim).shapes())
-        slots = weights[start].shape[0]
-        gated = weights[start + self.sides + 8].dim() == 2  # after the maps: a weight, or a gain
-        memory = MemorySizes(self.sides, slots, dim, gated)
-        hidden = weights[start + len(memory.shapes()) + 4].shape[0]  # after out and norm: rise
+        start = len(Stages(False, False, self.memory.maps, dim).shapes())
+        memory = self.memory.sizes(weights[start:])
+        borrowed = self.memory.borrowed
+        hidden = weights[start + len(memory.shapes()) - len(borrowed) + 4].shape[
+            0
+        ]  # after out and norm: rise
         order: list[Piece] = []
         for number, piece in enumerate(pieces):
             if number:
                 order.append(memory)
             order.append(Stages(piece.out, piece.feed, piece.maps, dim, hidden if piece.feed else 0))
-        own, start = [], 0
+        own: list[list[Tensor]] = []
+        given = iter(weights)
         for one in order:
-            count = len(one.shapes())
-            own.append(list(weights[start : start + count]))
-            start += count
+            lent = {}
+            if not isinstance(one, Stages):
+                maps = own[-1][-2 - 2 * self.memory.maps :]
+                lent = {number: maps[place] for number, place in borrowed.items()}
+            numbers = range(len(one.shapes()))
+            own.append([lent[number] if number in lent else next(given) for number in numbers])
         return order, own
-
-    def halves(self, weights: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The slots and the weights of a memory."""
-        return weights[: self.sides], weights[self.sides :]
 
 
 def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: MemoryStackOptions) -> Tensor:
@@ -101,10 +106,9 @@ def _forward(
     _, _, heads = rows_op._forward(x, None, None, own[0], *first.listed())
     rows, kept = x, []
     for number, piece in enumerate(others):
-        starts, maps = options.halves(own[2 * number + 1])
-        mixed, memory, keys, values = op._forward(heads, starts, maps, *options.memory.listed())
+        mixed, *memory = options.memory.forward(heads, own[2 * number + 1])
         rows, middle, after = rows_op._forward(rows, mixed, seed, own[2 * number + 2], *piece.listed())
-        kept += [*heads, mixed, memory, keys, values, middle, rows]
+        kept += [*heads, mixed, *memory, middle, rows]
         heads = after
     return rows, kept[:-1]  # the last rows are the result
 
@@ -123,8 +127,8 @@ def _forward_shapes(
 
     kept: list[Tensor] = []
     for number in range(options.stack.layers):
-        maps = [as_rows((batch, heads, length, dim // heads), narrow) for _ in range(MAPS)]
-        found = op._forward_shapes(maps, *options.halves(own[2 * number + 1]), *options.memory.listed())
+        maps = [as_rows((batch, heads, length, dim // heads), narrow) for _ in range(options.memory.maps)]
+        found = options.memory.shapes(maps, own[2 * number + 1])
         kept += [*maps, *found, like(), like()]
     return like(), kept[:-1]
 
@@ -137,26 +141,29 @@ def _backward(
     first, *others = options.pieces()
     _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
     factors = rows_op.Factors([one for one in order if isinstance(one, Stages)], x, options.stack.dtype)
-    memories = [one for one in order if isinstance(one, MemorySizes)]
-    slots = SlotFactors(memories, kept[MAPS + 1], kept[MAPS + 2])
+    memories: list[Memory] = [one for one in order if not isinstance(one, Stages)]
+    maps, per_layer = options.memory.maps, options.per_layer
+    slots = SlotFactors(memories, kept[maps + 1], kept[maps + 2])
     d_rows: Tensor | None = d_last
     d_heads: list[Tensor] = []
     whole = [*kept, last]
     for number in reversed(range(options.stack.layers)):
-        begin = PER_LAYER * number
-        *heads, mixed, memory, keys, values, middle, after = whole[begin : begin + PER_LAYER]
+        begin = per_layer * number
+        own_kept = whole[begin : begin + per_layer]
+        heads, mixed, memory, (middle, after) = (
+            own_kept[:maps],
+            own_kept[maps],
+            own_kept[maps + 1 : -2],
+            own_kept[-2:],
+        )
         before = x if number == 0 else whole[begin - 1]
         d_rows, d_mixed = rows_op.rows_back(
             d_rows, d_heads, before, mixed, seed, middle, after, own[2 * number + 2], others[number], factors,
             number + 1,
         )  # fmt: skip
-        _, maps = options.halves(own[2 * number + 1])
-        own_sizes = slots.pieces[number]
-        d_heads = op.heads_back(
-            d_mixed, heads, maps, (memory, keys, values), options.memory, own_sizes, slots, number
-        )
+        d_heads = options.memory.heads_back(d_mixed, heads, own[2 * number + 1], memory, slots, number)
     d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
-    slots.weight_gradients(grads, tuple(order), factors)
+    slots.weight_gradients(grads, tuple(order), factors, options.memory.borrowed)
     return d_x, grads
 
 
@@ -189,7 +196,7 @@ def _recorded(
         mixed, stages = None, order[2 * number]
         assert isinstance(stages, Stages)
         if number:
-            mixed = plain.mixed(heads, *options.halves(own[2 * number - 1]), *options.memory.listed())
+            mixed = options.memory.plain(heads, own[2 * number - 1])
         found = plain_rows.rows(
             rows, mixed, seed, own[2 * number], stages, piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,

@@ -23,7 +23,8 @@ MOST_OUTPUTS = (
 class DeferredLogits:
     """What a model answers in training where only the loss of its logits is needed.
 
-    `rows` are those before the last normalisation. `stack`: they are not computed either, but are the result of one
+    `rows` are those before the last normalisation; with one target for each example, their mean after it is what the
+    logits are made from. `stack`: they are not computed either, but are the result of one
     operator for all layers, with these arguments; `tokens`: nor are those before the layers.
     """
 
@@ -55,15 +56,20 @@ class DeferredLogits:
 
 
 def refusal(
-    rows: Tensor, norm: Any, linear: Any, modules: list[nn.Module], targets: Tensor | None, keep: Tensor | None
+    rows: Tensor, norm: Any, linear: Any, modules: list[nn.Module], targets: Tensor | None, keep: Tensor | None,
+    pooled: bool = False,
 ) -> str:  # fmt: skip
-    """Why the logits of these rows must be computed; empty if the kernel can. `modules`: others that are not called."""
+    """Why the logits of these rows must be computed; empty if the kernel can. `modules`: others that are not called.
+
+    `pooled`: the logits are those of the means of all rows of an example.
+    """
     if why := layers.circumstances(rows):
         return why
     if not torch.is_grad_enabled():
         return "no gradients are wanted"
-    if targets is None or targets.shape != rows.shape[:2] or targets.dtype != torch.int64:
-        return "there is not one class to predict for each row"
+    shape = rows.shape[:1] if pooled else rows.shape[:2]
+    if targets is None or targets.shape != shape or targets.dtype != torch.int64:
+        return f"there is not one class to predict for each {'example' if pooled else 'row'}"
     if keep is not None and (keep.shape != targets.shape or keep.dtype != torch.bool):
         return "what counts is not said by one truth value for each target"
     if type(norm) is not nn.LayerNorm or norm.weight is None or norm.bias is None:

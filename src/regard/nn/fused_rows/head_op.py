@@ -1,6 +1,8 @@
 """The end of a model as one operator: last normalisation, map to logits and the sum of the cross-entropies.
 
 Its forward pass already computes the gradients of that sum (`head_kernels.py`); backward multiplies them by one number.
+With one target for each row the logits are those of the rows; with one for each example, those of the mean of its rows
+(`pooled_kernels.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _LIBRARY.define(
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _LIBRARY.define(
-    "fused_head_backward(Tensor d_total, Tensor x, Tensor kept, Tensor sums, Tensor[] weights) -> Tensor"
+    "fused_head_backward(Tensor d_total, Tensor x, Tensor kept, Tensor sums, Tensor[] weights, bool pooled) -> Tensor"
 )
 
 
@@ -53,7 +55,10 @@ def stage(weights: Sequence[Tensor]) -> HeadStage:
 def run(
     x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], options: HeadOptions
 ) -> tuple[Tensor, Tensor]:
-    """The sum of the cross-entropies of rows (b,n,dim) where they count, and how many do."""
+    """The sum of the cross-entropies of rows (b,n,dim), or of their means, where they count, and how many do.
+
+    Targets are (b,n), or (b,) for means.
+    """
     found = torch.ops.regard.fused_head.default(x, targets, keep, weights, *options.listed())
     return found[0], found[1]
 
@@ -61,26 +66,50 @@ def run(
 def _forward(
     x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    from regard.nn.fused_rows.head_kernels import add_parts, head_loss
+    from regard.nn.fused_rows.head_kernels import add_parts
 
     options, head = HeadOptions(*given), stage(weights)
     x, targets = x.contiguous(), targets.contiguous()
     found = _forward_shapes(x, targets, keep, weights, *given)
     total, count, d_rows, kept, sums = found
     parts = sums.new_empty((sums.shape[0], 2))
-    launch = {} if block_sizes.INTERPRETED else {"num_warps": op.TUNING.warps_of(head.dim)}
     wide = triton_dtype(sums.dtype)
     gain, shift, weight, *bias = weights
-    head_loss[(sums.shape[0],)](
+    tensors = (
         x, targets, targets if keep is None else keep.contiguous().view(torch.uint8), gain, shift, copies(weight),
-        bias[0] if bias else x, parts, d_rows, kept, sums, kept.shape[0], options.eps,
-        SMOOTHING=options.smoothing, PITCH=head.pitch, VECTORS=head.vectors, D=head.dim, V=head.outputs,
-        PADDED=head.padded, HAS_BIAS=head.bias, HAS_KEEP=keep is not None,
-        DT=triton_dtype(options.dtype), WIDE=wide, R=op.TUNING.rows, TILE=head.tile, STAGES=op.TUNING.stages, **launch,
+        bias[0] if bias else x, parts, d_rows, kept, sums,
     )  # fmt: skip
+    constants: dict[str, Any] = {
+        "SMOOTHING": options.smoothing, "PITCH": head.pitch, "VECTORS": head.vectors, "D": head.dim,
+        "V": head.outputs, "HAS_BIAS": head.bias, "HAS_KEEP": keep is not None, "DT": triton_dtype(options.dtype),
+        "WIDE": wide,
+    }  # fmt: skip
+    (_by_examples if targets.dim() == 1 else _by_rows)(tensors, constants, head, options.eps)
     launch = {} if block_sizes.INTERPRETED else {"num_warps": 1}
     add_parts[(1,)](parts, total, count, sums.shape[0], WIDE=wide, BLOCK=128, **launch)
     return found
+
+
+def _by_rows(tensors: tuple[Tensor, ...], constants: dict[str, Any], head: HeadStage, eps: float) -> None:
+    from regard.nn.fused_rows.head_kernels import head_loss
+
+    launch = {} if block_sizes.INTERPRETED else {"num_warps": op.TUNING.warps_of(head.dim)}
+    *_, kept, sums = tensors
+    head_loss[(sums.shape[0],)](
+        *tensors, kept.shape[0], eps, **constants, PADDED=head.padded, R=op.TUNING.rows, TILE=head.tile,
+        STAGES=op.TUNING.stages, **launch,
+    )  # fmt: skip
+
+
+def _by_examples(tensors: tuple[Tensor, ...], constants: dict[str, Any], head: HeadStage, eps: float) -> None:
+    from regard.nn.fused_rows.pooled_kernels import pooled_loss
+
+    launch = {} if block_sizes.INTERPRETED else {"num_warps": 4}
+    batch, length, _ = tensors[0].shape
+    pooled_loss[(batch,)](
+        *tensors, length, eps, **constants, J=min(block_sizes.padded(length), 32),
+        TILE=min(block_sizes.padded(head.outputs), 32), **launch,
+    )  # fmt: skip
 
 
 def _forward_shapes(
@@ -88,19 +117,24 @@ def _forward_shapes(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     options, head = HeadOptions(*given), stage(weights)
     wide = op._wide(options.dtype)
-    factors = op.Factors([head], x, options.dtype)
+    factors = op.Factors([head], x, options.dtype, pooled=targets.dim() == 1)
     d_rows = torch.empty_like(x, dtype=wide, memory_format=torch.contiguous_format)
     total, count = (x.new_empty((), dtype=wide) for _ in range(2))
     return total, count, d_rows, factors.kept, factors.sums
 
 
-def _backward(d_total: Tensor, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor]) -> Tensor:
-    grads = _backward_shapes(d_total, x, kept, sums, weights)
-    op.Factors([stage(weights)], x, kept.dtype, (kept, sums)).weight_gradients(grads, scale=d_total)
+def _backward(
+    d_total: Tensor, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor], pooled: bool
+) -> Tensor:
+    grads = _backward_shapes(d_total, x, kept, sums, weights, pooled)
+    factors = op.Factors([stage(weights)], x, kept.dtype, (kept, sums), pooled)
+    factors.weight_gradients(grads, scale=d_total)
     return grads
 
 
-def _backward_shapes(d_total: Tensor, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor]) -> Tensor:
+def _backward_shapes(
+    d_total: Tensor, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor], pooled: bool
+) -> Tensor:
     return kept.new_empty(sum(sizes(stage(weights).shapes())), dtype=weights[0].dtype)
 
 
@@ -119,7 +153,7 @@ def _differentiate(ctx: Any, d_total: Tensor | None, *unused: Any) -> tuple[Any,
     if torch.is_grad_enabled():
         found = _recorded(x, targets, keep, weights, HeadOptions(*ctx.given), d_total)
         return found[0], None, None, found[1:], *none
-    grads = torch.ops.regard.fused_head_backward.default(d_total, x, kept, sums, weights)
+    grads = torch.ops.regard.fused_head_backward.default(d_total, x, kept, sums, weights, targets.dim() == 1)
     return (d_rows * d_total).to(x.dtype), None, None, split(grads, stage(weights)), *none
 
 

@@ -16,11 +16,11 @@ from regard.core.tracing import exporting
 from regard.implementations import HAS_TRITON
 from regard.nn import fused_rows, sharing
 from regard.nn.fused_rows.row_maps import RowMaps
+from regard.nn.fused_rows.short_attention import PlainAttention
 
 if TYPE_CHECKING:
     from regard.nn.blocks import EncoderLayer
     from regard.nn.fused_memory.stack_op import MemoryStackOptions
-    from regard.nn.fused_rows.short_attention import PlainAttention
     from regard.nn.fused_rows.stack_op import StackOptions
 
 NARROWEST, WIDEST = 16, 256  # a block of rows, and tiles of weights, must fit on one multiprocessor
@@ -59,15 +59,15 @@ def refused_rows(rows: Tensor) -> str:
     return ""
 
 
-def circumstances(rows: Tensor) -> str:
-    """Why no row-wise kernel can take these rows here and now; empty if one can."""
+def circumstances(rows: Tensor, width: int | None = None) -> str:
+    """Why no row-wise kernel can take these rows here and now, or make rows of this width; empty if one can."""
     if why := refused_rows(rows):
         return why
     if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:
         return "the model is exported, observed, transformed or shared between ranks"
     if rows.shape[0] * rows.shape[1] > MOST_ROWS:
         return f"there are more than {MOST_ROWS} rows"
-    width = rows.shape[2]
+    width = rows.shape[2] if width is None else width
     if not (NARROWEST <= width <= WIDEST) or width & (width - 1):
         return f"the width is {width}, not a power of two from {NARROWEST} to {WIDEST}"
     return ""
@@ -134,10 +134,9 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
     heads = [_row_maps(layer) for layer in listed]
     if (memories := _memories_as_one(listed, heads, rows)) is not None:
         from regard.nn.fused_memory import stack_op as memory_stack
-        from regard.nn.fused_memory.refusal import all_tensors
 
-        between = [all_tensors(layer.attention) for layer in listed]  # type: ignore[arg-type]
-        return memory_stack.run(rows, seed, _all_weights(listed, heads, between), memories)
+        options, between = memories
+        return memory_stack.run(rows, seed, _all_weights(listed, heads, between), options)
     rows, found = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
     for number, (layer, own) in enumerate(zip(listed, heads, strict=True)):
         last = number + 1 == len(listed)
@@ -210,27 +209,32 @@ def _alike(
 
 def _memories_as_one(
     layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor
-) -> MemoryStackOptions | None:
-    """The options of one operator for a stack of dynamic memories that are alike; None: one for each layer."""
-    from regard.nn.dynamic_memory import DynamicMemory
-    from regard.nn.fused_memory import refusal as memories
+) -> tuple[MemoryStackOptions, list[list[Tensor]]] | None:
+    """The options of one operator for a stack of memories that are alike, and the slots and weights of each memory.
 
-    batch, length, dim = rows.shape
-    attentions: list[Any] = [layer.attention for layer in layers]
-    for one in attentions:
-        if not isinstance(one, DynamicMemory) or memories.refusal(one, batch, length, len(layers)):
-            return None
-    kinds = {(memories.options_of(one), len(one.slots), one.gate is None) for one in attentions}
-    if len(kinds) > 1 or any(own.heads != maps[0].heads for own in maps):
-        return None
-    first = attentions[0]
-    options = _alike(layers, maps[0].heads, first.reader.plain_attention(), rows)
-    factors = 10 * dim + 2 * layers[0].feed_forward.rise.weight.shape[0]  # of a row in a layer
-    if options is None or batch * length * len(layers) * factors > MOST_FACTORS:
-        return None
+    None: one operator for each layer.
+    """
+    from regard.nn.fused_memory.kinds import kind_of
     from regard.nn.fused_memory.stack_op import MemoryStackOptions
 
-    return MemoryStackOptions(options, memories.options_of(first), 2 if first.bidirectional else 1)
+    batch, length, dim = rows.shape
+    found = [kind_of(layer.attention, batch, length, len(layers)) for layer in layers]
+    memories = [one for one in found if one is not None]
+    if len(memories) < len(found):
+        return None
+    (kind, first), heads = memories[0], maps[0].heads
+    for (other, tensors), own in zip(memories, maps, strict=True):
+        if type(other) is not type(kind) or len(tensors) != len(first) or own.heads != heads:
+            return None
+        if any(one.shape != same.shape for one, same in zip(tensors, first, strict=True)):
+            return None
+        if other.listed() != kind.listed() or other.options.scale != kind.options.scale:
+            return None
+    options = _alike(layers, heads, PlainAttention(False, kind.options.scale), rows)
+    factors = (5 + kind.maps) * dim + 2 * layers[0].feed_forward.rise.weight.shape[0]  # of a row in a layer
+    if options is None or batch * length * len(layers) * factors > MOST_FACTORS:
+        return None
+    return MemoryStackOptions(options, kind), [tensors for _, tensors in memories]
 
 
 def _around(layer: EncoderLayer) -> tuple[Any, Any]:

@@ -87,8 +87,8 @@ def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
 _TABLES: dict[Any, Tensor] = {}
 
 
-def table_of(key: Hashable, make: Callable[[], list[Job]], device: torch.device) -> Tensor:
-    """The jobs as a table (jobs,5) on the device, always the same one for the same key."""
+def table_of(key: Hashable, make: Callable[[], Sequence[tuple[int, ...]]], device: torch.device) -> Tensor:
+    """The jobs as a table on the device, one in each line, always the same one for the same key."""
     found = _TABLES.get((key, device))
     if found is None:
         found = torch.tensor(make(), dtype=torch.int32, device=device)

@@ -220,15 +220,16 @@ def behind(before: Sequence[RowPiece], kept: Tensor, sums: Tensor) -> tuple[Tens
 class Factors:
     """What the backward kernels of one call, or of several, keep for the gradients of weights.
 
-    `made`: what they have kept already.
+    `made`: what they have kept already. `pooled`: an example has one row, and sums of its own.
     """
 
     def __init__(
-        self, pieces: Sequence[RowPiece], x: Tensor, dtype: torch.dtype, made: tuple[Tensor, Tensor] | None = None
+        self, pieces: Sequence[RowPiece], x: Tensor, dtype: torch.dtype, made: tuple[Tensor, Tensor] | None = None,
+        pooled: bool = False,
     ) -> None:  # fmt: skip
         self.pieces = tuple(pieces)
-        self.rows = x.shape[0] * x.shape[1]
-        self.blocks = -(-self.rows // TUNING.rows)
+        self.rows = x.shape[0] if pooled else x.shape[0] * x.shape[1]
+        self.blocks = self.rows if pooled else -(-self.rows // TUNING.rows)
         self.pitch, self.vectors = (
             sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
         )

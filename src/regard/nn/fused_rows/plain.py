@@ -60,12 +60,14 @@ def dropped(rows: Tensor, seed: Tensor | None, rate: float, site: int, salt: int
 def head(
     x: Tensor, targets: Tensor, keep: Tensor | None, weights: Sequence[Tensor], eps: float, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The sum of the cross-entropies of the logits of normalised rows where they count, and how many do."""
+    """The sum of the cross-entropies of the logits of normalised rows where they count, and how many do.
+
+    With one target for each example, the logits are those of the mean of its normalised rows.
+    """
     gain, shift, *linear = weights
-    logits = F.linear(F.layer_norm(x, x.shape[2:], gain, shift, eps), *linear)
-    each = F.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), reduction="none", label_smoothing=smoothing
-    )
+    normed = F.layer_norm(x, x.shape[2:], gain, shift, eps)
+    logits = F.linear(normed.mean(1) if targets.dim() == 1 else normed.flatten(0, 1), *linear)
+    each = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=smoothing)
     counts = torch.ones_like(each) if keep is None else keep.flatten().to(each)
     return each.masked_fill(counts == 0, 0).sum(), counts.sum()
 
