@@ -52,6 +52,11 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(tensor.device)
 
 
+def pattern(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """One number, spread out to a shape: `torch.empty_like` makes tensors from it faster than others from sizes."""
+    return like.detach().new_empty(1).expand(shape)
+
+
 class Launch:
     """A kernel with all its arguments, of which some are tensors that change from call to call.
 
@@ -79,30 +84,35 @@ class Launch:
         self.order = {name: place for place, name in enumerate(kernel.arg_names)}
         self.raw: RawLaunch | None = None
         self.complete: list[Any] = []  # what the C function takes, with gaps
-        self.places: list[
-            tuple[int, int, dict[int, Any] | None]
-        ] = []  # tensor, its place there, tensor maps by address
+        self.plain: list[tuple[int, int]] = []  # an address, and its place there
+        self.mapped: list[tuple[int, int, dict[int, Any]]] = []  # the same with tensor maps by address
+
+    @property
+    def ready(self) -> bool:
+        """Whether `at` can be called; once it can be, it always can."""
+        return self.raw is not None
 
     def __call__(self, *tensors: Any) -> None:
         """Launch it with these tensors, or tuples of tensors, on the current stream of the current device, theirs."""
-        raw = self.raw
-        if raw is None or watched():
+        if self.raw is None or watched():
             self._launch_by_triton(tensors)
-            return
+        else:
+            self.at(torch._C._cuda_getCurrentRawStream(tensors[0].get_device()), addresses(tensors))
+
+    def at(self, stream: int, given: Sequence[Any]) -> None:
+        """Launch it with tensors at these addresses on a stream of the current device; not while `watched`."""
         arguments = self.complete.copy()
-        arguments[STREAM] = torch._C._cuda_getCurrentRawStream(tensors[0].get_device())
-        for index, place, maps in self.places:
-            tensor = tensors[index]
-            if type(tensor) is tuple:
-                arguments[place] = tuple([part.data_ptr() for part in tensor])
-                continue
-            address = tensor.data_ptr()
-            if maps is None:
-                arguments[place] = address
-            else:
-                found = maps.get(address)
-                arguments[place] = self._map_of(tensor, place, maps) if found is None else found
-        raw.call(arguments)
+        arguments[STREAM] = stream
+        for index, place in self.plain:
+            arguments[place] = given[index]
+        for index, place, maps in self.mapped:
+            found = maps.get(given[index])
+            arguments[place] = self._map_of(given[index], place, maps) if found is None else found
+        raw: RawLaunch = self.raw  # type: ignore[assignment]
+        if raw.nested:
+            raw.call(arguments)
+        else:
+            raw.function(*arguments)
 
     def _launch_by_triton(self, tensors: tuple[Any, ...]) -> None:
         given = dict(self.arguments)
@@ -120,10 +130,12 @@ class Launch:
             return
         begin = len(raw.head)
         self.complete = [*self.grid, 0, *raw.head[STREAM + 1 :], *raw.values]
-        self.places = [
-            (index, begin + place, None if pattern is None or not raw.has_maps else {})
-            for place, (_, index, pattern) in zip(raw.places, self.gaps, strict=True)
-        ]
+        self.plain, self.mapped = [], []
+        for place, (_, index, pattern) in zip(raw.places, self.gaps, strict=True):
+            if pattern is None or not raw.has_maps:
+                self.plain.append((index, begin + place))
+            else:
+                self.mapped.append((index, begin + place, {}))
         self.raw = raw  # last: another thread may be reading
 
     def adopt(self, raw: RawLaunch, values: Sequence[Any]) -> None:
@@ -133,7 +145,7 @@ class Launch:
         """
         begin = len(raw.head)
         self.complete = [*self.grid, 0, *raw.head[STREAM + 1 :], *addresses(values)]
-        self.places = [(index, begin + self.order[name], None) for name, index, _ in self.gaps]
+        self.plain = [(index, begin + self.order[name]) for name, index, _ in self.gaps]
         self.raw = raw
 
     def with_numbers(self, numbers: dict[str, int]) -> Launch:
@@ -146,13 +158,13 @@ class Launch:
                 found.complete[begin + self.order[name]] = number
         return found
 
-    def _map_of(self, tensor: Tensor, place: int, maps: dict[int, Any]) -> Any:
+    def _map_of(self, address: int, place: int, maps: dict[int, Any]) -> Any:
         """The tensor map of a tensor at an address that is new, or was forgotten."""
         assert self.raw is not None
-        found = self.raw.map_of(place - len(self.raw.head), tensor)
+        found = self.raw.map_of(place - len(self.raw.head), address)
         if len(maps) >= _MOST_MAPS:
             maps.clear()
-        maps[tensor.data_ptr()] = found
+        maps[address] = found
         return found
 
 
