@@ -13,10 +13,10 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-
-import regard
 from benchmarks.call_host_time import microseconds
 from benchmarks.unlaunched import unlaunched
+
+import regard
 from regard.benchmarks.gpu.decoding import HEADS, SHARED, SHORT_CACHE, WIDTH
 from regard.benchmarks.gpu.host import NOTHING, SIZE, WORKS, Nothing
 from regard.benchmarks.gpu.work import gradient, inputs, timed_call
@@ -28,7 +28,8 @@ def training() -> dict[str, Callable[[], object]]:
     """A training call with each mask."""
     rows, upstream = inputs(SIZE, "cpu", torch.bfloat16, grad=True), gradient(SIZE, "cpu", torch.bfloat16)
     return {
-        work.name: timed_call(partial(regard.attend, **work.options(SIZE, "cpu")), rows, upstream) for work in WORKS
+        work.name: timed_call(partial(regard.attend, **work.options(SIZE, "cpu")), rows, upstream)
+        for work in WORKS
     }
 
 
@@ -68,7 +69,11 @@ def main() -> None:
     for name, call in peers().items():
         print(f"{name:50s} {microseconds(call):7.2f} µs")
     with unlaunched():
-        for title, calls in (("forward+backward", training()), ("forward", forward()), ("one token", decoding())):
+        for title, calls in (
+            ("forward+backward", training()),
+            ("forward", forward()),
+            ("one token", decoding()),
+        ):
             for name, call in calls.items():
                 with torch.set_grad_enabled(title == "forward+backward"):
                     print(f"{title + ', ' + name:50s} {microseconds(call):7.2f} µs")

@@ -97,5 +97,11 @@ def unlaunched() -> Iterator[None]:
 
 def _forget() -> None:
     """Clear what earlier calls have left behind: plans, tables of masks and launches."""
-    for table in (attention._PLANS, repeated_calls.KNOWN, blocks._BY_SPEC, blocks._OF_MASKS, launching._KNOWN):
+    for table in (
+        attention._PLANS,
+        repeated_calls.KNOWN,
+        blocks._BY_SPEC,
+        blocks._OF_MASKS,
+        launching._KNOWN,
+    ):
         table.clear()

@@ -1,4 +1,4 @@
-"""Calls that repeat, as steps of decoding and of training do: found again by one look into a table, run without a request.
+"""Calls that repeat, as steps of decoding and training do: found by one look into a table, run without a request.
 
 The first call of a signature is checked, planned and run as any other. If its implementation knows a shorter way for
 calls like it (`repeated`), that function is kept, and the next call of the same signature goes straight to it. A
@@ -67,7 +67,7 @@ def signature(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> t
             kind = type(given)
             if kind is str or kind is float or given is None:
                 named += (name, given)
-            elif kind is bool or kind is int:  # 0 and 1 are equal to False and True, which checks refuse or mean otherwise
+            elif kind is bool or kind is int:  # False and True are equal to 0 and 1, which may be refused
                 named += (name, kind, given)
             elif isinstance(given, Mask):
                 if given.tensors:
@@ -81,7 +81,8 @@ def signature(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> t
         asked = tuple(named)
     enough: Any = length >= SHORTEST_ROW
     if on_gpu:
-        enough = (enough, key.numel() <= FEW_ELEMENTS, *_switches())
+        few = counted is None and key.numel() <= FEW_ELEMENTS
+        enough = (enough, few, *_switches(dtype))
     elif not query.is_cpu:
         return None
     return rows, batch, groups, counted, width, across[3], enough, dtype, device, trains, asked
@@ -92,12 +93,12 @@ def _autocast_keeps(dtype: torch.dtype) -> bool:
     return not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") == dtype
 
 
-def _switches() -> tuple[Any, ...]:
+def _switches(dtype: torch.dtype) -> tuple[Any, ...]:
     """What decides on a GPU which kernel runs: torch's switches (torch.nn.attention.sdpa_kernel) and modes."""
     return (
         torch._C._get_flash_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_cudnn_sdp_enabled(), torch._C._get_deterministic_algorithms(),
-        torch._C._get_float32_matmul_precision(), torch.is_inference_mode_enabled(),
+        dtype is torch.bfloat16 or torch._C._get_float32_matmul_precision(), torch.is_inference_mode_enabled(),
     )  # fmt: skip
 
 

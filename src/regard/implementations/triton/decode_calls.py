@@ -23,14 +23,13 @@ from regard.implementations.triton.decode import (
     launches,
     stride_numbers,
 )
-from regard.implementations.triton.launching import Launch, launch_again, pattern
+from regard.implementations.triton.launching import Launch, aligned_rows, launch_again, prototype
 from regard.implementations.triton.raw_launches import watched
 from regard.masks.from_tensors import LengthsMask
 from regard.masks.positional import CausalMask, FullMask, WindowMask
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, ScaledDotScore
 
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _empty_like = torch.empty_like
 _SCORES = (DotScore, ScaledDotScore)
 _MOST_LAYOUTS = 256  # of one signature: a cache that grows has another one in each step
@@ -76,8 +75,8 @@ class LayoutLaunches(NamedTuple):
 
     first: Launch
     second: Launch | None
-    scratch: Tensor  # a pattern of what both need: the log-sum-exp, then from `begin` on the parts of the splits
-    begin: int
+    scratch: Tensor  # a prototype of what both need: the log-sum-exp, and the parts of the splits
+    begin: int  # where the parts begin
 
 
 class DecodeCalls:
@@ -89,24 +88,21 @@ class DecodeCalls:
         self.index = request.query.get_device()
         self.layouts: dict[Any, LayoutLaunches] = {}
         self.forms: dict[Any, LayoutLaunches] = {}  # one layout of each compiled code
-        self.like_output = pattern(request.query, (*request.query.shape[:3], request.value.shape[3]))
+        shape = (*request.query.shape[:3], request.value.shape[3])
+        self.like_output = prototype(shape, request.query.dtype, request.query.device)
 
     def run(self, query: Tensor, key: Tensor, value: Tensor, given: Mapping[str, Any]) -> Tensor | None:
         """The output; None if the call must go through a request after all."""
-        if _is_wrapped(query) or _is_wrapped(key) or _is_wrapped(value):  # left over from torch.func
+        rows = aligned_rows(query, key, value)
+        if rows is None or (not INTERPRETED and torch._C._cuda_getDevice() != self.index):
             return None
-        if not INTERPRETED and torch._C._cuda_getDevice() != self.index:
-            return None
-        at_query, at_key, at_value = query.data_ptr(), key.data_ptr(), value.data_ptr()
-        aligned = at_query | at_key | at_value
         lengths: tuple[Tensor, ...] = ()
         at_lengths: tuple[int, ...] = ()
         if self.has_lengths:
             lengths = (given["mask"].key_lengths,)
             at_lengths = (lengths[0].data_ptr(),)
-            aligned |= at_lengths[0]
-        if aligned % 16:
-            return None
+            if at_lengths[0] % 16:
+                return None
         layout = (key.shape[2], query.stride(), key.stride(), value.stride())
         known = self.layouts.get(layout)
         if known is None:
@@ -115,7 +111,7 @@ class DecodeCalls:
             known = self._launches(layout, query, key, value, *lengths)
         first, second, like_scratch, begin = known
         output, scratch = _empty_like(self.like_output), _empty_like(like_scratch)
-        if first.raw is None or (second is not None and second.raw is None) or watched():
+        if not first.ready or (second is not None and not second.ready) or watched():
             logsumexp, parts = scratch[:begin], scratch[begin:]
             first(query, key, value, output, logsumexp, logsumexp if second is None else parts, *lengths)
             if second is not None:
@@ -124,7 +120,7 @@ class DecodeCalls:
         stream = torch._C._cuda_getCurrentRawStream(self.index)
         at_output, at_logsumexp = output.data_ptr(), scratch.data_ptr()
         at_parts = at_logsumexp if second is None else at_logsumexp + 4 * begin
-        first.at(stream, (at_query, at_key, at_value, at_output, at_logsumexp, at_parts, *at_lengths))
+        first.at(stream, (*rows, at_output, at_logsumexp, at_parts, *at_lengths))
         if second is not None:
             second.at(stream, (at_parts, at_output, at_logsumexp))
         return output
@@ -156,12 +152,9 @@ class DecodeCalls:
         changing = ["QUERY", "KEY", "VALUE", "OUT", "LSE", "PARTS"]
         first = _again(found[0], changing if high is None else [*changing, "HIGH"])
         begin = -(-logsumexp.numel() // 4) * 4  # whole units of 16 bytes, for which code is compiled
-        if len(found) == 1:
-            return LayoutLaunches(first, None, pattern(logsumexp, (begin,)), begin)
-        second = _again(found[1], ["PARTS", "OUT", "LSE"])
-        return LayoutLaunches(
-            first, second, pattern(logsumexp, (begin + found[1].values[0].numel(),)), begin
-        )
+        second = None if len(found) == 1 else _again(found[1], ["PARTS", "OUT", "LSE"])
+        numbers = begin + (0 if second is None else found[1].values[0].numel())
+        return LayoutLaunches(first, second, prototype((numbers,), torch.float32, query.device), begin)
 
 
 def _again(one: DecodeLaunch, changing: list[str]) -> Launch:

@@ -23,13 +23,12 @@ from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.blocks import PreparedMask, prepare, versions
 from regard.implementations.triton.dot import padded_rows
 from regard.implementations.triton.kernel_work import AnyLaunch, Launches, find_launches
-from regard.implementations.triton.launching import pattern
+from regard.implementations.triton.launching import aligned_rows, prototype
 from regard.implementations.triton.raw_launches import watched
 from regard.masks import Mask
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, ScaledDotScore, SoftcapScore
 
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _empty_like = torch.empty_like
 _SCORES = (DotScore, ScaledDotScore, SoftcapScore)
@@ -54,22 +53,26 @@ def bind(call: Call, request: Request) -> DirectCall | None:
     return DirectCall(request) if plain and (request.needs_grad or request.sizes[2] > FEW_QUERIES) else None
 
 
+Step = tuple[AnyLaunch, AnyLaunch | None, AnyLaunch | None]  # of a backward pass
+
+
 class LayoutLaunches:
     """The launches for rows that lie in memory in one way, which op.py has made before."""
 
     def __init__(self, launches: Launches) -> None:
         self.launches, self.forward = launches, launches["forward"]
-        self.backward: dict[Any, tuple[AnyLaunch, AnyLaunch, AnyLaunch]] = {}  # by the strides of a gradient
+        self.backward: dict[Any, Step] = {}  # by the strides of a gradient, and what is needed
 
-    def for_gradient(self, grad: Tensor, output: Tensor) -> tuple[AnyLaunch, AnyLaunch, AnyLaunch] | None:
-        """Those of the backward pass: of a number for each row, of keys, of queries; None if they are not known."""
-        layout = grad.stride()
-        kind, launches = (grad.dtype, layout), self.launches
-        first = launches.get(("row_stats", *kind, output.dtype, output.stride(), True))
+    def find_backward(self, grad: Tensor, output: Tensor, needed: tuple[bool, ...]) -> Step | None:
+        """Those of a backward pass: of numbers for each row, of keys, of queries; None if one is not known yet."""
+        kind, launches = (grad.dtype, grad.stride()), self.launches
+        of_rows = launches.get(("row_stats", *kind, output.dtype, output.stride(), True))
         by_key, by_query = launches.get(("keys", *kind)), launches.get(("queries", *kind, True, None))
-        if first is None or by_key is None or by_query is None:
+        by_key, by_query = by_key if needed[2] or needed[3] else None, by_query if needed[1] else None
+        missing = (needed[1] and by_query is None) or ((needed[2] or needed[3]) and by_key is None)
+        if of_rows is None or missing:
             return None
-        found = self.backward[layout] = first, by_key, by_query
+        found = self.backward[kind[1], needed] = of_rows, by_key, by_query
         return found
 
 
@@ -87,23 +90,24 @@ class DirectCall:
         # The last mask with tensors, their versions, and what was prepared; neither is kept alive.
         self.last: tuple[Any, tuple[int, ...], Any] | None = None
         batch, heads, queries, _ = request.sizes
-        self.like_output = pattern(query, (batch, heads, queries, value.shape[3]))
-        self.like_query, self.like_key, self.like_value = (pattern(one, one.shape) for one in (query, key, value))
-        number = query.new_empty(1, dtype=torch.float32)
-        self.like_logsumexp = pattern(number, (batch, heads, queries))
-        self.like_stats = pattern(number, (2, batch * heads, padded_rows(queries)))
+        shapes = ((batch, heads, queries, value.shape[3]), query.shape, key.shape, value.shape)
+        self.like_output, self.like_query, self.like_key, self.like_value = (
+            prototype(shape, query.dtype, query.device) for shape in shapes
+        )
+        self.like_logsumexp, self.like_stats = (
+            prototype(shape, torch.float32, query.device)
+            for shape in ((batch, heads, queries), (2, batch * heads, padded_rows(queries)))
+        )
         self.half_of_stats = 2 * self.like_stats.numel()  # in bytes: its two parts follow each other
 
     def run(self, query: Tensor, key: Tensor, value: Tensor, given: Mapping[str, Any]) -> Tensor | None:
         """The output; None if the call must go through a request after all."""
-        if _is_wrapped(query) or _is_wrapped(key) or _is_wrapped(value):  # left over from torch.func
+        rows = aligned_rows(query, key, value)
+        if rows is None:
             return None
         if not INTERPRETED and (
             torch._C._cuda_getDevice() != self.index or torch.cuda.is_current_stream_capturing()
         ):
-            return None
-        rows = query.data_ptr(), key.data_ptr(), value.data_ptr()
-        if (rows[0] | rows[1] | rows[2]) % 16:
             return None
         mask: Mask | None = given.get("mask")
         if self.has_tensors:
@@ -114,14 +118,16 @@ class DirectCall:
         layout = (self, query.stride(), key.stride(), value.stride())
         known = prepared.layouts.get(layout)
         if known is None:
-            known = self._find(layout, mask, query, key, value)
+            known = self._find(layout, mask, (query, key, value))
             if known is None:
                 return None
         if self.trains:
             output: Tensor = _apply((self, mask, prepared, known, rows), query, key, value)
             return output
         output = _empty_like(self.like_output)
-        self.launch_forward(known.forward, rows, (query, key, value, output, _empty_like(self.like_logsumexp)))
+        self.launch_forward(
+            known.forward, rows, (query, key, value, output, _empty_like(self.like_logsumexp))
+        )
         return output
 
     def launch_forward(
@@ -135,23 +141,25 @@ class DirectCall:
             forward(*tensors)
 
     def _prepared(self, mask: Mask) -> PreparedMask:
-        now, last = versions(mask), self.last
-        found = last[2]() if last is not None and last[0]() is mask and last[1] == now else None
-        if found is None:
-            found = self._prepare(mask)
-            self.last = weakref.ref(mask), now, weakref.ref(found)
-        return found
+        last = self.last
+        found = last[2]() if last is not None and last[0]() is mask and last[1] == versions(mask) else None
+        return self._prepare(mask) if found is None else found
 
     def _prepare(self, mask: Mask | None) -> PreparedMask:
         found = prepare(mask, self.bias, self.sizes, self.device)
-        if not self.has_tensors:
+        if mask is None or not self.has_tensors:
             self.prepared = found
+        else:
+            self.last = weakref.ref(mask), versions(mask), weakref.ref(found)
         return found
 
-    def _find(self, layout: Any, mask: Mask | None, *rows: Tensor) -> LayoutLaunches | None:
+    def _find(
+        self, layout: Any, mask: Mask | None, rows: tuple[Tensor, Tensor, Tensor]
+    ) -> LayoutLaunches | None:
         """The launches for a layout, if a call like this one has gone through a request."""
-        prepared = self._prepare(mask)  # as that call did: its cache may have been emptied since
-        launches = find_launches(prepared, *rows, self.score, self.scale)
+        prepared = self._prepare(mask)  # as that call did: the cache may have been emptied since
+        query, key, value = rows
+        launches = find_launches(prepared, query, key, value, self.score, self.scale)
         if launches is None or "forward" not in launches:
             return None
         if len(prepared.layouts) >= _MOST_LAYOUTS:
@@ -159,33 +167,42 @@ class DirectCall:
         found = prepared.layouts[layout] = LayoutLaunches(launches)
         return found
 
+    def known(self, prepared: PreparedMask, *rows: Tensor) -> LayoutLaunches | None:
+        """The launches for saved tensors that hooks have put elsewhere, if such a layout has come before."""
+        if aligned_rows(*rows) is None or any(one.dtype != self.dtype for one in rows):
+            return None
+        return prepared.layouts.get((self, *[one.stride() for one in rows]))
+
     def gradients(
-        self, known: tuple[AnyLaunch, AnyLaunch, AnyLaunch], needed: tuple[bool, ...], rows: tuple[int, int, int],
-        saved: tuple[Tensor, ...], grad: Tensor, at_grad: int,
-    ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """The gradients that are needed of the query, the key and the value, behind a None."""
+        self, step: Step, rows: tuple[int, int, int], saved: tuple[Tensor, ...], grad: Tensor, at_grad: int
+    ) -> tuple[Tensor | None, ...]:
+        """The gradients of the query, the key and the value, those that have a launch, behind a None."""
         query, key, value, output, logsumexp = saved
-        of_rows, by_key, by_query = known
-        grad_query = grad_key = grad_value = None
-        stats = _empty_like(self.like_stats)
-        if needed[2] or needed[3]:
+        of_rows, by_key, by_query = step
+        grad_query: Any = None
+        grad_key: Any = None
+        grad_value: Any = None
+        stats, ready = _empty_like(self.like_stats), of_rows.ready
+        if by_key is not None:
             grad_key, grad_value = _empty_like(self.like_key), _empty_like(self.like_value)
-        if needed[1]:
+            ready = ready and by_key.ready
+        if by_query is not None:
             grad_query = _empty_like(self.like_query)
-        if of_rows.ready and by_key.ready and by_query.ready and not watched():
+            ready = ready and by_query.ready
+        if ready and not watched():
             stream, first = torch._C._cuda_getCurrentRawStream(self.index), stats.data_ptr()
             common = (*rows, at_grad, first, first + self.half_of_stats)
             of_rows.at(stream, (output.data_ptr(), at_grad, logsumexp.data_ptr(), first))
-            if grad_key is not None and grad_value is not None:
+            if by_key is not None:
                 by_key.at(stream, (*common, grad_key.data_ptr(), grad_value.data_ptr()))
-            if grad_query is not None:
+            if by_query is not None:
                 by_query.at(stream, (*common, grad_query.data_ptr()))
             return None, grad_query, grad_key, grad_value
         of_rows(output, grad, logsumexp, stats)
         tensors = (query, key, value, grad, *stats.unbind(0))
-        if grad_key is not None:
+        if by_key is not None:
             by_key(*tensors, grad_key, grad_value)
-        if grad_query is not None:
+        if by_query is not None:
             by_query(*tensors, grad_query)
         return None, grad_query, grad_key, grad_value
 
@@ -216,24 +233,17 @@ class LeanFunction(torch.autograd.Function):
             return None, *recorded_backward(inputs, None, spec, direct.scale, 0.0, grad, None)[:3]
         rows, at_grad = (query.data_ptr(), key.data_ptr(), value.data_ptr()), grad.data_ptr()
         if rows != before:
-            known = _moved(direct, prepared, rows, query, key, value)
+            known = direct.known(prepared, query, key, value)
         if known is not None and not (at_grad | output.data_ptr()) % 16:
-            launches = known.backward.get(grad.stride()) or known.for_gradient(grad, output)
-            if launches is not None:
-                return direct.gradients(launches, ctx.needs_input_grad, rows, saved, grad, at_grad)
+            needed = ctx.needs_input_grad
+            step = known.backward.get((grad.stride(), needed)) or known.find_backward(grad, output, needed)
+            if step is not None:
+                found: tuple[Any, ...] = direct.gradients(step, rows, saved, grad, at_grad)
+                return found
         work = op.kernel_work(query, key, value, None, None, direct.score, prepared, direct.scale, 0.0)
-        needed = [*ctx.needs_input_grad[1:], False]
+        wanted = [*ctx.needs_input_grad[1:], False]
         with without_autocast(query.device):
-            return None, *op.gradients_of(work, direct.bias, grad, None, output, logsumexp, needed)[:3]
-
-
-def _moved(
-    direct: DirectCall, prepared: PreparedMask, rows: tuple[int, int, int], *tensors: Tensor
-) -> LayoutLaunches | None:
-    """The launches for saved tensors that hooks have put elsewhere, if they know such a layout."""
-    if (rows[0] | rows[1] | rows[2]) % 16 or any(one.dtype != direct.dtype for one in tensors):
-        return None
-    return prepared.layouts.get((direct, *[one.stride() for one in tensors]))
+            return None, *op.gradients_of(work, direct.bias, grad, None, output, logsumexp, wanted)[:3]
 
 
 # `Function.apply` without its search for leftovers of torch.func, which `DirectCall` has done.

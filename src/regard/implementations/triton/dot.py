@@ -98,7 +98,9 @@ def _forward_launch(work: KernelWork, tensors: dict[str, Any], repeats: bool) ->
     )  # fmt: skip
     names = list(tensors)
     numbers = cutting.slots * lines * shape.block_q * (across + 2)
-    return CutLaunch(walk, [(join, tuple(names.index(name) for name in ("OUT", "LSE", *sink)))], numbers, query.device)
+    return CutLaunch(
+        walk, [(join, tuple(names.index(name) for name in ("OUT", "LSE", *sink)))], numbers, query.device
+    )
 
 
 def _join_sums(

@@ -52,9 +52,23 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(tensor.device)
 
 
-def pattern(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+def prototype(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """One number, spread out to a shape: `torch.empty_like` makes tensors from it faster than others from sizes."""
-    return like.detach().new_empty(1).expand(shape)
+    return _number(dtype, device).expand(shape)
+
+
+@lru_cache(maxsize=64)
+def _number(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(1, dtype=dtype, device=device)
+
+
+def aligned_rows(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int, int] | None:
+    """Their addresses; None if one is not aligned, or has no memory of its own, as what torch.func leaves behind."""
+    try:
+        rows = q, k, v = query.data_ptr(), key.data_ptr(), value.data_ptr()
+    except RuntimeError:
+        return None
+    return rows if q and k and v and not (q | k | v) % 16 else None
 
 
 class Launch:
@@ -82,19 +96,15 @@ class Launch:
             arguments[name] = None
         self.arguments = arguments
         self.order = {name: place for place, name in enumerate(kernel.arg_names)}
+        self.ready = False  # whether `at` can be called; once it can be, it always can
         self.raw: RawLaunch | None = None
         self.complete: list[Any] = []  # what the C function takes, with gaps
         self.plain: list[tuple[int, int]] = []  # an address, and its place there
         self.mapped: list[tuple[int, int, dict[int, Any]]] = []  # the same with tensor maps by address
 
-    @property
-    def ready(self) -> bool:
-        """Whether `at` can be called; once it can be, it always can."""
-        return self.raw is not None
-
     def __call__(self, *tensors: Any) -> None:
         """Launch it with these tensors, or tuples of tensors, on the current stream of the current device, theirs."""
-        if self.raw is None or watched():
+        if not self.ready or watched():
             self._launch_by_triton(tensors)
         else:
             self.at(torch._C._cuda_getCurrentRawStream(tensors[0].get_device()), addresses(tensors))
@@ -130,13 +140,15 @@ class Launch:
             return
         begin = len(raw.head)
         self.complete = [*self.grid, 0, *raw.head[STREAM + 1 :], *raw.values]
-        self.plain, self.mapped = [], []
+        plain: list[tuple[int, int]] = []
+        mapped: list[tuple[int, int, dict[int, Any]]] = []
         for place, (_, index, pattern) in zip(raw.places, self.gaps, strict=True):
             if pattern is None or not raw.has_maps:
-                self.plain.append((index, begin + place))
+                plain.append((index, begin + place))
             else:
-                self.mapped.append((index, begin + place, {}))
-        self.raw = raw  # last: another thread may be reading
+                mapped.append((index, begin + place, {}))
+        self.plain, self.mapped, self.raw = plain, mapped, raw
+        self.ready = True  # last: another thread may be reading
 
     def adopt(self, raw: RawLaunch, values: Sequence[Any]) -> None:
         """Launch by a C function that is known already, for the same code with other numbers.
@@ -147,6 +159,7 @@ class Launch:
         self.complete = [*self.grid, 0, *raw.head[STREAM + 1 :], *addresses(values)]
         self.plain = [(index, begin + self.order[name]) for name, index, _ in self.gaps]
         self.raw = raw
+        self.ready = True
 
     def with_numbers(self, numbers: dict[str, int]) -> Launch:
         """The same launch with other numbers, for which the code is the same; for kernels without descriptors."""

@@ -72,7 +72,11 @@ class CutLaunch:
     """A launch of pieces, followed by those that join them; called like a launch of whole walks."""
 
     def __init__(
-        self, walk: Launch, joins: Sequence[tuple[Launch, tuple[int, ...]]], numbers: int, device: torch.device
+        self,
+        walk: Launch,
+        joins: Sequence[tuple[Launch, tuple[int, ...]]],
+        numbers: int,
+        device: torch.device,
     ) -> None:
         """`joins`: with which of the tensors each is called, after the parts, which are so many `numbers`."""
         self.walk, self.joins, self.numbers, self.device = walk, joins, numbers, device
