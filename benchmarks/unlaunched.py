@@ -30,6 +30,9 @@ _METADATA = SimpleNamespace(global_scratch_size=0, profile_scratch_size=0)
 class PyCUtensorMap:
     """Stands for Triton's tensor map, which is known by its name."""
 
+    def __init__(self, address: int) -> None:
+        self.address = address
+
 
 def _expanded(launcher: Any) -> Any:
     """What Triton's Python code does with descriptors before it calls its C function `launcher`."""
@@ -38,7 +41,7 @@ def _expanded(launcher: Any) -> Any:
         flat: list[Any] = []
         for value in arguments:
             if isinstance(value, TensorDescriptor):
-                flat += [PyCUtensorMap(), *value.shape, *value.strides]
+                flat += [PyCUtensorMap(value.base.data_ptr()), *value.shape, *value.strides]
             else:
                 flat.append(value)
         launcher(*flat)
@@ -63,11 +66,15 @@ class _Compiled:
 
 
 def _run(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> _Compiled:
-    """Stands for the first launch of a kernel, by Triton. Tables are zeros: their numbers become sizes of others."""
-    for value in (*arguments, *named.values()):
-        if isinstance(value, Tensor) and value.dtype == torch.int32:
-            value.zero_()
+    """Stands for the first launch of a kernel, by Triton."""
     return _Compiled()
+
+
+def _fill(kernel: Any, grid: Any, *values: Any, **named: Any) -> None:
+    """Stands for launches that fill tables of a mask, whose numbers become sizes of others: with zeros."""
+    for value in values:
+        if isinstance(value, Tensor):
+            value.zero_()
 
 
 @contextmanager
@@ -80,6 +87,7 @@ def unlaunched() -> Iterator[None]:
             stack.enter_context(mock.patch.object(owner, name, stand_in, create=create))
 
         replace(JITFunction, "run", _run)
+        replace(blocks, "launch", _fill)
         replace(raw_launches, "_REFUSAL", [None])
         replace(kernels, "INTERPRETED", True)  # so that it does not refuse tensors of the CPU
         replace(plan, "_fastest_first", lambda request: ("triton",))

@@ -36,6 +36,7 @@ _tracing = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_mode = torch._C._is_torch_function_mode_enabled
 _grad_enabled = torch.is_grad_enabled
+_inference = torch.is_inference_mode_enabled
 _is_on_gpu = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
@@ -85,7 +86,7 @@ def signature(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> t
         enough = (enough, few, *_switches(dtype))
     elif not query.is_cpu:
         return None
-    return rows, batch, groups, counted, width, across[3], enough, dtype, device, trains, asked
+    return rows, batch, groups, counted, width, across[3], enough, dtype, device, trains, _inference(), asked
 
 
 def _autocast_keeps(dtype: torch.dtype) -> bool:
@@ -98,7 +99,7 @@ def _switches(dtype: torch.dtype) -> tuple[Any, ...]:
     return (
         torch._C._get_flash_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_cudnn_sdp_enabled(), torch._C._get_deterministic_algorithms(),
-        dtype is torch.bfloat16 or torch._C._get_float32_matmul_precision(), torch.is_inference_mode_enabled(),
+        dtype is torch.bfloat16 or torch._C._get_float32_matmul_precision(),
     )  # fmt: skip
 
 

@@ -68,11 +68,11 @@ class LayoutLaunches:
         kind, launches = (grad.dtype, grad.stride()), self.launches
         of_rows = launches.get(("row_stats", *kind, output.dtype, output.stride(), True))
         by_key, by_query = launches.get(("keys", *kind)), launches.get(("queries", *kind, True, None))
-        by_key, by_query = by_key if needed[2] or needed[3] else None, by_query if needed[1] else None
-        missing = (needed[1] and by_query is None) or ((needed[2] or needed[3]) and by_key is None)
-        if of_rows is None or missing:
+        of_key, of_query = needed[3] or needed[4], needed[2]
+        if of_rows is None or (of_key and by_key is None) or (of_query and by_query is None):
             return None
-        found = self.backward[kind[1], needed] = of_rows, by_key, by_query
+        found = of_rows, by_key if of_key else None, by_query if of_query else None
+        self.backward[kind[1], needed] = found
         return found
 
 
@@ -122,7 +122,8 @@ class DirectCall:
             if known is None:
                 return None
         if self.trains:
-            output: Tensor = _apply((self, mask, prepared, known, rows), query, key, value)
+            tensors = mask.tensors if self.has_tensors else ()  # type: ignore[union-attr]
+            output: Tensor = _apply((self, mask, prepared, known, rows), tensors, query, key, value)
             return output
         output = _empty_like(self.like_output)
         self.launch_forward(
@@ -176,8 +177,8 @@ class DirectCall:
     def gradients(
         self, step: Step, rows: tuple[int, int, int], saved: tuple[Tensor, ...], grad: Tensor, at_grad: int
     ) -> tuple[Tensor | None, ...]:
-        """The gradients of the query, the key and the value, those that have a launch, behind a None."""
-        query, key, value, output, logsumexp = saved
+        """The gradients of the query, the key and the value, those that have a launch, behind two of no tensor."""
+        output, logsumexp, query, key, value = saved[:5]
         of_rows, by_key, by_query = step
         grad_query: Any = None
         grad_key: Any = None
@@ -197,25 +198,33 @@ class DirectCall:
                 by_key.at(stream, (*common, grad_key.data_ptr(), grad_value.data_ptr()))
             if by_query is not None:
                 by_query.at(stream, (*common, grad_query.data_ptr()))
-            return None, grad_query, grad_key, grad_value
+            return None, None, grad_query, grad_key, grad_value
         of_rows(output, grad, logsumexp, stats)
         tensors = (query, key, value, grad, *stats.unbind(0))
         if by_key is not None:
             by_key(*tensors, grad_key, grad_value)
         if by_query is not None:
             by_query(*tensors, grad_query)
-        return None, grad_query, grad_key, grad_value
+        return None, None, grad_query, grad_key, grad_value
 
 
 class LeanFunction(torch.autograd.Function):
     """Attention whose kernels have been launched before."""
 
     @staticmethod
-    def forward(ctx: Any, rest: tuple[Any, ...], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        rest: tuple[Any, ...],
+        tensors: tuple[Tensor, ...],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+    ) -> Tensor:
         direct, _, _, known, rows = rest
         output, logsumexp = _empty_like(direct.like_output), _empty_like(direct.like_logsumexp)
         direct.launch_forward(known.forward, rows, (query, key, value, output, logsumexp))
-        ctx.save_for_backward(query, key, value, output, logsumexp)
+        # What `op.DirectFunction` saves: a checkpointed call may run by one of them and be recomputed by the other.
+        ctx.save_for_backward(output, logsumexp, query, key, value, *tensors)
         ctx.set_materialize_grads(False)
         # Hooks may move the saved tensors, to a layout of their own.
         ctx.rest = rest if _hooks(True) is None else (*rest[:4], None)
@@ -224,13 +233,13 @@ class LeanFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
         if grad is None:
-            return None, None, None, None
-        query, key, value, output, logsumexp = saved = ctx.saved_tensors
+            return None, None, None, None, None
+        output, logsumexp, query, key, value, *tensors = saved = ctx.saved_tensors
         direct, mask, prepared, known, before = ctx.rest
         if torch.is_grad_enabled():
             spec = spec_of(direct.score, mask, direct.bias, direct.normalizer)
-            inputs = [query, key, value, None, *(() if mask is None else mask.tensors)]
-            return None, *recorded_backward(inputs, None, spec, direct.scale, 0.0, grad, None)[:3]
+            inputs = [query, key, value, None, *tensors]
+            return None, None, *recorded_backward(inputs, None, spec, direct.scale, 0.0, grad, None)[:3]
         rows, at_grad = (query.data_ptr(), key.data_ptr(), value.data_ptr()), grad.data_ptr()
         if rows != before:
             known = direct.known(prepared, query, key, value)
@@ -241,9 +250,9 @@ class LeanFunction(torch.autograd.Function):
                 found: tuple[Any, ...] = direct.gradients(step, rows, saved, grad, at_grad)
                 return found
         work = op.kernel_work(query, key, value, None, None, direct.score, prepared, direct.scale, 0.0)
-        wanted = [*ctx.needs_input_grad[1:], False]
+        wanted = [*ctx.needs_input_grad[2:], False]
         with without_autocast(query.device):
-            return None, *op.gradients_of(work, direct.bias, grad, None, output, logsumexp, wanted)[:3]
+            return None, None, *op.gradients_of(work, direct.bias, grad, None, output, logsumexp, wanted)[:3]
 
 
 # `Function.apply` without its search for leftovers of torch.func, which `DirectCall` has done.
