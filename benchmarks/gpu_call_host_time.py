@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ import regard
 from regard.benchmarks.gpu.decoding import HEADS, SHARED, SHORT_CACHE, WIDTH
 from regard.benchmarks.gpu.host import NOTHING, SIZE, WORKS, Nothing
 from regard.benchmarks.gpu.work import gradient, inputs, timed_call
+from regard.core import repeated_calls
 
 TINY = (1, 1, 2, 8)  # of a CPU, so that torch's own function computes next to nothing
 
@@ -63,20 +65,82 @@ def peers() -> dict[str, Callable[[], object]]:
     }
 
 
+def training_parts() -> dict[str, float]:
+    """The parts of a training call with a window, each timed alone."""
+    rows, upstream = inputs(SIZE, "cpu", torch.bfloat16, grad=True), gradient(SIZE, "cpu", torch.bfloat16)
+    options = dict(WORKS[0].options(SIZE, "cpu"))
+    call = timed_call(partial(regard.attend, **options), rows, upstream)
+    for _ in range(3):
+        call()
+    run, found = _found_again(rows, options)
+    direct = run.__self__
+    (known,) = direct.prepared.layouts.values()
+    (step,) = known.backward.values()
+    likes = (
+        direct.like_output, direct.like_logsumexp, direct.like_stats, direct.like_query, direct.like_key,
+        direct.like_value,
+    )  # fmt: skip
+    counts = (5, 4, 8, 7)  # of the tensors that each launch takes
+    given = [tuple(range(1 << 40, (1 << 40) + count)) for count in counts]
+    steps = list(zip((known.forward, *step), given, strict=True))
+    return {
+        **found,
+        "autograd: a function that computes nothing": microseconds(timed_call(Nothing.apply, rows, upstream)),
+        "… of which its four tensors": microseconds(lambda: [torch.empty_like(rows[0]) for _ in range(4)]),
+        "six tensors": microseconds(lambda: [torch.empty_like(one) for one in likes]),
+        "arguments of four launches": microseconds(lambda: [one.at(0, places) for one, places in steps]),
+        "whole call": microseconds(call),
+    }
+
+
+def decoding_parts() -> dict[str, float]:
+    """The parts of decoding one token, each timed alone."""
+    call = decoding()["plain"]
+    for _ in range(3):
+        call()
+    run, found = _found_again(list(call.args), {})  # type: ignore[attr-defined]
+    (known,) = run.__self__.layouts.values()
+    like = run.__self__.like_output
+    first, second = tuple(range(6)), tuple(range(3))
+    return {
+        **found,
+        "two tensors": microseconds(lambda: (torch.empty_like(like), torch.empty_like(known.scratch))),
+        "arguments of two launches": microseconds(
+            lambda: (known.first.at(0, first), known.second.at(0, second))
+        ),
+        "whole call": microseconds(call),
+    }
+
+
+def _found_again(rows: list[torch.Tensor], options: dict[str, Any]) -> tuple[Any, dict[str, float]]:
+    """The kept function that runs these calls, and what it takes to find it."""
+    signature = repeated_calls.signature(*rows, options)
+    return repeated_calls.KNOWN[signature], {
+        "signature": microseconds(lambda: repeated_calls.signature(*rows, options)),
+        "look into the table": microseconds(lambda: repeated_calls.KNOWN.get(signature)),
+    }
+
+
 def main() -> None:
     """Print one line for each call."""
     torch.set_num_threads(1)
     for name, call in peers().items():
-        print(f"{name:50s} {microseconds(call):7.2f} µs")
+        _print(name, microseconds(call))
     with unlaunched():
-        for title, calls in (
-            ("forward+backward", training()),
-            ("forward", forward()),
-            ("one token", decoding()),
-        ):
-            for name, call in calls.items():
-                with torch.set_grad_enabled(title == "forward+backward"):
-                    print(f"{title + ', ' + name:50s} {microseconds(call):7.2f} µs")
+        for name, call in training().items():
+            _print(f"forward+backward, {name}", microseconds(call))
+        for name, spent in training_parts().items():
+            _print(f"  by part, window: {name}", spent)
+        with torch.no_grad():
+            for title, calls in (("forward", forward()), ("one token", decoding())):
+                for name, call in calls.items():
+                    _print(f"{title}, {name}", microseconds(call))
+            for name, spent in decoding_parts().items():
+                _print(f"  by part, one token: {name}", spent)
+
+
+def _print(name: str, spent: float) -> None:
+    print(f"{name:66s} {spent:7.2f} µs")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from regard.implementations.triton.block_sizes import INTERPRETED
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="the interpreter has no C function")
 
 SIZE = Size(2, 3, 149, 64)
+UPSTREAM = gradient(SIZE, "cpu", torch.bfloat16)
 STREAM = 3  # the place of the stream among the arguments
 
 
@@ -34,7 +35,7 @@ def rows(trains=True):
 
 def step(given, **options):
     output = regard.attend(*given, **options)
-    return output, torch.autograd.grad(output, given, gradient(SIZE, "cpu", torch.bfloat16))
+    return output, torch.autograd.grad(output, given, UPSTREAM)
 
 
 def flat(arguments):
@@ -62,16 +63,16 @@ def test_a_repeated_training_call_makes_four_launches_at_its_own_addresses(work,
 def test_launches_by_address_get_the_arguments_that_launches_by_tensors_get(launched, monkeypatch):
     """Only the addresses of what a call allocates differ."""
     options, found = WORKS[0].options(SIZE, "cpu"), []
-    given, grad = rows(), gradient(SIZE, "cpu", torch.bfloat16)
+    given = rows()
     for way in ("warm", "warm", "usual", "direct"):
         with monkeypatch.context() as patch:
             if way == "usual":
                 patch.setattr(repeated_calls, "signature", lambda *given: None)
             launched.clear()
             output = regard.attend(*given, **options)
-            torch.autograd.grad(output, given, grad)
+            torch.autograd.grad(output, given, UPSTREAM)
         found.append([flat(one) for one in launched])
-    fixed = {one.data_ptr() for one in (*given, grad)}
+    fixed = {one.data_ptr() for one in (*given, UPSTREAM)}
     for usual, direct in zip(*found[2:], strict=True):
         assert len(usual) == len(direct)
         for one, other in zip(usual, direct, strict=True):
@@ -129,11 +130,10 @@ def test_threads_do_not_mix_their_arguments(launched):
         thread.join()
     assert len(launched) == 4 * 10 * 4
     for given, output, grads in made:
-        query, *others = (one.data_ptr() for one in given)
-        with_query = [flat(one) for one in launched if query in flat(one)]
-        assert len(with_query) == 3 and all(set(others) <= set(one) for one in with_query)
-        own = [output, grads[0], grads[1], grads[2]]
-        assert [sum(one.data_ptr() in arguments for arguments in with_query) for one in own] == [1] * 4
+        mine = {one.data_ptr() for one in given}
+        calls = [flat(one) for one in launched if mine <= set(flat(one))]
+        assert len(calls) == 3
+        assert [sum(one.data_ptr() in call for call in calls) for one in (output, *grads)] == [1] * 4
 
 
 @torch.no_grad()
