@@ -19,7 +19,7 @@ from regard.core.autocast import autocasts
 from regard.core.call import Call
 from regard.core.differentiate import transforming
 from regard.core.display import html_table
-from regard.core.request import Request
+from regard.core.request import FEW_QUERIES, Request
 from regard.core.tracing import only_standard_operators
 from regard.core.value import Value
 from regard.errors import BadType, Unsupported, unknown_name
@@ -47,7 +47,6 @@ NAMES = ("reference", "tiled", "sdpa", "flex", "triton")
 FEW_ELEMENTS = (
     2**24
 )  # of the keys: 64 MiB with the values, read faster than torch's function starts its kernel
-FEW_QUERIES = 16  # as many as one tile of the kernel for decoding holds
 _LOADED: dict[str, Implementation] = {"reference": reference, "tiled": tiled, "sdpa": sdpa}
 _NEVER_AUTOMATIC = {
     "reference": "it needs memory quadratic in the length; tiled gives the same numbers in linear memory",

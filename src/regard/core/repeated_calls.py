@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from regard.core.call import Call, Repeated
-from regard.core.plan import FEW_ELEMENTS, FEW_QUERIES
-from regard.core.request import Request
+from regard.core.plan import FEW_ELEMENTS
+from regard.core.request import FEW_QUERIES, Request
 from regard.core.value import Value
 from regard.implementations.sdpa import SHORTEST_ROW
 from regard.masks import Mask

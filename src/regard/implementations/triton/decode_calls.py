@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.plan import FEW_QUERIES
-from regard.core.request import Request
+from regard.core.request import FEW_QUERIES, Request
 from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.decode import (
     FAR,
@@ -70,7 +69,7 @@ def _reach(request: Request) -> dict[str, Any] | None:
     return None
 
 
-class LayoutLaunches(NamedTuple):
+class DecodeLaunches(NamedTuple):
     """The launches for rows that lie in memory in one way."""
 
     first: Launch
@@ -86,8 +85,8 @@ class DecodeCalls:
         self.scale, self.reach = request.scale, reach
         self.has_lengths = isinstance(request.mask, LengthsMask)
         self.index = request.query.get_device()
-        self.layouts: dict[Any, LayoutLaunches] = {}
-        self.forms: dict[Any, LayoutLaunches] = {}  # one layout of each compiled code
+        self.layouts: dict[Any, DecodeLaunches] = {}
+        self.forms: dict[Any, DecodeLaunches] = {}  # one layout of each compiled code
         shape = (*request.query.shape[:3], request.value.shape[3])
         self.like_output = prototype(shape, request.query.dtype, request.query.device)
 
@@ -127,7 +126,7 @@ class DecodeCalls:
 
     def _launches(
         self, layout: Any, query: Tensor, key: Tensor, value: Tensor, high: Tensor | None = None
-    ) -> LayoutLaunches:
+    ) -> DecodeLaunches:
         """The launches for a layout, which are kept for the next call."""
         step, strides = stride_numbers(query, key, value)
         splits = count_splits(query, key, value, **self.reach)
@@ -145,7 +144,7 @@ class DecodeCalls:
         self.layouts[layout] = found
         return found
 
-    def _compiled(self, query: Tensor, key: Tensor, value: Tensor, high: Tensor | None) -> LayoutLaunches:
+    def _compiled(self, query: Tensor, key: Tensor, value: Tensor, high: Tensor | None) -> DecodeLaunches:
         output = _empty_like(self.like_output)
         logsumexp = query.new_empty(query.shape[:3], dtype=torch.float32)
         found = launches(query, key, value, output, logsumexp, self.scale, high=high, **self.reach)
@@ -154,7 +153,7 @@ class DecodeCalls:
         begin = -(-logsumexp.numel() // 4) * 4  # whole units of 16 bytes, for which code is compiled
         second = None if len(found) == 1 else _again(found[1], ["PARTS", "OUT", "LSE"])
         numbers = begin + (0 if second is None else found[1].values[0].numel())
-        return LayoutLaunches(first, second, prototype((numbers,), torch.float32, query.device), begin)
+        return DecodeLaunches(first, second, prototype((numbers,), torch.float32, query.device), begin)
 
 
 def _again(one: DecodeLaunch, changing: list[str]) -> Launch:

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.plan import FEW_QUERIES
-from regard.core.request import Request
+from regard.core.request import FEW_QUERIES, Request
 from regard.implementations.triton.decode import decode
 from regard.implementations.triton.kernel_work import laid_out
 from regard.masks import Mask

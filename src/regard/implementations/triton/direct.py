@@ -15,8 +15,7 @@ from torch import Tensor
 
 from regard.core.autocast import without_autocast
 from regard.core.call import Call
-from regard.core.plan import FEW_QUERIES
-from regard.core.request import Request
+from regard.core.request import FEW_QUERIES, Request
 from regard.implementations.packing import recorded_backward, spec_of
 from regard.implementations.triton import op
 from regard.implementations.triton.block_sizes import INTERPRETED
