@@ -101,13 +101,14 @@ class Before(masks.Mask):
 
 def test_a_mask_whose_tensor_was_changed_is_prepared_and_checked_again(by_address):
     mask = Before(torch.tensor(5, device=DEVICE))
-    for last in (5, 5, 11, 11, 5):
+    for last in (5, 11, 5):
         mask.last.fill_(last)
         rows = drawn()
-        found = step(rows, mask=mask)
         output = regard.attend(*rows, mask=mask, impl="reference")
-        for one, other in zip(found, [output, *torch.autograd.grad(output, rows, upstream())], strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        expected = [output, *torch.autograd.grad(output, rows, upstream())]
+        for _ in range(2):  # the first makes launches, the second repeats them
+            for one, other in zip(step(rows, mask=mask), expected, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     mask.last.fill_(N + 1)
     with pytest.raises(regard.errors.BadValue, match="too far"):
         regard.attend(*drawn(), mask=mask, impl="triton")
