@@ -301,24 +301,6 @@ def test_nothing_of_a_call_is_kept():
     assert [ref() for ref in kept] == [None] * 4
 
 
-def test_torchs_switches_on_a_gpu_are_part_of_a_signature():
-    before = repeated_calls._switches()
-    for backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
-        with sdpa_kernel(backend):
-            assert repeated_calls._switches() != before
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert repeated_calls._switches() != before
-    finally:
-        torch.use_deterministic_algorithms(False)
-    torch.set_float32_matmul_precision("high")
-    try:
-        assert repeated_calls._switches() != before
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    assert repeated_calls._switches() == before
-
-
 @torch.no_grad()
 def test_torchs_switches_are_respected_on_a_cpu(monkeypatch):
     given = rows(queries=3)

@@ -9,7 +9,7 @@ import torch
 from benchmarks.variants.cases import DEVICE, WORKS, Case, Sizes
 
 from regard.benchmarks.gpu.work import Size, Work
-from regard.core import attention
+from regard.core import attention, repeated_calls
 from regard.implementations.triton import block_sizes, blocks
 from regard.implementations.triton.block_sizes import BlockSizes
 
@@ -17,6 +17,7 @@ from regard.implementations.triton.block_sizes import BlockSizes
 def forget() -> None:
     """Drop every plan and launch, which hold block sizes."""
     attention._PLANS.clear()
+    repeated_calls.KNOWN.clear()
     blocks._BY_SPEC.clear()
     blocks._OF_MASKS.clear()
 

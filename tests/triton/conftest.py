@@ -34,3 +34,15 @@ def fast_and_strict_interpreter():
 
     with prepared_once(), checked():
         yield
+
+
+@pytest.fixture(params=[False, True], ids=["by tensors", "by address"])
+def by_address(request, monkeypatch):
+    """Launches that repeat take tensors, as the interpreter's do, or addresses, as those on a GPU do."""
+    if GPU or not request.param:
+        yield []
+        return
+    from tests.triton.repeating import launched_by_address
+
+    with launched_by_address(monkeypatch) as streams:
+        yield streams

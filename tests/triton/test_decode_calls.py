@@ -9,7 +9,7 @@ import torch
 import regard
 from regard import masks
 from regard.core import call, plan, repeated_calls, request
-from regard.implementations.triton import decode, decode_calls, launching, raw_launches
+from regard.implementations.triton import decode, decode_calls, direct, launching, raw_launches
 
 from .conftest import DEVICE, GPU
 from .test_launch import _Kernel, raw  # noqa: F401 - a fixture
@@ -138,11 +138,12 @@ def test_what_numbers_do_not_express_takes_the_usual_way(options):
     assert all(run is repeated_calls._never for run in repeated_calls.KNOWN.values())
 
 
-def test_a_gradient_or_many_queries_take_the_usual_way():
+def test_a_gradient_or_many_queries_do_not_go_to_the_kernels_for_decoding():
     rows = [x.requires_grad_() for x in drawn(1, 53)]
     assert regard.attend(*rows, impl="triton").requires_grad
     regard.attend(*drawn(17, 53), impl="triton")
-    assert all(run is repeated_calls._never for run in repeated_calls.KNOWN.values())
+    kept = [run.__self__ for run in repeated_calls.KNOWN.values()]
+    assert [type(one) for one in kept] == [direct.DirectCall] * 2
 
 
 @torch.no_grad()

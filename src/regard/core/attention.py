@@ -23,7 +23,7 @@ from regard.scores.base import spread_heads
 Rows = Sequence[int] | slice | Tensor | None
 
 
-_PLANS: dict[Any, tuple[plan.Implementation, plan.Shortcut | None]] = {}
+_PLANS: dict[Any, plan.Implementation] = {}
 _MOST_PLANS = 4096
 
 
@@ -73,22 +73,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
         if found is not None:
             return found
     call = read_call("attend", OPTIONS, query, key, value, options) if options else Call(query, key, value)
-    implementation, shortcut, signature = None, None, None
+    implementation, signature = None, None
     if not compiling:
         try:
             signature = plan.signature(call)
-            implementation, shortcut = _PLANS.get(signature, (None, None))
+            implementation = _PLANS.get(signature)
         except (AttributeError, TypeError):
             pass  # an argument of a wrong type: the check below raises for it
-    if shortcut is not None:
-        found = shortcut(call)
-        if found is not None:
-            return found
     asked = request.build(call, check=implementation is None)
     if implementation is None:
         implementation = plan.implementation(plan.make(asked, call.impl).impl)
         if signature is not None:
-            _remember(signature, (implementation, plan.shortcut(implementation, call, asked)))
+            _remember(signature, implementation)
     output, logsumexp = implementation.run(asked)
     if repeated is not None and repeated not in repeated_calls.KNOWN:
         repeated_calls.remember(repeated, implementation, call, asked)
@@ -98,10 +94,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
     return output if logsumexp is None else (output, logsumexp)
 
 
-def _remember(signature: Any, runner: tuple[plan.Implementation, plan.Shortcut | None]) -> None:
+def _remember(signature: Any, chosen: plan.Implementation) -> None:
     if len(_PLANS) >= _MOST_PLANS:
         _PLANS.clear()
-    _PLANS[signature] = runner
+    _PLANS[signature] = chosen
 
 
 @spell_out(OPTIONS)

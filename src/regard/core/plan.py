@@ -19,7 +19,7 @@ from regard.core.autocast import autocasts
 from regard.core.call import Call
 from regard.core.differentiate import transforming
 from regard.core.display import html_table
-from regard.core.request import Request
+from regard.core.request import FEW_QUERIES, Request
 from regard.core.tracing import only_standard_operators
 from regard.core.value import Value
 from regard.errors import BadType, Unsupported, unknown_name
@@ -42,9 +42,6 @@ class Implementation(Protocol):
     def run(self) -> Callable[[Request], tuple[Tensor, Tensor | None]]:
         """Returns the output (b,h,q,v) of a request and, if it wants that, its log-sum-exp (b,h,q)."""
 
-
-# Runs a call of a known signature without building a request; returns None if that is not possible this time.
-Shortcut = Callable[[Call], Tensor | None]
 
 NAMES = ("reference", "tiled", "sdpa", "flex", "triton")
 FEW_ELEMENTS = (
@@ -96,12 +93,6 @@ def implementation(name: str) -> Implementation:
 
         return triton
     return _LOADED[name]
-
-
-def shortcut(chosen: Implementation, call: Call, request: Request) -> Shortcut | None:
-    """A shorter way to run calls of this signature, where the chosen implementation has one."""
-    find: Callable[[Call, Request], Shortcut | None] | None = getattr(chosen, "shortcut", None)
-    return None if find is None else find(call, request)
 
 
 def make(request: Request, impl: str, complete: bool = False) -> Plan:
@@ -194,9 +185,9 @@ def _decodes_faster(request: Request) -> bool:
         return False
     if is_fake_or_meta(request.query) or transforming():  # where the launches could not be tried
         return False
-    from regard.implementations.triton import decode_requests, raw_launches
+    from regard.implementations.triton import raw_launches
 
-    few = request.sizes[2] <= decode_requests.MOST_QUERIES
+    few = request.sizes[2] <= FEW_QUERIES
     return few and raw_launches.refusal(request.query.device) is None
 
 
@@ -223,7 +214,7 @@ def signature(call: Call) -> tuple[Any, ...]:
 
 
 def _kind_of_dropout(dropout: float) -> tuple[type, int]:
-    """None, some, all, or not a share: a shortcut must not run what the checks of a request refuse."""
+    """None, some, all, or not a share."""
     return type(dropout), (dropout > 0) + (dropout >= 1) if 0 <= dropout <= 1 else -1
 
 

@@ -1,11 +1,13 @@
-"""Calls that repeat, as each step of decoding does: found again by one look into a table and run without a request.
+"""Calls that repeat, as steps of decoding and training do: found by one look into a table, run without a request.
 
 The first call of a signature is checked, planned and run as any other. If its implementation knows a shorter way for
 calls like it (`repeated`), that function is kept, and the next call of the same signature goes straight to it. A
 signature holds all that the checks and the plan depend on; a call in surroundings that it does not describe (a trace, a
-transform, autocast, a mode that watches torch's functions, a subclass of Tensor) has none and takes the usual way.
+transform, a mode that watches torch's functions, a subclass of Tensor, autocast to another dtype) has none and takes
+the usual way.
 
-The number of keys is part of a signature only where a mask makes a difference by it: each step of decoding adds one.
+The number of keys is part of a signature but for few queries without a gradient, where it is only if a mask makes a
+difference by it: each step of decoding adds one.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from torch.autograd import forward_ad
 
 from regard.core.call import Call, Repeated
 from regard.core.plan import FEW_ELEMENTS
-from regard.core.request import Request
+from regard.core.request import FEW_QUERIES, Request
+from regard.core.value import Value
 from regard.implementations.sdpa import SHORTEST_ROW
 from regard.masks import Mask
 
@@ -33,55 +36,70 @@ _tracing = torch._C._is_tracing
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_mode = torch._C._is_torch_function_mode_enabled
 _grad_enabled = torch.is_grad_enabled
+_inference = torch.is_inference_mode_enabled
+_is_on_gpu = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
 def signature(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """What a call has to share with an earlier one to be run as it was; None if it must take the usual way."""
     if type(query) is not Tensor or type(key) is not Tensor or type(value) is not Tensor:
         return None
-    if _autocasting() or _tracing() or _dispatch_modes() or _function_mode():
+    if _tracing() or _dispatch_modes() or _function_mode():
         return None
     if _transform_level() is not None or forward_ad._current_level >= 0:
         return None
-    rows, keys, dtype, device = query.shape, key.shape, query.dtype, query.device
-    if len(rows) != 4 or len(keys) != 4 or value.shape != keys:
+    rows, keys, across, dtype, device = query.shape, key.shape, value.shape, query.dtype, query.device
+    if len(rows) != 4 or len(keys) != 4 or (across != keys and (len(across) != 4 or across[:3] != keys[:3])):
         return None
     if key.dtype != dtype or value.dtype != dtype or key.device != device or value.device != device:
         return None
     batch, groups, length, width = keys
     if not length:
         return None
-    enough: Any = length >= SHORTEST_ROW
+    on_gpu = _is_on_gpu(query)
+    if _autocasting() and not (on_gpu and _autocast_keeps(dtype)):
+        return None
+    trains = _grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    counted = length if trains or rows[2] > FEW_QUERIES else None
     asked: Any = None
     if options:
         named: list[Any] = []
         for name, given in options.items():
             kind = type(given)
-            # Not an int: 0 and 1 are equal to False and True, which the checks refuse.
             if kind is str or kind is float or given is None:
                 named += (name, given)
+            elif kind is bool or kind is int:  # False and True are equal to 0 and 1, which may be refused
+                named += (name, kind, given)
             elif isinstance(given, Mask):
                 if given.tensors:
                     named += (name, given.structure(), length)
                 else:
                     named += (name, given.spec, None if rows[2] == 1 else length)
+            elif isinstance(given, Value) and not given.tensors:
+                named += (name, given.spec, length)
             else:
                 return None
         asked = tuple(named)
-    trains = _grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-    if not query.is_cpu:
-        if not query.is_cuda:
-            return None
-        enough = (enough, key.numel() <= FEW_ELEMENTS, *_switches())
-    return rows, batch, groups, width, enough, dtype, device, trains, asked
+    enough: Any = length >= SHORTEST_ROW
+    if on_gpu:
+        few = counted is None and key.numel() <= FEW_ELEMENTS
+        enough = (enough, few, *_switches(dtype))
+    elif not query.is_cpu:
+        return None
+    return rows, batch, groups, counted, width, across[3], enough, dtype, device, trains, _inference(), asked
 
 
-def _switches() -> tuple[Any, ...]:
+def _autocast_keeps(dtype: torch.dtype) -> bool:
+    """Whether autocast on a GPU leaves rows of a dtype as they are."""
+    return not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") == dtype
+
+
+def _switches(dtype: torch.dtype) -> tuple[Any, ...]:
     """What decides on a GPU which kernel runs: torch's switches (torch.nn.attention.sdpa_kernel) and modes."""
     return (
         torch._C._get_flash_sdp_enabled(), torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_cudnn_sdp_enabled(), torch._C._get_deterministic_algorithms(),
-        torch._C._get_float32_matmul_precision(),
+        dtype is torch.bfloat16 or torch._C._get_float32_matmul_precision(),
     )  # fmt: skip
 
 

@@ -27,6 +27,8 @@ from regard.registry import call_meant
 from regard.scores import Score
 from regard.scores.base import spread_heads
 
+FEW_QUERIES = 16  # that are decoded: as many as one tile of the kernel for it holds
+
 
 @dataclass(slots=True)
 class Request:

@@ -14,16 +14,15 @@ from torch import Tensor
 from regard.biases import Bias, DenseBias, GaussianBias, SumBias
 from regard.core.arguments import is_fake_or_meta
 from regard.core.autocast import without_autocast
+from regard.core.call import Call, Repeated
 from regard.core.differentiate import transforming
 from regard.core.dropout import draw_seed
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack
-from regard.implementations.triton import normalized_attention, op
+from regard.implementations.triton import decode_calls, direct, normalized_attention, op
 from regard.implementations.triton.block_sizes import INTERPRETED, padded
-from regard.implementations.triton.decode_calls import repeated as repeated
 from regard.implementations.triton.decode_requests import few_queries
-from regard.implementations.triton.direct import shortcut as shortcut
 from regard.implementations.triton.normalized_attention import only_by_name as only_by_name
 from regard.implementations.triton.raw_launches import known_refusal
 from regard.normalizers import Softmax
@@ -129,6 +128,12 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         output, logsumexp = op.attend(request, seed)
     output = output if output.dtype == dtype else output.to(dtype)
     return output, logsumexp if request.want_logsumexp else None
+
+
+def repeated(call: Call, request: Request) -> Repeated | None:
+    """How to run calls of the same signature again; None where they need a request."""
+    bound = decode_calls.bind(request) or direct.bind(call, request)
+    return None if bound is None else bound.run
 
 
 def share_backward(

@@ -72,6 +72,7 @@ class PreparedMask:
     # The cached result of `_seen`, if there is one.
     found: list[Tensor | None] = field(default_factory=list, compare=False)
     launches: dict[Any, Any] = field(default_factory=dict, compare=False)  # see `KernelWork.launches`
+    layouts: dict[Any, Any] = field(default_factory=dict, compare=False)  # the same for `direct.py`
 
     def cut_blocks(
         self, block_q: int, block_k: int, by_key: bool, lines: int, turns: int = 1

@@ -7,13 +7,12 @@ microseconds, less than torch's own function takes to start its kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.core.call import Call, Repeated
-from regard.core.request import Request
+from regard.core.request import FEW_QUERIES, Request
 from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.decode import (
     FAR,
@@ -23,24 +22,24 @@ from regard.implementations.triton.decode import (
     launches,
     stride_numbers,
 )
-from regard.implementations.triton.decode_requests import MOST_QUERIES
-from regard.implementations.triton.launching import Launch, launch_again
+from regard.implementations.triton.launching import Launch, aligned_rows, launch_again, prototype
+from regard.implementations.triton.raw_launches import watched
 from regard.masks.from_tensors import LengthsMask
 from regard.masks.positional import CausalMask, FullMask, WindowMask
 from regard.normalizers import Softmax
 from regard.scores.dot import DotScore, ScaledDotScore
 
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_empty_like = torch.empty_like
 _SCORES = (DotScore, ScaledDotScore)
 _MOST_LAYOUTS = 256  # of one signature: a cache that grows has another one in each step
 
 
-def repeated(call: Call, request: Request) -> Repeated | None:
+def bind(request: Request) -> DecodeCalls | None:
     """How to run calls with the signature of this request again; None where they need one."""
     plain = (
         type(request.score) in _SCORES
         and isinstance(request.normalizer, Softmax)
-        and request.sizes[2] <= MOST_QUERIES
+        and request.sizes[2] <= FEW_QUERIES
         and request.bias is None
         and request.sink is None
         and request.dropout == 0
@@ -50,7 +49,7 @@ def repeated(call: Call, request: Request) -> Repeated | None:
         and not (INTERPRETED and request.query.dtype == torch.bfloat16)  # which it cannot multiply
     )
     reach = _reach(request)
-    return DecodeCalls(request, reach).run if plain and reach is not None else None
+    return DecodeCalls(request, reach) if plain and reach is not None else None
 
 
 def _reach(request: Request) -> dict[str, Any] | None:
@@ -70,54 +69,65 @@ def _reach(request: Request) -> dict[str, Any] | None:
     return None
 
 
+class DecodeLaunches(NamedTuple):
+    """The launches for rows that lie in memory in one way."""
+
+    first: Launch
+    second: Launch | None
+    scratch: Tensor  # a prototype of what both need: the log-sum-exp, and the parts of the splits
+    begin: int  # where the parts begin
+
+
 class DecodeCalls:
     """Calls of one signature. Launches are kept by layout: the number of keys and how rows lie in memory."""
 
     def __init__(self, request: Request, reach: dict[str, Any]) -> None:
         self.scale, self.reach = request.scale, reach
         self.has_lengths = isinstance(request.mask, LengthsMask)
-        self.device = request.query.device.index
-        self.layouts: dict[Any, tuple[Launch, Launch | None, Tensor]] = {}
-        self.forms: dict[Any, tuple[Launch, Launch | None, Tensor]] = {}  # one layout of each compiled code
-        # Single numbers, spread out: `empty_like` makes new tensors from them faster than others make them from sizes.
-        self.number = request.query.new_empty(1, dtype=torch.float32)
-        rows = request.query.shape[:3]
-        self.like_output = request.query.new_empty(1).expand(*rows, request.value.shape[3])
-        self.like_logsumexp = self.number.expand(rows)
+        self.index = request.query.get_device()
+        self.layouts: dict[Any, DecodeLaunches] = {}
+        self.forms: dict[Any, DecodeLaunches] = {}  # one layout of each compiled code
+        shape = (*request.query.shape[:3], request.value.shape[3])
+        self.like_output = prototype(shape, request.query.dtype, request.query.device)
 
     def run(self, query: Tensor, key: Tensor, value: Tensor, given: Mapping[str, Any]) -> Tensor | None:
         """The output; None if the call must go through a request after all."""
-        if _is_wrapped(query) or _is_wrapped(key) or _is_wrapped(value):  # left over from torch.func
+        rows = aligned_rows(query, key, value)
+        if rows is None or (not INTERPRETED and torch._C._cuda_getDevice() != self.index):
             return None
-        if not INTERPRETED and torch._C._cuda_getDevice() != self.device:
-            return None
-        addresses = query.data_ptr() | key.data_ptr() | value.data_ptr()
         lengths: tuple[Tensor, ...] = ()
+        at_lengths: tuple[int, ...] = ()
         if self.has_lengths:
             lengths = (given["mask"].key_lengths,)
-            addresses |= lengths[0].data_ptr()
-        if addresses % 16:
-            return None
+            at_lengths = (lengths[0].data_ptr(),)
+            if at_lengths[0] % 16:
+                return None
         layout = (key.shape[2], query.stride(), key.stride(), value.stride())
         known = self.layouts.get(layout)
         if known is None:
             if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
                 return None
             known = self._launches(layout, query, key, value, *lengths)
-        first, second, like_parts = known
-        output, logsumexp = torch.empty_like(self.like_output), torch.empty_like(self.like_logsumexp)
-        if second is None:
-            first(query, key, value, output, logsumexp, logsumexp, *lengths)
-        else:
-            parts = torch.empty_like(like_parts)
-            first(query, key, value, output, logsumexp, parts, *lengths)
-            second(parts, output, logsumexp)
+        first, second, like_scratch, begin = known
+        output, scratch = _empty_like(self.like_output), _empty_like(like_scratch)
+        if not first.ready or (second is not None and not second.ready) or watched():
+            logsumexp, parts = scratch[:begin], scratch[begin:]
+            first(query, key, value, output, logsumexp, logsumexp if second is None else parts, *lengths)
+            if second is not None:
+                second(parts, output, logsumexp)
+            return output
+        stream = torch._C._cuda_getCurrentRawStream(self.index)
+        at_output, at_logsumexp = output.data_ptr(), scratch.data_ptr()
+        at_parts = at_logsumexp if second is None else at_logsumexp + 4 * begin
+        first.at(stream, (*rows, at_output, at_logsumexp, at_parts, *at_lengths))
+        if second is not None:
+            second.at(stream, (at_parts, at_output, at_logsumexp))
         return output
 
     def _launches(
         self, layout: Any, query: Tensor, key: Tensor, value: Tensor, high: Tensor | None = None
-    ) -> tuple[Launch, Launch | None, Tensor]:
-        """The launches for a layout, which are kept for the next call, and a pattern for the tensor of the parts."""
+    ) -> DecodeLaunches:
+        """The launches for a layout, which are kept for the next call."""
         step, strides = stride_numbers(query, key, value)
         splits = count_splits(query, key, value, **self.reach)
         form = (step, splits, max(strides) >> 31)
@@ -128,26 +138,22 @@ class DecodeCalls:
                 self.forms[form] = found
         else:  # a cache that has grown: the same code with other numbers
             numbers = dict(zip(STRIDES, strides, strict=True), keys=key.shape[2])
-            found = similar[0].with_numbers(numbers), *similar[1:]
+            found = similar._replace(first=similar.first.with_numbers(numbers))
         if len(self.layouts) >= _MOST_LAYOUTS:
             self.layouts.clear()
         self.layouts[layout] = found
         return found
 
-    def _compiled(
-        self, query: Tensor, key: Tensor, value: Tensor, high: Tensor | None
-    ) -> tuple[Launch, Launch | None, Tensor]:
-        output, logsumexp = torch.empty_like(self.like_output), torch.empty_like(self.like_logsumexp)
+    def _compiled(self, query: Tensor, key: Tensor, value: Tensor, high: Tensor | None) -> DecodeLaunches:
+        output = _empty_like(self.like_output)
+        logsumexp = query.new_empty(query.shape[:3], dtype=torch.float32)
         found = launches(query, key, value, output, logsumexp, self.scale, high=high, **self.reach)
         changing = ["QUERY", "KEY", "VALUE", "OUT", "LSE", "PARTS"]
         first = _again(found[0], changing if high is None else [*changing, "HIGH"])
-        if len(found) == 1:
-            return first, None, self.number
-        return (
-            first,
-            _again(found[1], ["PARTS", "OUT", "LSE"]),
-            self.number.expand(found[1].values[0].numel()),
-        )
+        begin = -(-logsumexp.numel() // 4) * 4  # whole units of 16 bytes, for which code is compiled
+        second = None if len(found) == 1 else _again(found[1], ["PARTS", "OUT", "LSE"])
+        numbers = begin + (0 if second is None else found[1].values[0].numel())
+        return DecodeLaunches(first, second, prototype((numbers,), torch.float32, query.device), begin)
 
 
 def _again(one: DecodeLaunch, changing: list[str]) -> Launch:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.request import Request
+from regard.core.request import FEW_QUERIES, Request
 from regard.implementations.triton.decode import decode
 from regard.implementations.triton.kernel_work import laid_out
 from regard.masks import Mask
@@ -17,13 +17,11 @@ from regard.masks.positional import CausalMask, FullMask, WindowMask
 from regard.scores.additive import AdditiveScore
 from regard.scores.dot import SoftcapScore
 
-MOST_QUERIES = 16  # as many as one tile of the kernel holds
-
 
 def few_queries(request: Request) -> tuple[Tensor, Tensor] | None:
     """The output and log-sum-exp of a request for few queries without gradients; None if `decode` cannot run it."""
     if (
-        request.sizes[2] > MOST_QUERIES
+        request.sizes[2] > FEW_QUERIES
         or request.needs_grad
         or request.bias is not None
         or request.dropout > 0

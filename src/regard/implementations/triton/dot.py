@@ -40,9 +40,14 @@ def new_output(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def new_row_stats(logsumexp: Tensor) -> Tensor:
-    """An uninitialised tensor for two numbers of each row, (2, lines, rows padded to whole blocks of every size)."""
+    """An uninitialised tensor for two numbers of each row, (2, lines, padded rows)."""
     batch, heads, queries = logsumexp.shape
-    return logsumexp.new_empty((2, batch * heads, -(-queries // 128) * 128))
+    return logsumexp.new_empty((2, batch * heads, padded_rows(queries)))
+
+
+def padded_rows(queries: int) -> int:
+    """The rows of whole blocks, of whatever size."""
+    return -(-queries // 128) * 128
 
 
 def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
@@ -93,7 +98,9 @@ def _forward_launch(work: KernelWork, tensors: dict[str, Any], repeats: bool) ->
     )  # fmt: skip
     names = list(tensors)
     numbers = cutting.slots * lines * shape.block_q * (across + 2)
-    return CutLaunch(walk, [(join, tuple(names.index(name) for name in ("OUT", "LSE", *sink)))], numbers)
+    return CutLaunch(
+        walk, [(join, tuple(names.index(name) for name in ("OUT", "LSE", *sink)))], numbers, query.device
+    )
 
 
 def _join_sums(
@@ -263,7 +270,8 @@ class Backward:
             (_join_sums(work, cutting, tensors[name], shape.block_k, skipped, repeats), (names.index(name),))
             for name, skipped in (("GRAD_K", 0), ("GRAD_V", before))
         ]
-        return CutLaunch(walk, joins, before + rows_cut * block_sizes.padded(self.value.shape[3]))
+        numbers = before + rows_cut * block_sizes.padded(self.value.shape[3])
+        return CutLaunch(walk, joins, numbers, self.query.device)
 
     def queries(self, centers: Tensor | None, dense: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Gradients of queries and of a Gaussian's centres; those of a dense bias are added to `dense`."""
@@ -311,7 +319,7 @@ class Backward:
         walk = Launch(of_queries, (programs, 1, 1), arguments, names, also, repeats)
         join = _join_sums(work, cutting, tensors["GRAD_Q"], shape.block_q, 0, repeats)
         numbers = cutting.slots * lines * shape.block_q * block_sizes.padded(self.query.shape[3])
-        return CutLaunch(walk, [(join, (names.index("GRAD_Q"),))], numbers)
+        return CutLaunch(walk, [(join, (names.index("GRAD_Q"),))], numbers, self.query.device)
 
     def distances(self) -> Tensor:
         """The gradient of a bias for each distance from 1 − q to k − 1, (h, q + k − 1)."""

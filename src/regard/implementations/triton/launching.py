@@ -52,6 +52,25 @@ def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(tensor.device)
 
 
+def prototype(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """One number, spread out to a shape: `torch.empty_like` makes tensors from it faster than others from sizes."""
+    return _number(dtype, device).expand(shape)
+
+
+@lru_cache(maxsize=64)
+def _number(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.empty(1, dtype=dtype, device=device)
+
+
+def aligned_rows(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int, int] | None:
+    """Their addresses; None if one is not aligned, or has no memory of its own, as what torch.func leaves behind."""
+    try:
+        rows = q, k, v = query.data_ptr(), key.data_ptr(), value.data_ptr()
+    except RuntimeError:
+        return None
+    return rows if q and k and v and not (q | k | v) % 16 else None
+
+
 class Launch:
     """A kernel with all its arguments, of which some are tensors that change from call to call.
 
@@ -77,32 +96,33 @@ class Launch:
             arguments[name] = None
         self.arguments = arguments
         self.order = {name: place for place, name in enumerate(kernel.arg_names)}
+        self.ready = False  # whether `at` can be called; once it can be, it always can
         self.raw: RawLaunch | None = None
         self.complete: list[Any] = []  # what the C function takes, with gaps
-        self.places: list[
-            tuple[int, int, dict[int, Any] | None]
-        ] = []  # tensor, its place there, tensor maps by address
+        self.plain: list[tuple[int, int]] = []  # an address, and its place there
+        self.mapped: list[tuple[int, int, dict[int, Any]]] = []  # the same with tensor maps by address
 
     def __call__(self, *tensors: Any) -> None:
         """Launch it with these tensors, or tuples of tensors, on the current stream of the current device, theirs."""
-        raw = self.raw
-        if raw is None or watched():
+        if not self.ready or watched():
             self._launch_by_triton(tensors)
-            return
+        else:
+            self.at(torch._C._cuda_getCurrentRawStream(tensors[0].get_device()), addresses(tensors))
+
+    def at(self, stream: int, given: Sequence[Any]) -> None:
+        """Launch it with tensors at these addresses on a stream of the current device; not while `watched`."""
         arguments = self.complete.copy()
-        arguments[STREAM] = torch._C._cuda_getCurrentRawStream(tensors[0].get_device())
-        for index, place, maps in self.places:
-            tensor = tensors[index]
-            if type(tensor) is tuple:
-                arguments[place] = tuple([part.data_ptr() for part in tensor])
-                continue
-            address = tensor.data_ptr()
-            if maps is None:
-                arguments[place] = address
-            else:
-                found = maps.get(address)
-                arguments[place] = self._map_of(tensor, place, maps) if found is None else found
-        raw.call(arguments)
+        arguments[STREAM] = stream
+        for index, place in self.plain:
+            arguments[place] = given[index]
+        for index, place, maps in self.mapped:
+            found = maps.get(given[index])
+            arguments[place] = self._map_of(given[index], place, maps) if found is None else found
+        raw: RawLaunch = self.raw  # type: ignore[assignment]
+        if raw.nested:
+            raw.call(arguments)
+        else:
+            raw.function(*arguments)
 
     def _launch_by_triton(self, tensors: tuple[Any, ...]) -> None:
         given = dict(self.arguments)
@@ -120,11 +140,15 @@ class Launch:
             return
         begin = len(raw.head)
         self.complete = [*self.grid, 0, *raw.head[STREAM + 1 :], *raw.values]
-        self.places = [
-            (index, begin + place, None if pattern is None or not raw.has_maps else {})
-            for place, (_, index, pattern) in zip(raw.places, self.gaps, strict=True)
-        ]
-        self.raw = raw  # last: another thread may be reading
+        plain: list[tuple[int, int]] = []
+        mapped: list[tuple[int, int, dict[int, Any]]] = []
+        for place, (_, index, pattern) in zip(raw.places, self.gaps, strict=True):
+            if pattern is None or not raw.has_maps:
+                plain.append((index, begin + place))
+            else:
+                mapped.append((index, begin + place, {}))
+        self.plain, self.mapped, self.raw = plain, mapped, raw
+        self.ready = True  # last: another thread may be reading
 
     def adopt(self, raw: RawLaunch, values: Sequence[Any]) -> None:
         """Launch by a C function that is known already, for the same code with other numbers.
@@ -133,8 +157,9 @@ class Launch:
         """
         begin = len(raw.head)
         self.complete = [*self.grid, 0, *raw.head[STREAM + 1 :], *addresses(values)]
-        self.places = [(index, begin + self.order[name], None) for name, index, _ in self.gaps]
+        self.plain = [(index, begin + self.order[name]) for name, index, _ in self.gaps]
         self.raw = raw
+        self.ready = True
 
     def with_numbers(self, numbers: dict[str, int]) -> Launch:
         """The same launch with other numbers, for which the code is the same; for kernels without descriptors."""
@@ -146,13 +171,13 @@ class Launch:
                 found.complete[begin + self.order[name]] = number
         return found
 
-    def _map_of(self, tensor: Tensor, place: int, maps: dict[int, Any]) -> Any:
+    def _map_of(self, address: int, place: int, maps: dict[int, Any]) -> Any:
         """The tensor map of a tensor at an address that is new, or was forgotten."""
         assert self.raw is not None
-        found = self.raw.map_of(place - len(self.raw.head), tensor)
+        found = self.raw.map_of(place - len(self.raw.head), address)
         if len(maps) >= _MOST_MAPS:
             maps.clear()
-        maps[tensor.data_ptr()] = found
+        maps[address] = found
         return found
 
 

@@ -71,16 +71,38 @@ def cut_long(steps: list[int], lines: int, processors: int) -> Pieces | None:
 class CutLaunch:
     """A launch of pieces, followed by those that join them; called like a launch of whole walks."""
 
-    def __init__(self, walk: Launch, joins: Sequence[tuple[Launch, tuple[int, ...]]], numbers: int) -> None:
+    def __init__(
+        self,
+        walk: Launch,
+        joins: Sequence[tuple[Launch, tuple[int, ...]]],
+        numbers: int,
+        device: torch.device,
+    ) -> None:
         """`joins`: with which of the tensors each is called, after the parts, which are so many `numbers`."""
-        self.walk, self.joins, self.numbers = walk, joins, numbers
+        self.walk, self.joins, self.numbers, self.device = walk, joins, numbers, device
+
+    @property
+    def ready(self) -> bool:
+        """As that of `Launch`."""
+        return self.walk.ready and all(join.ready for join, _ in self.joins)
 
     def __call__(self, *tensors: Any) -> None:
         """Launch all of them with these tensors."""
-        parts = torch.empty(self.numbers, dtype=torch.float32, device=tensors[0].device)
+        parts = self._parts()
         self.walk(*tensors, parts)
         for join, places in self.joins:
             join(parts, *[tensors[place] for place in places])
+
+    def at(self, stream: int, given: Sequence[Any]) -> None:
+        """As that of `Launch`."""
+        parts = self._parts()
+        first = parts.data_ptr()
+        self.walk.at(stream, (*given, first))
+        for join, places in self.joins:
+            join.at(stream, (first, *[given[place] for place in places]))
+
+    def _parts(self) -> Tensor:
+        return torch.empty(self.numbers, dtype=torch.float32, device=self.device)
 
 
 def join_grid(splits: Tensor, lines: int, block: int) -> tuple[int, int, int]:

@@ -86,9 +86,9 @@ class RawLaunch:
         else:
             self.function(*arguments)
 
-    def map_of(self, place: int, tensor: Tensor) -> Any:
-        """The tensor map for another tensor at a place among the values."""
-        gap = _Gap(tensor.data_ptr())
+    def map_of(self, place: int, address: int) -> Any:
+        """The tensor map for a tensor at another address, at a place among the values."""
+        gap = _Gap(address)
         pattern = [with_base(one, gap) if isinstance(one, TensorDescriptor) else one for one in self.pattern]
         noted = _record(self.compiled, pattern)[1]
         return noted[-1][place] if self.nested else noted[len(self.head) + place]
@@ -192,7 +192,7 @@ def _compare(device: torch.device) -> str | None:
     for place, value in zip(raw.places, (results[1], patterns[1], numbers[1]), strict=True):
         is_map = isinstance(value, TensorDescriptor) and raw.has_maps
         base = value.base if isinstance(value, TensorDescriptor) else value
-        values[place] = raw.map_of(place, base) if is_map else base.data_ptr()
+        values[place] = raw.map_of(place, base.data_ptr()) if is_map else base.data_ptr()
     raw.launch((5, 1, 1), torch._C._cuda_getCurrentRawStream(results[1].get_device()), values)
     for result, row in zip(results, rows, strict=True):
         if not torch.equal(result, row[1] * 2.5 + (7.0 + 100.0 + 5.0 + 11.0)):
