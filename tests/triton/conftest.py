@@ -17,9 +17,11 @@ if not GPU and os.environ.get("TRITON_INTERPRET") != "1":
 
 
 def pytest_collection_modifyitems(items):
-    """Ignore numpy's warnings in the interpreter, which a GPU does not give: inf − inf, e^1000, and what Triton 3.6 does."""
+    """Ignore numpy's warnings in the interpreter, which a GPU does not give: inf − inf, e^1000, Triton 3.6's own."""
     for item in items:
-        item.add_marker(pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"))
+        item.add_marker(
+            pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
+        )
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy"))
 

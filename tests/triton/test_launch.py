@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import regard
@@ -48,6 +49,39 @@ def test_rows_of_every_width_and_layout_give_what_the_reference_gives(name, widt
         found.append([output, *torch.autograd.grad(output, (query, key, value), upstream)])
     for expected, actual in zip(*found, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+class Demanding:
+    """A kernel that needs some bytes of shared memory for each stage, on a GPU that has 99 KiB."""
+
+    __name__, arg_names = "demanding", ["X"]
+
+    def __init__(self, each):
+        self.each, self.tried = each, []
+
+    def __getitem__(self, grid):
+        def run(X, num_stages, **options):
+            self.tried.append(num_stages)
+            if self.each * num_stages > 99 * 1024:
+                raise OutOfResources(self.each * num_stages, 99 * 1024, "shared memory")
+
+        return run
+
+
+def test_a_gpu_with_little_shared_memory_gets_as_many_stages_as_fit():
+    kernel, rows = Demanding(24 * 1024), torch.zeros(3)
+    again = launching.Launch(kernel, (1, 1, 1), {"X": rows, "num_stages": 6}, ["X"], repeats=False)
+    again(rows)
+    again(rows)
+    assert kernel.tried == [6, 5, 4, 4]
+
+
+def test_a_kernel_that_fits_in_no_way_is_refused_with_advice():
+    kernel, rows = Demanding(100 * 1024), torch.zeros(3)
+    again = launching.Launch(kernel, (1, 1, 1), {"X": rows, "num_stages": 2}, ["X"], repeats=False)
+    with pytest.raises(regard.Unsupported, match=r"demanding takes 102400 of shared memory.*impl='tiled'"):
+        again(rows)
+    assert kernel.tried == [2, 1]
 
 
 def test_the_copy_engine_is_asked_only_for_rows_it_can_read():

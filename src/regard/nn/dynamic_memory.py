@@ -346,7 +346,7 @@ class DynamicMemory(Mechanism):
 
     def _segments(self, length: int) -> int:
         """The number of segments that so many elements fill, the last one perhaps in part; at least one."""
-        # The compiler of torch 2.11 breaks its graph at a `sym_max` of plain numbers; it knows `max`, which export does not.
+        # The compiler of torch 2.11 breaks its graph at a `sym_max` of plain numbers; `max` it knows, export does not.
         most = torch.sym_max if isinstance(length, torch.SymInt) else max
         filled: int = (most(length, 1) + (self.segment - 1)) // self.segment
         return filled

@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from regard.errors import Unsupported
 from regard.implementations.triton.block_sizes import INTERPRETED
 from regard.implementations.triton.raw_launches import (
     STREAM,
@@ -69,6 +71,24 @@ def aligned_rows(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int, i
     except RuntimeError:
         return None
     return rows if q and k and v and not (q | k | v) % 16 else None
+
+
+def run_fitting(kernel: Any, grid: Grid, given: dict[str, Any]) -> Any:
+    """Launch by Triton. On a GPU with little shared memory, with fewer stages: `given` then says how many fit.
+
+    Block sizes are those of an H200, whose programs have 227 KiB of it; gaming cards have 99.
+    """
+    while True:
+        try:
+            return kernel[grid](**given)
+        except OutOfResources as short:
+            if short.name == "shared memory" and given.get("num_stages", 1) > 1:
+                given["num_stages"] -= 1
+                continue
+            raise Unsupported(
+                f"impl='triton': the kernel {kernel.__name__} takes {short.required} of {short.name}, this GPU has "
+                f"{short.limit}. impl='tiled' computes the same anywhere."
+            ) from short
 
 
 class Launch:
@@ -128,7 +148,9 @@ class Launch:
         given = dict(self.arguments)
         for name, index, pattern in self.gaps:
             given[name] = tensors[index] if pattern is None else with_base(pattern, tensors[index])
-        compiled = self.kernel[self.grid](**given)
+        compiled = run_fitting(self.kernel, self.grid, given)
+        if "num_stages" in given:
+            self.arguments["num_stages"] = given["num_stages"]
         if not self.repeats or self.raw is not None or refusal(tensors[0].device) is not None:
             return
         names = self.kernel.arg_names

@@ -29,7 +29,9 @@ MOST_ROWS = (
 )
 MOST_FACTORS = 2**25  # numbers that one operator for a whole stack keeps for the gradients of weights: 64 MiB
 ACTIVATIONS = ("relu", "gelu", "silu")
-LEAST_SHARED = 168 * 1024  # bytes of shared memory of a program; the largest kernel, of an LSTM, takes 164 KiB
+LEAST_SHARED = (
+    168 * 1024
+)  # bytes of shared memory of a program; the largest kernel, of an LSTM, takes 164 KiB
 _SHARED_MEMORY: dict[torch.device, int] = {}  # by GPU
 _ATTEND = core.attend  # while a model is observed, another function is in its place
 
