@@ -344,7 +344,7 @@ class DynamicMemory(Mechanism):
         split: Tensor = rows.unflatten(1, (rows.shape[1] // self.segment, self.segment))
         return split.flatten(0, 1)
 
-    def _segments(self, length: int) -> int:
+    def _segments(self, length: int | torch.SymInt) -> int:
         """The number of segments that so many elements fill, the last one perhaps in part; at least one."""
         # The compiler of torch 2.11 breaks its graph at a `sym_max` of plain numbers; `max` it knows, export does not.
         most = torch.sym_max if isinstance(length, torch.SymInt) else max

@@ -150,9 +150,8 @@ class ScoreFunction(nn.Module):
         return f"entropy_weight={self.entropy_weight}"
 
 
-@dataclass(
-    frozen=True, eq=False
-)  # the compiler of torch 2.11 looks it up in a set before its fields are there
+# Without `eq`: the compiler of torch 2.11 looks for it in a set before its fields are there.
+@dataclass(frozen=True, eq=False)
 class ChoiceTerm:
     """The term that a `ScoreFunction` offers. A model that judges its choices by something else reads `made`."""
 

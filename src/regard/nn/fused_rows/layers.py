@@ -29,9 +29,7 @@ MOST_ROWS = (
 )
 MOST_FACTORS = 2**25  # numbers that one operator for a whole stack keeps for the gradients of weights: 64 MiB
 ACTIVATIONS = ("relu", "gelu", "silu")
-LEAST_SHARED = (
-    168 * 1024
-)  # bytes of shared memory of a program; the largest kernel, of an LSTM, takes 164 KiB
+LEAST_SHARED = 168 * 1024  # bytes of shared memory of a program; the largest, of an LSTM, takes 164 KiB
 _SHARED_MEMORY: dict[torch.device, int] = {}  # by GPU
 _ATTEND = core.attend  # while a model is observed, another function is in its place
 
@@ -69,7 +67,8 @@ def refused_rows(rows: Tensor) -> str:
 def _shared_memory(device: torch.device) -> int:
     """The most bytes of shared memory that a program may have on this GPU: 227 KiB on an H100, 163 on an A100."""
     if device not in _SHARED_MEMORY:
-        _SHARED_MEMORY[device] = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+        properties: Any = torch.cuda.get_device_properties(device)
+        _SHARED_MEMORY[device] = properties.shared_memory_per_block_optin
     return _SHARED_MEMORY[device]
 
 
