@@ -1,0 +1,136 @@
+"""What `benchmarks.compile_kernels` reads from the assembler: numbers of a log, warnings, loops, and one kernel."""
+
+import json
+import shutil
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from benchmarks import compile_kernels, compiled_code  # noqa: E402
+
+QUIET = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'forward' for 'sm_90a'
+ptxas info    : Function properties for forward
+    {stack} bytes stack frame, 404 bytes spill stores, 416 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers, 408 bytes cumulative stack size
+"""
+WARNING = (
+    "ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+    "{why} in the function 'forward'\n"
+)
+PTX = """.version 8.0
+.target {target}
+.address_size 64
+.visible .entry doubled(.param .u64 into) .maxnreg 32
+{{
+    .reg .b64 %a; .reg .b32 %x; .reg .pred %p;
+    ld.param.u64 %a, [into];
+AGAIN:
+    ld.volatile.global.u32 %x, [%a];
+    setp.ne.u32 %p, %x, 0;
+    @%p bra AGAIN;
+    ret;
+}}
+"""
+
+
+def test_a_log_without_a_warning_says_that_nothing_is_serialised():
+    found = compiled_code.read_log(QUIET.format(stack=408))
+    assert found == {"registers": 168, "spilled": 408, "serialised": []}
+
+
+@pytest.mark.parametrize("code", ["C7510", "C7513", "C7515", "C7519"])
+def test_the_code_of_a_warning_is_read(code):
+    log = WARNING.format(code=code, why="insufficient register resources") + QUIET.format(stack=0)
+    assert compiled_code.read_log(log)["serialised"] == [code]
+
+
+def test_a_warning_without_a_code_is_not_lost_and_each_code_comes_once():
+    log = "".join(WARNING.format(code=code, why="x") for code in ("C7515", "C7513", "C7515"))
+    log += WARNING.format(code="", why="a reason of a later version") + QUIET.format(stack=0)
+    assert compiled_code.read_log(log)["serialised"] == ["C7513", "C7515", "without a code"]
+
+
+def test_a_log_without_numbers_is_refused():
+    with pytest.raises(ValueError, match="did not say"):
+        compiled_code.read_log("ptxas fatal   : Memory allocation failure\n")
+
+
+def code(*lines):
+    """What nvdisasm prints of these instructions and labels."""
+    found = []
+    for number, line in enumerate(lines):
+        found.append(
+            line if line.endswith(":") else f"        /*{16 * number:04x}*/                   {line} ;"
+        )
+    return "\n".join(["        .section .text", ".text.forward:", *found])
+
+
+def test_instructions_of_innermost_loops_with_products_are_counted():
+    walked = code(
+        "MOV R1, c[0x0][0x28]",
+        ".L_x_0:",  # a loop around two others
+        "IADD3 R2, R2, 0x1, RZ",
+        ".L_x_1:",
+        "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT",
+        "FADD R3, R4, R5",
+        "@P0 BRA `(.L_x_1)",
+        ".L_x_2:",  # without a product
+        "FMUL R3, R4, R5",
+        "@P1 BRA `(.L_x_2)",
+        "@P2 BRA `(.L_x_3)",  # forward: no loop
+        "@!P3 BRA `(.L_x_0)",
+        ".L_x_3:",
+        "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT",
+        ".L_x_4:",
+        "BRA `(.L_x_4)",  # what stands behind every kernel
+    )
+    assert compiled_code.loops_with_products(walked) == [3]
+
+
+def needs_assembler():
+    if not shutil.which(compiled_code.BINARIES / "ptxas"):
+        pytest.skip("this Triton brings no ptxas")
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+def test_ptxas_assembles_for_the_target_and_the_registers_that_the_ptx_names(target):
+    needs_assembler()
+    log, instructions = compiled_code.assembled(PTX.format(target=target))
+    assert f"for '{target}'" in log
+    found = compiled_code.read_log(log)
+    assert 0 < found["registers"] <= 32 and found["spilled"] == 0 and found["serialised"] == []
+    assert "BRA `(.L_x_" in instructions and compiled_code.loops_with_products(instructions) == []
+    # The same loop counts once it has a product, so that an empty list is not for want of loops.
+    changed = instructions.replace("LDG", compiled_code.PRODUCT)
+    assert len(compiled_code.loops_with_products(changed)) == 1
+
+
+def test_ptx_without_a_target_is_refused():
+    with pytest.raises(ValueError, match=r"\.target"):
+        compiled_code.assembled(".version 8.0\n")
+
+
+def test_the_list_at_the_end_names_what_is_serialised_and_what_spills(tmp_path, capsys):
+    path = tmp_path / "usage.jsonl"
+    found = compile_kernels.Compilations(str(path))
+    for case, kernel, spilled, codes in (
+        ("window d128", "forward", 0, []),
+        ("sigmoid d64", "of_keys", 0, ["C7515"]),
+        ("summary d64", "along_columns", 408, []),
+    ):
+        found.case = case
+        found.write(kernel=kernel, registers=168, spilled=spilled, serialised=codes, ok=True)
+    found.write(kernel="search", failed="CompilationError: no")
+    capsys.readouterr()
+    found.print_defects()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "products that wait for each other: 1",
+        "  sigmoid d64, of_keys: C7515",
+        "registers that spill: 1",
+        "  summary d64, along_columns: 408 bytes at 168 registers",
+    ]
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.get("serialised") for line in written] == [[], ["C7515"], [], None]
