@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.compiled_code import usage
+from benchmarks.compiled_code import kept_log, usage
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -67,7 +67,8 @@ class Compilations:
         def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
             begun = time.time()
             try:
-                compiled = run(kernel, *args, grid=(1, 1, 1), warmup=True, **named)
+                with kept_log() as log:
+                    compiled = run(kernel, *args, grid=(1, 1, 1), warmup=True, **named)
             except Exception as problem:
                 key = (kernel.__name__, str(problem)[:200])
                 if key not in self.seen:
@@ -77,7 +78,7 @@ class Compilations:
                 return None
             if compiled.hash not in self.seen:
                 self.seen.add(compiled.hash)
-                found = usage(compiled)
+                found = usage(compiled, log.getvalue())
                 too_much = compiled.metadata.shared > MOST_SHARED
                 self.failed += too_much
                 self.write(

@@ -1,46 +1,46 @@
-"""What the assembler made of a Triton kernel, read without a GPU: registers, spills, products that wait, loops.
-
-Triton keeps the PTX of a kernel. Its own ptxas assembles that once more here, because only then does it say what it
-warns of: Triton throws the log away, and a kernel from its cache has none.
-"""
+"""What the assembler made of a Triton kernel, read without a GPU: registers, spills, products that wait, loops."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import triton
+from triton import knobs
 
 BINARIES = Path(triton.__file__).parent / "backends/nvidia/bin"
 PRODUCT = "HGMMA"  # of a warp group on the matrix units of an H100 or H200; it runs beside other work
 
 
-def usage(compiled: Any) -> dict[str, Any]:
-    """Registers of a thread, bytes of local memory, shared memory of a program, and what its products wait for."""
-    log, code = assembled(compiled.asm["ptx"])
-    found = {**read_log(log), "loops": loops_with_products(code)}
+@contextlib.contextmanager
+def kept_log() -> Iterator[io.StringIO]:
+    """What ptxas says while Triton compiles. A kernel of the cache has no log, so that the cache is not asked."""
+    heard = io.StringIO()
+    with knobs.nvidia.scope(), knobs.compilation.scope(), contextlib.redirect_stdout(heard):
+        knobs.nvidia.dump_ptxas_log = True
+        knobs.compilation.always_compile = True
+        yield heard
+
+
+def usage(compiled: Any, log: str) -> dict[str, Any]:
+    """What a thread and a program of a kernel use, what its products wait for, and the length of its loops."""
+    found = {**read_log(log), "loops": loops_with_products(disassembled(compiled.asm["cubin"]))}
     return {**found, "shared": compiled.metadata.shared, "warps": compiled.metadata.num_warps}
 
 
-def assembled(ptx: str) -> tuple[str, str]:
-    """What ptxas says about PTX, with the options that Triton gives it, and the machine's instructions as text."""
-    target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
-    if target is None:
-        raise ValueError("the PTX names no .target")
-    with tempfile.TemporaryDirectory() as folder:
-        source, binary = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
-        source.write_text(ptx)
-        name = f"--gpu-name={target[1]}"  # a limit of registers is a line of the PTX
-        log = _said("ptxas", "-lineinfo", "-v", name, str(source), "-o", str(binary), errors=True)
-        return log, _said("nvdisasm", "-c", str(binary))
-
-
-def _said(program: str, *options: str, errors: bool = False) -> str:
-    ended = subprocess.run([str(BINARIES / program), *options], capture_output=True, text=True, check=True)
-    return ended.stderr if errors else ended.stdout
+def disassembled(binary: bytes) -> str:
+    """The machine's instructions as text."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        command = [str(BINARIES / "nvdisasm"), "-c", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def read_log(log: str) -> dict[str, Any]:

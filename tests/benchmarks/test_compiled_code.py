@@ -1,7 +1,10 @@
 """What `benchmarks.compile_kernels` reads from the assembler: numbers of a log, warnings, loops, and one kernel."""
 
 import json
-import shutil
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,20 +22,6 @@ WARNING = (
     "ptxas info    : ({code}) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
     "{why} in the function 'forward'\n"
 )
-PTX = """.version 8.0
-.target {target}
-.address_size 64
-.visible .entry doubled(.param .u64 into) .maxnreg 32
-{{
-    .reg .b64 %a; .reg .b32 %x; .reg .pred %p;
-    ld.param.u64 %a, [into];
-AGAIN:
-    ld.volatile.global.u32 %x, [%a];
-    setp.ne.u32 %p, %x, 0;
-    @%p bra AGAIN;
-    ret;
-}}
-"""
 
 
 def test_a_log_without_a_warning_says_that_nothing_is_serialised():
@@ -89,27 +78,34 @@ def test_instructions_of_innermost_loops_with_products_are_counted():
     assert compiled_code.loops_with_products(walked) == [3]
 
 
-def needs_assembler():
-    if not shutil.which(compiled_code.BINARIES / "ptxas"):
-        pytest.skip("this Triton brings no ptxas")
-
-
-@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
-def test_ptxas_assembles_for_the_target_and_the_registers_that_the_ptx_names(target):
-    needs_assembler()
-    log, instructions = compiled_code.assembled(PTX.format(target=target))
-    assert f"for '{target}'" in log
-    found = compiled_code.read_log(log)
-    assert 0 < found["registers"] <= 32 and found["spilled"] == 0 and found["serialised"] == []
-    assert "BRA `(.L_x_" in instructions and compiled_code.loops_with_products(instructions) == []
-    # The same loop counts once it has a product, so that an empty list is not for want of loops.
-    changed = instructions.replace("LDG", compiled_code.PRODUCT)
-    assert len(compiled_code.loops_with_products(changed)) == 1
-
-
-def test_ptx_without_a_target_is_refused():
-    with pytest.raises(ValueError, match=r"\.target"):
-        compiled_code.assembled(".version 8.0\n")
+@pytest.mark.slow
+def test_a_kernel_compiled_without_a_gpu_leaves_what_the_assembler_said(tmp_path):
+    """Twice, since the second time Triton's cache holds the kernel, and no log of it."""
+    path = tmp_path / "usage.jsonl"
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.compile_kernels",
+        "--only",
+        "softcap d64",
+        "--out",
+        str(path),
+    ]
+    root = Path(__file__).parents[2]
+    given = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    given["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    for _ in range(2):
+        ended = subprocess.run(command, cwd=root, env=given, capture_output=True, text=True, check=True)
+        assert ended.stdout.endswith("4 kernels, 0 failed\n") and "registers that spill" in ended.stdout
+    lines = path.read_text().splitlines()
+    first, second = lines[:4], lines[4:]
+    for one, two in zip(map(json.loads, first), map(json.loads, second), strict=True):
+        assert {**one, "seconds": 0} == {**two, "seconds": 0}
+    found = {one["kernel"]: one for one in map(json.loads, first)}
+    assert found.keys() == {"forward", "compute_row_stats", "of_keys", "of_queries"}
+    for name, products in {"forward": 1, "compute_row_stats": 0, "of_keys": 1, "of_queries": 1}.items():
+        assert len(found[name]["loops"]) == products, found[name]
+        assert 16 <= found[name]["registers"] <= 255 and isinstance(found[name]["serialised"], list)
 
 
 def test_the_list_at_the_end_names_what_is_serialised_and_what_spills(tmp_path, capsys):
