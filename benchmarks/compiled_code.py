@@ -54,10 +54,11 @@ def read_log(log: str) -> dict[str, Any]:
     return {"registers": int(registers[1]), "spilled": int(stack[1]), "serialised": sorted(codes)}
 
 
-def loops_with_products(code: str) -> list[int]:
+def loops_with_products(code: str) -> list[tuple[int, int]]:
     """The instructions of each innermost loop with products in what `nvdisasm` prints, in the code's order.
 
-    A loop is what lies between a label and a jump back to it; parts of it that were moved behind it are not counted.
+    Of each loop two numbers: those of a turn that takes every jump over others, as in a tile that needs no mask, and
+    all of them. A loop is what lies between a label and a jump back to it; parts behind it are not counted.
     """
     labels: dict[str, int] = {}
     instructions: list[str] = []
@@ -66,15 +67,26 @@ def loops_with_products(code: str) -> list[int]:
             labels[label[1]] = len(instructions)
         elif place := re.match(r"\s*/\*[0-9a-f]+\*/\s+(.*?);", line):
             instructions.append(place[1])
-    spans = []
-    for end, instruction in enumerate(instructions):
-        jump = re.search(r"\bBRA.*`\((\.L_x?_?\d+)\)", instruction)
-        if jump and labels.get(jump[1], end + 1) <= end:
-            spans.append((labels[jump[1]], end))
+    jumps = {}
+    for at, instruction in enumerate(instructions):
+        if (jump := re.search(r"\bBRA.*`\((\.L_x?_?\d+)\)", instruction)) and jump[1] in labels:
+            jumps[at] = labels[jump[1]]
+    spans = {(start, end) for end, start in jumps.items() if start <= end}
     found = []
-    for start, end in sorted(set(spans)):
+    for start, end in sorted(spans):
         inside = any((start, end) != other and start <= other[0] and other[1] <= end for other in spans)
-        body = instructions[start : end + 1]
-        if not inside and any(PRODUCT in one for one in body):
-            found.append(len(body))
+        if not inside and any(PRODUCT in one for one in instructions[start : end + 1]):
+            found.append((_shortest(start, end, jumps, instructions), end + 1 - start))
     return found
+
+
+def _shortest(start: int, end: int, jumps: dict[int, int], instructions: list[str]) -> int:
+    """The fewest instructions from `start` to `end`, both counted."""
+    fewest = {start: 1}
+    for at in range(start, end):
+        if at in fewest:
+            always = re.match(r"BRA(\.\w+)* `", instructions[at])
+            for after in (jumps.get(at, at + 1), at if always else at + 1):
+                if at < after <= end:
+                    fewest[after] = min(fewest.get(after, end), fewest[at] + 1)
+    return fewest[end]

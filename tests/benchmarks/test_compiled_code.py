@@ -63,6 +63,20 @@ def test_instructions_of_innermost_loops_with_products_are_counted():
         "IADD3 R2, R2, 0x1, RZ",
         ".L_x_1:",
         "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT",
+        "@P4 BRA `(.L_x_9)",  # over a mask
+        "FSEL R3, R3, -INF, !P5",
+        "@P5 BRA `(.L_x_8)",  # over half of it
+        "FSEL R4, R4, -INF, !P5",
+        ".L_x_8:",
+        "FSEL R5, R5, -INF, !P5",
+        "FSEL R6, R6, -INF, !P5",
+        "BRA `(.L_x_7)",  # in any case
+        ".L_x_9:",
+        "FSEL R7, R7, -INF, !P5",
+        "FSEL R8, R8, -INF, !P5",
+        "FSEL R9, R9, -INF, !P5",
+        ".L_x_7:",
+        "@!P6 BRA `(.L_x_4)",  # to wait behind the loop
         "FADD R3, R4, R5",
         "@P0 BRA `(.L_x_1)",
         ".L_x_2:",  # without a product
@@ -75,7 +89,7 @@ def test_instructions_of_innermost_loops_with_products_are_counted():
         ".L_x_4:",
         "BRA `(.L_x_4)",  # what stands behind every kernel
     )
-    assert compiled_code.loops_with_products(walked) == [3]
+    assert compiled_code.loops_with_products(walked) == [(8, 14)]
 
 
 @pytest.mark.slow
