@@ -88,6 +88,17 @@ def test_what_a_row_of_nan_does_not_see_gets_no_gradient_from_it(normalize, widt
     assert of_keys[0, 0, 21:].isfinite().all() and of_keys[0, 0, 20].isnan().any()
 
 
+@pytest.mark.parametrize("normalize", ["sigmoid", "sparsemax", "entmax15"])
+@pytest.mark.parametrize("width", [5, 16, 67, 128])
+def test_a_row_that_does_not_see_a_value_of_nan_gets_no_gradient_from_it(normalize, width):
+    query, key, value = (drawn(1, 1, 35, width) for _ in range(3))
+    with torch.no_grad():
+        value[0, 0, 20, 3] = torch.nan
+    out = regard.attend(query, key, value, mask=masks.causal(), normalize=normalize, impl="triton")
+    (of_queries,) = torch.autograd.grad(out, [query], torch.ones_like(out))
+    assert of_queries[0, 0, :20].isfinite().all() and of_queries[0, 0, 20:].isnan().any()
+
+
 @pytest.mark.parametrize("normalize", NAMES)
 @pytest.mark.parametrize("place", ["query", "key", "value"])
 def test_a_visible_nan_stays_visible(normalize, place):

@@ -267,9 +267,8 @@ def _keys_of_tile(
                     safe_columns, k_len,
                 )  # fmt: skip
                 placed = tl.where(seen, placed, float("-inf"))
-                from_values = tl.where(
-                    seen, from_values, 0.0
-                )  # in a row that is NaN, what is hidden stays out
+                # In a row that is NaN, what is hidden stays out.
+                from_values = tl.where(seen, from_values, 0.0)
             weights, slopes = weights_of(placed, KIND, APPROXIMATE)
             grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
             grad_scores = slopes * from_values
