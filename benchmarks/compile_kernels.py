@@ -3,15 +3,14 @@
 The interpreter accepts what the compiler refuses: loop variables that change their type, tiles that are too small,
 more shared memory than there is. Here the calls of `CASES` run on CPU tensors with launches replaced by compilations
 for compute capability 9.0; their results are meaningless. Each kernel is one line of JSON: registers, bytes of spilled
-registers and shared memory, or the compiler's message.
+registers, shared memory, the warnings of ptxas that matrix products wait for each other (`serialised`) and the
+instructions of the loops with products (`loops`); or the compiler's message. At the end stands what spills or waits.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
+from benchmarks.compiled_code import kept_log, usage
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 TARGET = GPUTarget("cuda", 90, 32)
 MOST_SHARED = 227 * 1024  # bytes of shared memory that a program may have
-BINARIES = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
 class NoDriver:
@@ -57,6 +55,7 @@ class Compilations:
     def __init__(self, path: str | None) -> None:
         self.path = None if path is None else Path(path)
         self.seen: set[Any] = set()
+        self.written: list[dict[str, Any]] = []
         self.failed = 0
         self.case = ""
 
@@ -68,7 +67,8 @@ class Compilations:
         def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> Any:
             begun = time.time()
             try:
-                compiled = run(kernel, *args, grid=(1, 1, 1), warmup=True, **named)
+                with kept_log() as log:
+                    compiled = run(kernel, *args, grid=(1, 1, 1), warmup=True, **named)
             except Exception as problem:
                 key = (kernel.__name__, str(problem)[:200])
                 if key not in self.seen:
@@ -78,7 +78,7 @@ class Compilations:
                 return None
             if compiled.hash not in self.seen:
                 self.seen.add(compiled.hash)
-                found = usage(compiled)
+                found = usage(compiled, log.getvalue())
                 too_much = compiled.metadata.shared > MOST_SHARED
                 self.failed += too_much
                 self.write(
@@ -89,25 +89,24 @@ class Compilations:
         JITFunction.run = compile_only
 
     def write(self, **found: Any) -> None:
-        line = json.dumps({"case": self.case, **found})
+        self.written.append({"case": self.case, **found})
+        line = json.dumps(self.written[-1])
         print(line[:600], flush=True)
         if self.path is not None:
             with self.path.open("a") as file:
                 file.write(line + "\n")
 
-
-def usage(compiled: Any) -> dict[str, Any]:
-    """Registers of a thread, bytes of local memory (spills), and shared memory of a program."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        command = [str(BINARIES / "cuobjdump"), "--dump-resource-usage", file.name]
-        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    words = dict(word.split(":", 1) for word in said.split() if ":" in word)
-    return {
-        "registers": int(words.get("REG", 0)), "spilled": int(words.get("STACK", 0)),
-        "shared": compiled.metadata.shared, "warps": compiled.metadata.num_warps,
-    }  # fmt: skip
+    def print_defects(self) -> None:
+        """Name the kernels whose products wait for each other, and those that spill registers."""
+        compiled = [one for one in self.written if "failed" not in one]
+        waiting = [one for one in compiled if one["serialised"]]
+        print(f"products that wait for each other: {len(waiting)}")
+        for one in waiting:
+            print(f"  {one['case']}, {one['kernel']}: {', '.join(one['serialised'])}")
+        spilling = [one for one in compiled if one["spilled"]]
+        print(f"registers that spill: {len(spilling)}")
+        for one in spilling:
+            print(f"  {one['case']}, {one['kernel']}: {one['spilled']} bytes at {one['registers']} registers")
 
 
 def stand_in() -> None:
@@ -467,6 +466,7 @@ def main() -> None:
         except Exception:
             found.failed += 1
             found.write(failed=traceback.format_exc()[-2500:])
+    found.print_defects()
     print(f"{len(found.seen)} kernels, {found.failed} failed")
 
 

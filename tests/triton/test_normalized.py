@@ -31,6 +31,14 @@ CASES |= {
     "copied in bulk": Case(mask="causal", sizes=WIDE),
     "copied in bulk, lengths": Case(mask="lengths of both", sizes=WIDE),
 }
+# Backward kernels mask once or twice, by the width and by who reads rows.
+CASES |= {
+    "67 wide": Case(mask="causal", sizes=Sizes(b=1, h=2, g=1, q=19, k=35, d=67, v=67)),
+    "128 wide, in bulk, capped": Case(
+        score="softcap", mask="causal", sizes=Sizes(b=1, h=1, g=1, q=19, k=35, d=128, v=128)
+    ),
+    "256 wide, in bulk": Case(mask="window both", sizes=Sizes(b=1, h=1, g=1, q=19, k=35, d=256, v=256)),
+}
 if GPU:
     CASES |= {
         f"large {mask} {dtype}": Case(mask=mask, dtype=dtype, sizes=LARGE)
@@ -64,6 +72,31 @@ def test_rows_that_see_nothing_are_zeros_and_pass_no_gradient(normalize):
     for rows in (query, key, value):
         assert rows.grad.isfinite().all() and (rows.grad[0] == 0).all()
     assert (value.grad[1, :, :21] != 0).any()
+
+
+@pytest.mark.parametrize("normalize", ["sigmoid", "sparsemax", "entmax15"])
+@pytest.mark.parametrize("width", [5, 16, 67, 128])
+def test_what_a_row_of_nan_does_not_see_gets_no_gradient_from_it(normalize, width):
+    """Row 20 has a NaN upstream. Hidden from it are keys of its own block of 16, and of a later one."""
+    query, key, value = (drawn(1, 1, 35, width) for _ in range(3))
+    given = torch.ones(1, 1, 35, width, device=DEVICE)
+    given[0, 0, 20, 3] = torch.nan
+    out = regard.attend(query, key, value, mask=masks.causal(), normalize=normalize, impl="triton")
+    of_queries, of_keys = torch.autograd.grad(out, [query, key], given)
+    assert of_queries[0, 0, 20].isnan().all()
+    assert of_queries[0, 0, :20].isfinite().all() and of_queries[0, 0, 21:].isfinite().all()
+    assert of_keys[0, 0, 21:].isfinite().all() and of_keys[0, 0, 20].isnan().any()
+
+
+@pytest.mark.parametrize("normalize", ["sigmoid", "sparsemax", "entmax15"])
+@pytest.mark.parametrize("width", [5, 16, 67, 128])
+def test_a_row_that_does_not_see_a_value_of_nan_gets_no_gradient_from_it(normalize, width):
+    query, key, value = (drawn(1, 1, 35, width) for _ in range(3))
+    with torch.no_grad():
+        value[0, 0, 20, 3] = torch.nan
+    out = regard.attend(query, key, value, mask=masks.causal(), normalize=normalize, impl="triton")
+    (of_queries,) = torch.autograd.grad(out, [query], torch.ones_like(out))
+    assert of_queries[0, 0, :20].isfinite().all() and of_queries[0, 0, 20:].isnan().any()
 
 
 @pytest.mark.parametrize("normalize", NAMES)

@@ -330,8 +330,8 @@ def _queries_of_tile(
     flattened = products
     if SLOPED:
         slope, shift = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
-        height = slope * (columns - (top + shift)).to(tl.float32)
-        powers = products * (scale * 1.4426950408889634) + height[None, :] - lse[:, None]
+        height = slope * (tl.arange(0, BLOCK_K) + (start - (top + shift))).to(tl.float32)
+        powers = tl.fma(products, scale * 1.4426950408889634, height[None, :]) - lse[:, None]  # as forward
     else:
         scores, flattened = final_scores(
             products, BIAS, CAP, APPROXIMATE, TABLES, TABLE_STRIDES, NUMBERS, scale, cap, batch, head, safe_rows,

@@ -85,11 +85,11 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
         return visible(subform(FORM, 0), TABLES, STRIDES, batch, head, rows, columns) == 0
     elif kind(FORM) == "b":
         low, high = band_ends(FORM, STRIDES)
-        return _reaches(columns - (rows + low), high - low)
+        return reaches(columns - (rows + low), high - low)
     elif kind(FORM) == "s":
         low = _by_row(TABLES[number(FORM, 0)], STRIDES, number(FORM, 1), batch, rows)
         high = _by_row(TABLES[number(FORM, 2)], STRIDES, number(FORM, 3), batch, rows)
-        return _reaches(columns - low, high - low)
+        return reaches(columns - low, high - low)
     elif kind(FORM) == "a":
         low = _by_row(
             TABLES[number(FORM, 0)] + head * STRIDES[number(FORM, 1) + 1],
@@ -117,7 +117,7 @@ def visible(FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, columns):
 
 
 @triton.jit
-def _reaches(away, many):
+def reaches(away, many):
     """Whether a distance is at least 0 and below `many`: one comparison, since without its sign −1 is large."""
     return away.to(tl.uint32, bitcast=True) < tl.maximum(many, 0).to(tl.uint32, bitcast=True)
 
@@ -131,9 +131,9 @@ def seen_in_tile(
         low, high = band_ends(FORM, STRIDES)
         if rows.shape[0] == 1:
             # A thread has fewer keys than queries here: what belongs to a key takes fewer registers.
-            return _reaches(rows - (columns - high + 1), tl.where(columns < k_len, high - low, 0))
+            return reaches(rows - (columns - high + 1), tl.where(columns < k_len, high - low, 0))
         else:
-            return _reaches(columns - (rows + low), tl.minimum(high, k_len - rows) - low)
+            return reaches(columns - (rows + low), tl.minimum(high, k_len - rows) - low)
     elif kind(FORM) == "s":  # no row reaches beyond the last key
         return visible(FORM, TABLES, STRIDES, batch, head, safe_rows, columns)
     else:

@@ -20,6 +20,7 @@ from regard.implementations.triton.device_functions import (
     is_consecutive,
     kind,
     nonfinite_rows,
+    reaches,
     row_state,
     rows_of,
     slope_of,
@@ -72,6 +73,7 @@ def forward(
     )
     begin, end, slot = piece(ORDER, pieces, partial + full, ORDERED)
     spoils = tl.zeros([BLOCK_Q], tl.float32)
+    low, high = safe_rows, safe_rows  # not used
     if is_consecutive(FORM):  # which rows see something is known, and need not be looked for in every tile
         low, high = row_ends(FORM, TABLES, TABLE_STRIDES, batch, safe_rows, k_len)
         spoils = tl.where(low < high, tl.sum(nonfinite, 1), 0.0)
@@ -87,7 +89,7 @@ def forward(
             start, partly = next_block(FORM, LIST, step, first, before, full)
             partly |= spoilt
             largest, total, output = _attend_tile(
-                query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K, V, SEEN, TABLES,
+                query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, low, high, K, V, SEEN, TABLES,
                 TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale,
                 cap, threshold, keep, FORM, BIAS, CAP, DROPS, False, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH,
                 BLOCK_D, BLOCK_V, BLOCK_K, BULK,
@@ -97,10 +99,10 @@ def forward(
             start, partly = next_block(FORM, LIST, step, first, before, full)
             partly |= spoilt
             largest, total, output = _attend_tile(
-                query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, K_ROWS, V_ROWS, SEEN, TABLES,
-                TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale,
-                cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, SLOPED, PRECISION, D, WIDTH,
-                BLOCK_D, BLOCK_V, BLOCK_K, False,
+                query, nonfinite, state, largest, total, output, start * BLOCK_K, partly, low, high, K_ROWS, V_ROWS,
+                SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows,
+                k_len, scale, cap, threshold, keep, FORM, BIAS, CAP, DROPS, True, APPROXIMATE, RISES, SLOPED,
+                PRECISION, D, WIDTH, BLOCK_D, BLOCK_V, BLOCK_K, False,
             )  # fmt: skip
     if SLOPED:
         slope, _ = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
@@ -131,13 +133,16 @@ def forward(
 
 @triton.jit
 def _attend_tile(
-    query, nonfinite, state, largest, total, output, start, partly, K, V, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
-    K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap, threshold, keep,
+    query, nonfinite, state, largest, total, output, start, partly, low, high, K, V, SEEN, TABLES, TABLE_STRIDES,
+    NUMBERS, K_STRIDES, V_STRIDES, batch, head, shared, start_q, safe_rows, k_len, scale, cap, threshold, keep,
     FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr, DROPS: tl.constexpr, HIDES: tl.constexpr,
     APPROXIMATE: tl.constexpr, RISES: tl.constexpr, SLOPED: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values."""
+    """Visit the keys from `start` on: the largest score so far, Σ exp(score − largest), and the same with values.
+
+    Of a band, a row sees the keys from `low` up to `high`.
+    """
     columns = start + tl.arange(0, BLOCK_K)
     real = columns < k_len
     if HIDES:
@@ -151,7 +156,9 @@ def _attend_tile(
     slope, shift = 0.0, 0
     if SLOPED:  # scores lie higher by slope · (row − start_q), which all keys of a row have in common
         slope, shift = slope_of(BIAS, TABLES, TABLE_STRIDES, head)
-        scores = products * unit + (slope * (columns - (start_q + shift)).to(tl.float32))[None, :]
+        height = slope * (tl.arange(0, BLOCK_K) + (start - (start_q + shift))).to(tl.float32)
+        # Said to be one operation: else the compiler joins the sum with the slope's product, for each pair again.
+        scores = tl.fma(products, unit, height[None, :])
         partly |= start + BLOCK_K > start_q + shift + 1
     elif not PLAIN:
         scores, _ = final_scores(
@@ -163,9 +170,16 @@ def _attend_tile(
             scores -= bend(slope, shift, safe_rows[:, None], columns[None, :])
         if not (CAP or is_consecutive(FORM)):
             scores += nonfinite
-        # Not `seen_in_tile`: after its one comparison ptxas serialises the matrix units (C7515).
-        seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
-        scores = tl.where(seen & (columns < k_len)[None, :], scores, float("-inf"))
+        if kind(FORM) == "b":
+            # By the ends of rows: after `seen_in_tile`, and for a span, ptxas serialises the matrix units (C7515).
+            scores = tl.where(
+                reaches(columns[None, :] - low[:, None], (high - low)[:, None]), scores, float("-inf")
+            )
+        else:
+            seen = visible(
+                FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :]
+            )
+            scores = tl.where(seen & (columns < k_len)[None, :], scores, float("-inf"))
     if PLAIN:
         highest = tl.maximum(largest, tl.max(scores, 1) * unit)
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.block_schedule import key_blocks, next_block, program_block
+from regard.implementations.triton.block_schedule import key_blocks, next_block, program_block, row_ends
 from regard.implementations.triton.device_functions import (
     final_scores,
     nonfinite_rows,
@@ -33,6 +33,12 @@ def power(kind):
 def unit(kind):
     """What scores are multiplied with: s = score/p for a threshold, log₂e for sigmoid, which takes them to base 2."""
     return {"sparsemax": 1.0, "entmax15": 0.5, "hard": 1.0, "sigmoid": 1.4426950408889634}[kind]
+
+
+@triton.constexpr_function
+def is_known_who_sees(form, bias):
+    """Whether the ends of a row say that it sees a key: its keys follow each other, and no bias hides one."""
+    return form[0] in ".bs" and bias[0] in ".l"
 
 
 @triton.jit
@@ -70,15 +76,14 @@ def keys_from(start, SEEN, k_len, HIDES: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def tile_scores(
-    query, base, nonfinite, sees, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
+    query, base, nonfinite, start, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS, K_STRIDES, batch, head,
     shared, safe_rows, k_len, scale, cap, FORM: tl.constexpr, BIAS: tl.constexpr, CAP: tl.constexpr,
     HIDES: tl.constexpr, APPROXIMATE: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_K: tl.constexpr, BULK: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
     """Scores above `base` in the unit of `KIND`, −inf where hidden, of the keys from `start` on.
 
-    Then these keys, which of them are read, the tanh, and `sees`, 1 for rows that see a key; a block that is fully
-    visible does not change it.
+    Then these keys, which of them are read, and the tanh.
     """
     columns, real = keys_from(start, SEEN, k_len, HIDES, BLOCK_K)
     key = rows_of(K, K_STRIDES, batch, shared, start, real, D, BLOCK_K, BLOCK_D, BULK)
@@ -94,8 +99,7 @@ def tile_scores(
             scores += nonfinite
         seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows[:, None], safe_columns[None, :])
         scores = tl.where(seen & (columns < k_len)[None, :], scores, float("-inf"))
-        sees = tl.maximum(sees, tl.max((scores != float("-inf")).to(tl.int32), 1))
-    return scores, key, real, flattened, sees
+    return scores, key, real, flattened
 
 
 @triton.jit
@@ -169,7 +173,11 @@ def forward(
         FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
     )
     output = tl.zeros([BLOCK_Q, BLOCK_V], tl.float32)
+    KNOWN: tl.constexpr = is_known_who_sees(FORM, BIAS)
     sees = tl.zeros([BLOCK_Q], tl.int32)
+    if KIND == "sigmoid" and KNOWN:
+        low, high = row_ends(FORM, TABLES, TABLE_STRIDES, batch, safe_rows, k_len)
+        sees = (low < high).to(tl.int32)
     for step in tl.range(0, partial + full):
         start, partly = next_block(FORM, LIST, step, first, before, full)
         if KIND == "hard":
@@ -177,14 +185,17 @@ def forward(
             weights = tl.where(columns[None, :] == choice.to(tl.int32)[:, None], 1.0, 0.0)
         else:
             partly |= spoilt
-            scores, _key, real, _tanh, sees = tile_scores(
-                query, largest, nonfinite, sees, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+            scores, _key, real, _tanh = tile_scores(
+                query, largest, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
                 K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
                 PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
             )  # fmt: skip
             if power(KIND) > 0:
                 scores -= choice[:, None]
             weights, _slopes = weights_of(scores, KIND, APPROXIMATE)
+            # Behind the weights: in `tile_scores`, ptxas serialises the matrix units for it (C7515).
+            if KIND == "sigmoid" and not KNOWN and partly:
+                sees = tl.maximum(sees, tl.max((scores != float("-inf")).to(tl.int32), 1))
         value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
         output = tl.dot(weights.to(value.dtype), value, output, input_precision=PRECISION)
     if KIND != "sigmoid":

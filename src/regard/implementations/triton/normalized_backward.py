@@ -20,7 +20,13 @@ from regard.implementations.triton.block_schedule import (
     next_block,
     program_block,
 )
-from regard.implementations.triton.device_functions import final_scores, load_row_stats, rows_of, visible
+from regard.implementations.triton.device_functions import (
+    final_scores,
+    load_row_stats,
+    rows_of,
+    seen_in_tile,
+    visible,
+)
 from regard.implementations.triton.normalized import (
     DATA,
     block_of_queries,
@@ -31,15 +37,31 @@ from regard.implementations.triton.normalized import (
 )
 
 
+# Of a branch around selections alone the compiler makes selections in every tile. With the mask inside it stays a
+# branch, and a fully visible tile takes a tenth to a quarter fewer instructions. But then products and mask are in
+# registers at once, and some kernels have no room for that: they mask scores, and later what came of them.
+@triton.constexpr_function
+def masks_queries_once(bulk, precision, width):
+    """Whether the kernel of the queries masks once: not where it holds addresses, or the parts of float32, as well."""
+    return bulk and precision != "bf16x6" and width <= 128
+
+
+@triton.constexpr_function
+def masks_keys_once(kind, precision, width):
+    """Whether the kernel of the keys does. Of threshold kinds, products with a mask between them wait (C7513)."""
+    return power(kind) > 0 or (precision != "bf16x6" and width > 64)
+
+
 @triton.jit
-def _without_hidden(found, placed, slopes, KIND: tl.constexpr):
-    """The gradients of scores, 0 where a pair is hidden, whatever the rest of its row is."""
-    if (
-        KIND == "sigmoid"
-    ):  # to keep `placed` would take registers, and there the slope of a visible pair is not 0
-        return tl.where(slopes == 0.0, 0.0, found)
-    else:
-        return tl.where(placed == float("-inf"), 0.0, found)
+def _seen_by_rows(
+    FORM: tl.constexpr, TABLES, STRIDES, batch, head, rows, start, q_len, k_len, BLOCK_K: tl.constexpr
+):  # fmt: skip
+    """`seen_in_tile` for a block of queries and the keys from `start` on."""
+    columns = start + tl.arange(0, BLOCK_K)
+    return seen_in_tile(
+        FORM, TABLES, STRIDES, batch, head, rows[:, None], columns[None, :], tl.minimum(rows, q_len - 1)[:, None],
+        tl.minimum(columns, k_len - 1)[None, :], k_len,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=DATA)
@@ -68,27 +90,34 @@ def of_queries(
     LIST += entry.to(tl.int64) * LIST_STRIDES[2]
     query = rows_of(Q, Q_STRIDES, batch, head, block * BLOCK_Q, shown, D, BLOCK_Q, BLOCK_D, False)
     grad = rows_of(GRAD, GRAD_STRIDES, batch, head, block * BLOCK_Q, shown, WIDTH, BLOCK_Q, BLOCK_V, False)
-    nothing, unused = tl.zeros([BLOCK_Q, 1], tl.float32), tl.zeros([BLOCK_Q], tl.int32)
+    nothing = tl.zeros([BLOCK_Q, 1], tl.float32)
     safe_rows = tl.minimum(rows, q_len - 1)
     partial, full, first, before, _unused = key_blocks(
         FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
     )
     steps = partial + full
+    ONCE: tl.constexpr = masks_queries_once(BULK, PRECISION, BLOCK_D)
     delta = tl.zeros([BLOCK_Q], tl.float32)
     if power(KIND) > 0:
         mass = tl.zeros([BLOCK_Q], tl.float32)
         for step in tl.range(0, steps):
             start, partly = next_block(FORM, LIST, step, first, before, full)
-            scores, _key, real, _tanh, _sees = tile_scores(
-                query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
-                K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
-                PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
+            scores, _key, real, _tanh = tile_scores(
+                query, largest, nothing, start * BLOCK_K, False if ONCE else partly, K, SEEN, TABLES, TABLE_STRIDES,
+                NUMBERS, K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES,
+                APPROXIMATE, PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
             )  # fmt: skip
             value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
             from_values = tl.dot(grad, tl.trans(value), input_precision=PRECISION)
             _weights, slopes = weights_of(scores - choice[:, None], KIND, APPROXIMATE)
             if partly:
-                from_values = tl.where(scores == float("-inf"), 0.0, from_values)
+                if ONCE:
+                    seen = _seen_by_rows(
+                        FORM, TABLES, TABLE_STRIDES, batch, head, rows, start * BLOCK_K, q_len, k_len, BLOCK_K
+                    )
+                    slopes, from_values = tl.where(seen, slopes, 0.0), tl.where(seen, from_values, 0.0)
+                else:
+                    from_values = tl.where(scores == float("-inf"), 0.0, from_values)
             delta += tl.sum(slopes * from_values, 1)
             mass += tl.sum(slopes, 1)
         delta = delta / tl.where(mass == 0.0, 1.0, mass)
@@ -96,9 +125,9 @@ def of_queries(
     grad_query = tl.zeros([BLOCK_Q, BLOCK_D], tl.float32)
     for step in tl.range(0, steps):
         start, partly = next_block(FORM, LIST, step, first, before, full)
-        scores, key, real, flattened, _sees = tile_scores(
-            query, largest, nothing, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
-            K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
+        scores, key, real, flattened = tile_scores(
+            query, largest, nothing, start * BLOCK_K, False if ONCE else partly, K, SEEN, TABLES, TABLE_STRIDES,
+            NUMBERS, K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
             PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
         )  # fmt: skip
         value = rows_of(V, V_STRIDES, batch, shared, start * BLOCK_K, real, WIDTH, BLOCK_K, BLOCK_V, BULK)
@@ -113,7 +142,13 @@ def of_queries(
         if CAP:
             grad_scores *= 1.0 - flattened * flattened
         if partly:
-            grad_scores = tl.where(scores == float("-inf"), 0.0, grad_scores)
+            if ONCE:
+                seen = _seen_by_rows(
+                    FORM, TABLES, TABLE_STRIDES, batch, head, rows, start * BLOCK_K, q_len, k_len, BLOCK_K
+                )
+                grad_scores = tl.where(seen, grad_scores, 0.0)
+            else:
+                grad_scores = tl.where(scores == float("-inf"), 0.0, grad_scores)
         grad_query = tl.dot(grad_scores.to(key.dtype), key, grad_query, input_precision=PRECISION)
     GRAD_Q += batch.to(tl.int64) * GRAD_Q_STRIDES[0] + head.to(tl.int64) * GRAD_Q_STRIDES[1]
     tl.store(
@@ -220,18 +255,34 @@ def _keys_of_tile(
         placed = scores - largest[None, :]  # first: both may be much larger than their difference
         if power(KIND) > 0:
             placed -= choice[None, :]
-        if partly:
-            seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
-            placed = tl.where(seen & (columns < k_len)[:, None], placed, float("-inf"))
-        weights, slopes = weights_of(placed, KIND, APPROXIMATE)
-        from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
-        grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
-        if power(KIND) > 0:
-            from_values -= load_row_stats(DELTA, line, top, padded_rows, BLOCK_Q, BULK)[None, :]
-        grad_scores = slopes * from_values
-        if CAP:
-            grad_scores *= 1.0 - flattened * flattened
-        if partly:
-            grad_scores = _without_hidden(grad_scores, placed, slopes, KIND)
+        if masks_keys_once(KIND, PRECISION, BLOCK_D):
+            from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
+            if power(KIND) > 0:
+                from_values -= load_row_stats(DELTA, line, top, padded_rows, BLOCK_Q, BULK)[None, :]
+            if CAP:
+                from_values *= 1.0 - flattened * flattened
+            if partly:
+                seen = seen_in_tile(
+                    FORM, TABLES, TABLE_STRIDES, batch, head, rows[None, :], columns[:, None], safe_rows,
+                    safe_columns, k_len,
+                )  # fmt: skip
+                placed = tl.where(seen, placed, float("-inf"))
+                # In a row that is NaN, what is hidden stays out.
+                from_values = tl.where(seen, from_values, 0.0)
+            weights, slopes = weights_of(placed, KIND, APPROXIMATE)
+            grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
+            grad_scores = slopes * from_values
+        else:
+            if partly:
+                seen = visible(FORM, TABLES, TABLE_STRIDES, batch, head, safe_rows, safe_columns)
+                placed = tl.where(seen & (columns < k_len)[:, None], placed, float("-inf"))
+            weights, slopes = weights_of(placed, KIND, APPROXIMATE)
+            from_values = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
+            grad_value = tl.dot(weights.to(grad.dtype), grad, grad_value, input_precision=PRECISION)
+            grad_scores = slopes * from_values
+            if CAP:
+                grad_scores *= 1.0 - flattened * flattened
+            if partly:  # to keep `placed` would take registers; the slope of a visible pair is not 0
+                grad_scores = tl.where(slopes == 0.0, 0.0, grad_scores)
         grad_key = tl.dot(grad_scores.to(query.dtype), query, grad_key, input_precision=PRECISION)
     return grad_key, grad_value

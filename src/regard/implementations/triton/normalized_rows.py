@@ -100,7 +100,7 @@ def find_rows(
         FORM, TABLES, TABLE_STRIDES, COUNTS + entry * 2, batch, safe_rows, k_len, BLOCK_K
     )
     steps = partial + full
-    unused, nothing = tl.zeros([BLOCK_Q], tl.int32), tl.zeros([BLOCK_Q], tl.float32)
+    nothing = tl.zeros([BLOCK_Q], tl.float32)
 
     largest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
     is_nan = tl.zeros([BLOCK_Q], tl.int32)
@@ -114,8 +114,8 @@ def find_rows(
     for step in tl.range(0, steps):
         start, partly = next_block(FORM, LIST, step, first, before, full)
         partly |= spoilt
-        scores, _key, _real, _tanh, _sees = tile_scores(
-            query, nothing, nonfinite, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+        scores, _key, _real, _tanh = tile_scores(
+            query, nothing, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
             K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
             PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
         )  # fmt: skip
@@ -158,8 +158,8 @@ def find_rows(
             for step in tl.range(0, steps):
                 start, partly = next_block(FORM, LIST, step, first, before, full)
                 partly |= spoilt
-                scores, _key, _real, _tanh, _sees = tile_scores(
-                    query, steady, nonfinite, unused, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
+                scores, _key, _real, _tanh = tile_scores(
+                    query, steady, nonfinite, start * BLOCK_K, partly, K, SEEN, TABLES, TABLE_STRIDES, NUMBERS,
                     K_STRIDES, batch, head, shared, safe_rows, k_len, scale, cap, FORM, BIAS, CAP, HIDES, APPROXIMATE,
                     PRECISION, D, BLOCK_D, BLOCK_K, BULK, KIND,
                 )  # fmt: skip
