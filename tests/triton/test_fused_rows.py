@@ -345,7 +345,7 @@ def test_circumstances_are_refused_with_a_reason(monkeypatch, kernels):
         handle.remove()
         assert layers.refusal(stack.layers, x, None) == ""
         with monkeypatch.context() as patch:  # a smaller GPU
-            patch.setattr(layers, "_shared_memory", lambda device: 99 * 1024)
+            patch.setattr(layers.gpu, "shared_memory", lambda device: 99 * 1024)
             patch.setattr(torch.Tensor, "is_cuda", True)
             assert "99 KiB of shared memory, not 168" in layers.refused_rows(x)
     monkeypatch.setattr(fused_rows, "on_cpu", False)

@@ -9,7 +9,7 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 import regard
-from regard import biases, masks
+from regard import biases, masks, normalizers
 from regard.core import plan
 from regard.implementations.triton import blocks, kernel_work, launching, raw_launches
 
@@ -82,6 +82,24 @@ def test_a_kernel_that_fits_in_no_way_is_refused_with_advice():
     with pytest.raises(regard.Unsupported, match=r"demanding takes 102400 of shared memory.*impl='tiled'"):
         again(rows)
     assert kernel.tried == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "normalizer", "room", "refused"),
+    [(256, torch.bfloat16, "softmax", 99, True), (256, torch.bfloat16, "softmax", 163, False),
+     (128, torch.float32, "softmax", 99, False), (128, torch.float32, "sigmoid", 99, True),
+     (128, torch.bfloat16, "sigmoid", 99, False), (64, torch.float32, "sigmoid", 99, False)],
+)  # fmt: skip
+def test_wide_rows_are_refused_on_a_gpu_with_little_shared_memory(
+    monkeypatch, width, dtype, normalizer, room, refused
+):
+    implementation = plan.implementation("triton")
+    monkeypatch.setattr(implementation.gpu, "shared_memory", lambda device: room << 10)
+    rows = SimpleNamespace(device=torch.device("cuda"), shape=(1, 1, 5, width), dtype=dtype)
+    given = SimpleNamespace(query=rows, value=rows, score=None, normalizer=normalizers.named(normalizer))
+    why = implementation._too_large(given)
+    assert (why is not None) == refused
+    assert why is None or (f"rows of {width} numbers" in why and f"the {room} KiB" in why)
 
 
 def test_the_copy_engine_is_asked_only_for_rows_it_can_read():

@@ -18,6 +18,7 @@ from regard.core.call import Call, Repeated
 from regard.core.differentiate import transforming
 from regard.core.dropout import draw_seed
 from regard.core.request import Request
+from regard.implementations import gpu
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack
 from regard.implementations.triton import decode_calls, direct, normalized_attention, op
@@ -33,6 +34,7 @@ name = "triton"
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _WIDEST = 256
+_LARGE = 140 << 10  # bytes of shared memory that kernels for wide rows take, however few stages they have
 
 
 def refuse(request: Request) -> str | None:
@@ -60,6 +62,8 @@ def refuse(request: Request) -> str | None:
         return f"its kernels hold rows of up to {_WIDEST} numbers"
     if request.dropout >= 1:
         return "with everything dropped there is nothing to compute"
+    if (why := _too_large(request)) is not None:
+        return why
     if _miscompiled(request):
         return (
             "its float32 backward kernels for keys and values of such different widths access memory outside of their "
@@ -76,6 +80,17 @@ def remark() -> str | None:
     """What `explain` adds: why launches take longer here than they could. None as long as no kernel was launched."""
     why = known_refusal()
     return None if why is None else f"launched through Triton's Python code, which takes longer: {why}"
+
+
+def _too_large(request: Request) -> str | None:
+    """Why a kernel does not fit on a GPU with little shared memory, or None. (`run_fitting` only saves on stages.)"""
+    if request.query.device.type != "cuda" or isinstance(request.score, (AdditiveScore, ConcatScore)):
+        return None
+    width = padded(max(request.query.shape[3], request.value.shape[3]))
+    in_parts = request.query.dtype == torch.float32 and not isinstance(request.normalizer, Softmax)
+    if width <= (64 if in_parts else 128) or (room := gpu.shared_memory(request.query.device)) >= _LARGE:
+        return None
+    return f"a kernel for rows of {width} numbers does not fit into the {room >> 10} KiB of shared memory of this GPU"
 
 
 def _miscompiled(request: Request) -> bool:

@@ -12,8 +12,8 @@ import regard.core.attention as core
 from regard.core.autocast import autocasts
 from regard.core.differentiate import needs_plain_torch
 from regard.core.dropout import draw_seed
-from regard.core.tracing import constant_when_traced, exporting
-from regard.implementations import HAS_TRITON
+from regard.core.tracing import exporting
+from regard.implementations import HAS_TRITON, gpu
 from regard.nn import fused_rows, sharing
 from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.fused_rows.short_attention import PlainAttention
@@ -30,7 +30,6 @@ MOST_ROWS = (
 MOST_FACTORS = 2**25  # numbers that one operator for a whole stack keeps for the gradients of weights: 64 MiB
 ACTIVATIONS = ("relu", "gelu", "silu")
 LEAST_SHARED = 168 * 1024  # bytes of shared memory of a program; the largest, of an LSTM, takes 164 KiB
-_SHARED_MEMORY: dict[torch.device, int] = {}  # by GPU
 _ATTEND = core.attend  # while a model is observed, another function is in its place
 
 
@@ -54,22 +53,13 @@ def refused_rows(rows: Tensor) -> str:
         return "Triton is not installed"
     if not (rows.is_cuda or fused_rows.on_cpu):
         return "the rows are not on a CUDA device"
-    if rows.is_cuda and (room := _shared_memory(rows.device)) < LEAST_SHARED:
+    if rows.is_cuda and (room := gpu.shared_memory(rows.device)) < LEAST_SHARED:
         return f"the GPU gives a program {room >> 10} KiB of shared memory, not {LEAST_SHARED >> 10}"
     if rows.is_cuda and not (autocasts(rows.device) and torch.get_autocast_dtype("cuda") == torch.bfloat16):
         return "autocast to bfloat16 is off"
     if rows.is_cuda and rows.dtype not in (torch.float32, torch.bfloat16):
         return f"the rows are {rows.dtype}, not float32 or bfloat16"
     return ""
-
-
-@constant_when_traced
-def _shared_memory(device: torch.device) -> int:
-    """The most bytes of shared memory that a program may have on this GPU: 227 KiB on an H100, 163 on an A100."""
-    if device not in _SHARED_MEMORY:
-        properties: Any = torch.cuda.get_device_properties(device)
-        _SHARED_MEMORY[device] = properties.shared_memory_per_block_optin
-    return _SHARED_MEMORY[device]
 
 
 def circumstances(rows: Tensor, width: int | None = None) -> str:
