@@ -17,6 +17,7 @@ from regard.benchmarks.gpu import (
     check,
     compare,
     decoding,
+    events,
     host,
     lengths,
     looking,
@@ -85,17 +86,35 @@ def test_documents_cover_everything_and_differ_in_length():
         assert ends == sorted(set(ends)) and (ends[0], ends[-1]) == (0, size.length)
 
 
+@pytest.fixture
+def known_times(monkeypatch):
+    """Each contestant takes a time of its own, whatever else the machine does: 3 ms the first, then 2, 4, 5, 6."""
+    seconds, left = {}, iter([3e-3, 2e-3, 4e-3, 5e-3, 6e-3])
+
+    def group(call, count, device):
+        call()
+        if call not in seconds:
+            seconds[call] = next(left)
+        return seconds[call]
+
+    monkeypatch.setattr(events, "group", group)
+
+
 @pytest.mark.parametrize("train", [False, True])
-def test_a_comparison_times_every_peer_that_runs_and_keeps_the_errors_of_the_others(train):
+def test_a_comparison_times_every_peer_that_runs_and_keeps_the_errors_of_the_others(train, known_times):
     found = compare.measured(QUICK, CAUSAL, TINY, train, faster=False, dtype=torch.float32)
     assert found.best in ("SDPA flash", "SDPA efficient") and found.samples == 3
-    assert found.value == pytest.approx(found.ours / found.peer, rel=0.9) and found.impl == "sdpa"
+    assert (
+        found.value == pytest.approx(3 / 2)
+        and (found.ours, found.peer) == (3e-3, 2e-3)
+        and found.impl == "sdpa"
+    )
     assert isinstance(found.peers["SDPA cuDNN"], str) and isinstance(found.peers["SDPA flash"], float)
     assert set(found.details["errors"]) >= {"output"}
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_a_peer_that_computes_something_else_is_left_out(monkeypatch):
+def test_a_peer_that_computes_something_else_is_left_out(monkeypatch, known_times):
     window = SPARSE[0]
     cheat = Work("x", "x", mask=STRUCTURED[1].mask)
     monkeypatch.setattr(peers, "flex", lambda work, size, device, mode=None: eager_flex(cheat, size, device))
@@ -103,7 +122,7 @@ def test_a_peer_that_computes_something_else_is_left_out(monkeypatch):
         compare.measured(QUICK, window, TINY, False, faster=True, dtype=torch.float32)
     monkeypatch.setattr(peers, "flex", eager_flex)
     found = compare.measured(QUICK, window, TINY, False, faster=True, dtype=torch.float32)
-    assert found.best == "FlexAttention" and found.value == pytest.approx(found.peer / found.ours, rel=0.9)
+    assert found.best == "FlexAttention" and found.value == pytest.approx(found.peer / found.ours)
 
 
 @pytest.mark.parametrize("damage", [1.05, math.nan])
@@ -247,9 +266,9 @@ def test_other_normalisers_are_timed_beside_softmax(name, train):
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_sparsemax_is_timed_beside_tiled(train):
+def test_sparsemax_is_timed_beside_tiled(train, known_times):
     found = normalizers.measured(QUICK, "sparsemax", TINY, train, torch.float32, against=normalizers.TILED)
-    assert found.best == normalizers.TILED and found.value == pytest.approx(found.peer / found.ours, rel=0.9)
+    assert found.best == normalizers.TILED and found.value == pytest.approx(found.peer / found.ours)
     assert normalizers.SOFTMAX in found.peers
 
 
@@ -267,10 +286,10 @@ def test_the_memory_of_every_normaliser_is_measured_at_two_lengths(monkeypatch):
     assert found.details["times"]["hard"] == pytest.approx(131 / 65)
 
 
-def test_decoding_is_a_share_of_the_copy_bandwidth():
+def test_decoding_is_a_share_of_the_copy_bandwidth(known_times):
     found = decoding.measured(QUICK, batch=1, cache=64, copied=2**16, dtype=torch.float32)
     rate = found.details["ours_tb_per_second"] / found.details["copy_tb_per_second"]
-    assert found.value == pytest.approx(100 * rate, rel=0.9) and found.value > 0
+    assert found.value == pytest.approx(100 * rate) and found.value > 0
 
 
 def test_training_steps_are_counted_through_the_loop():
