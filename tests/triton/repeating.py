@@ -24,6 +24,18 @@ def empty_table():
     repeated_calls.KNOWN.clear()
 
 
+class Before(masks.Mask):
+    """A mask that a user might write, and that has not copied its tensor."""
+
+    last: torch.Tensor
+
+    def visible(self, grid):
+        return grid.column < self.last
+
+    def ends(self, sizes, device):
+        return torch.zeros(1, 1, sizes[2], device=device), self.last.expand(1, 1, sizes[2])
+
+
 def placed(address, shape, strides, dtype):
     """The tensor at an address."""
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -16,6 +16,7 @@ from .conftest import DEVICE, GPU
 from .repeating import (  # noqa: F401 - a fixture
     OPTIONS,
     B,
+    Before,
     D,
     H,
     N,
@@ -83,16 +84,8 @@ def test_what_needs_a_gradient_may_change_from_call_to_call(by_address):
         assert not regard.attend(*drawn(trains=False), mask=mask, impl="triton").requires_grad
 
 
-class Before(masks.Mask):
-    """A mask that a user might write, and that has not copied its tensor."""
-
-    last: torch.Tensor
-
-    def visible(self, grid):
-        return grid.column < self.last
-
-    def ends(self, sizes, device):
-        return torch.zeros(1, 1, sizes[2], device=device), self.last.expand(1, 1, sizes[2])
+class Checked(Before):
+    """The same, which looks at its tensor in every call."""
 
     def check_contents(self, sizes):
         if int(self.last) > sizes[3]:
@@ -100,7 +93,7 @@ class Before(masks.Mask):
 
 
 def test_a_mask_whose_tensor_was_changed_is_prepared_and_checked_again(by_address):
-    mask = Before(torch.tensor(5, device=DEVICE))
+    mask = Checked(torch.tensor(5, device=DEVICE))
     for last in (5, 11, 5):
         mask.last.fill_(last)
         rows = drawn()

@@ -14,6 +14,7 @@ from regard.core import plan
 from regard.implementations.triton import blocks, kernel_work, launching, raw_launches
 
 from .conftest import DEVICE, GPU
+from .repeating import Before
 
 _MASKS = {
     "none": None,
@@ -338,18 +339,6 @@ def test_a_mask_with_tensors_is_prepared_once_and_let_go_with_it():
     before = len(blocks._OF_MASKS)
     del mask
     assert len(blocks._OF_MASKS) == before - 1
-
-
-class Before(masks.Mask):
-    """A mask that a user might write, and that has not copied its tensor."""
-
-    last: torch.Tensor
-
-    def visible(self, grid):
-        return grid.column < self.last
-
-    def ends(self, sizes, device):
-        return torch.zeros(1, 1, sizes[2], device=device), self.last.expand(1, 1, sizes[2])
 
 
 def test_a_mask_whose_tensor_was_changed_is_prepared_again():

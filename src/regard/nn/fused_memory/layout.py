@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 from regard.nn.fused_rows.layout import Job, sizes
 
@@ -53,10 +54,7 @@ class MemorySizes:
         `tall` and `width` are those of a tile; see `fused_rows/layout.py`.
         """
         dim = self.dim
-        offsets = []
-        for size in sizes(self.shapes()):
-            offsets.append(total)
-            total += size
+        offsets = list(accumulate(sizes(self.shapes()), initial=total))
         found: list[Job] = []
 
         def matrix(into: int, left: int, right: int) -> None:
@@ -131,10 +129,7 @@ class StaticSizes:
     def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
         """As `MemorySizes.jobs`."""
         dim = self.dim
-        offsets = []
-        for size in sizes(self.shapes()):
-            offsets.append(total)
-            total += size
+        offsets = list(accumulate(sizes(self.shapes()), initial=total))
         found: list[Job] = []
         for into, left, right in ((1, 6, 0), (3, 5, 4), (5, 2, 1), (7, 3, 1)):
             for i in range(0, dim, tall):
