@@ -31,7 +31,7 @@ def fast_and_strict_interpreter():
     if GPU:
         yield
         return
-    from tests.triton.bounds import checked
+    from tests.triton.accesses import checked
     from tests.triton.interpreting import prepared_once
 
     with prepared_once(), checked():

@@ -1,4 +1,4 @@
-"""No kernel of a small model leaves its arguments (`bounds.py`), whatever the rows and the layout of a gradient."""
+"""No kernel of a small model leaves its arguments (`accesses.py`), whatever the rows and the layout of a gradient."""
 
 import pytest
 import torch

@@ -120,7 +120,7 @@ def test_heads_and_gradients_of_any_layout_are_read():
 
 @pytest.mark.parametrize("case", CASES[:3])
 def test_bits_repeat_and_nothing_unwritten_or_outside_is_read(case):
-    """What was allocated is full of NaN; `bounds.py` checks addresses."""
+    """What was allocated is full of NaN; `accesses.py` checks addresses."""
     length, slots, segment, update, both = case
     layer, rows = layer_of(slots, segment, update, both, dtype=WIDE), rows_of(length)
     with torch.no_grad():

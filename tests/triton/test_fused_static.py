@@ -149,7 +149,7 @@ def test_a_stack_drops_as_its_pieces_do(monkeypatch, kernels, launches):
 
 
 def test_bits_repeat_and_nothing_unwritten_or_outside_is_read(kernels):
-    """What was allocated is full of NaN; `bounds.py` checks addresses."""
+    """What was allocated is full of NaN; `accesses.py` checks addresses."""
     stack = stack_of("static-memory(slots=17)")
     x = torch.randn(B, 7, D, dtype=WIDE, device=DEVICE, requires_grad=True)
     pull = torch.randn_like(x)

@@ -225,6 +225,7 @@ def along_columns(
     found = tl.sum(received, 0)
     if first_step > 0:
         found += tl.load(at, mask=columns < k_len, other=0.0)
+        tl.debug_barrier()  # several threads load each number, and one of them stores it
     tl.store(at, found, mask=columns < k_len)
 
 
