@@ -74,7 +74,7 @@ def training_parts() -> dict[str, float]:
         call()
     run, found = _found_again(rows, options)
     direct = run.__self__
-    (known,) = direct.prepared.layouts.values()
+    (known,) = direct.prepared().layouts.values()
     (step,) = known.backward.values()
     likes = (
         direct.like_output, direct.like_logsumexp, direct.like_stats, direct.like_query, direct.like_key,

@@ -98,6 +98,24 @@ def test_a_growing_cache_changes_numbers_and_compiles_nothing(monkeypatch):
 
 
 @torch.no_grad()
+def test_code_is_shared_only_where_the_same_strides_take_64_bits(monkeypatch):
+    """Triton compiles for the bits of each number. An axis of one may have any stride, as part of a large cache."""
+    query, key, value = (one[:1] for one in drawn(1, 53))
+    far = [one.as_strided(one.shape, (2**35, *one.stride()[1:])) for one in (key, value)]
+    layouts = [(query, key, value), (query, far[0], value), (query, key, far[1]), (query, *far)]
+    made, true = [], regard.attend(query, key, value, impl="reference")
+    monkeypatch.setattr(
+        decode_calls,
+        "launches",
+        lambda *given, **more: made.append(decode.launches(*given, **more)) or made[-1],
+    )
+    for _ in range(2):
+        for given in layouts:
+            torch.testing.assert_close(regard.attend(*given, impl="triton"), true, rtol=1e-5, atol=1e-5)
+    assert len({one[0].key for one in made}) == len(made) == 4
+
+
+@torch.no_grad()
 def test_rows_that_kernels_cannot_read_as_they_are_take_the_usual_way():
     query, key, value = drawn(1, 53)
     regard.attend(query, key, value, impl="triton")

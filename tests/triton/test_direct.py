@@ -187,6 +187,33 @@ def test_nothing_of_a_call_is_kept(by_address):
     assert [ref() for ref in kept] == [None] * len(kept)
 
 
+@torch.no_grad()
+def test_tables_of_masks_are_not_kept_by_calls(monkeypatch):
+    """A training with texts of any length has a call for each; tables on the device are those of few."""
+    monkeypatch.setattr(blocks, "_BY_SPEC", {})
+    made, prepare = [], blocks._prepare
+
+    def watching(*given):
+        found = prepare(*given)
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(blocks, "_prepare", watching)
+    for length in (17, 19, 23):
+        rows = drawn(queries=length, keys=length, trains=False)
+        for _ in range(2):
+            regard.attend(*rows, mask=masks.prefix(3), impl="triton")
+    gc.collect()
+    assert [one() is not None for one in made] == [True] * 3 and len(repeated_calls.KNOWN) == 3
+    blocks._BY_SPEC.clear()
+    gc.collect()
+    assert [one() for one in made] == [None] * 3
+    expected = regard.attend(*rows, mask=masks.prefix(3), impl="reference")
+    for _ in range(3):
+        found = regard.attend(*rows, mask=masks.prefix(3), impl="triton")
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_launches_are_found_after_the_tables_of_masks_were_dropped(by_address, monkeypatch):
     mask = masks.window(7, 0)
     with counted(monkeypatch) as answered:

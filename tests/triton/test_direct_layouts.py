@@ -74,16 +74,71 @@ def test_hooks_may_move_what_is_saved(move, by_address):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+def aside(tensor):
+    """The same numbers at an address that is not a multiple of 16."""
+    memory = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=DEVICE)[1:]
+    return memory.view(tensor.shape).copy_(tensor)
+
+
+HELD = {
+    "heads inside": lambda one: one.transpose(1, 2).contiguous().transpose(1, 2),
+    "columns inside": lambda one: one.mT.contiguous().mT,
+    "aside": aside,
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("repeated", [True, False])
+def test_hooks_may_bring_back_output_and_log_sum_exp_in_another_layout(held, repeated, by_address):
+    """After calls for which they did not, so that launches for the usual layout are known."""
+    mask, rows, changes = masks.window(7, 0), drawn(), False
+    expected = step(rows, mask=mask)[1:]
+    given = {one.data_ptr() for one in rows}
+
+    def unpack(tensor):
+        return HELD[held](tensor) if changes and tensor.data_ptr() not in given else tensor
+
+    for changes in (False, False, True, False, True):  # noqa: B007 - read by the hook
+        if not repeated:
+            repeated_calls.KNOWN.clear()
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+            output = regard.attend(*rows, mask=mask, impl="triton")
+        for one, other in zip(torch.autograd.grad(output, rows, upstream()), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 def test_launches_are_not_taken_for_saved_tensors_of_another_dtype_or_alignment():
     rows, mask = drawn(), masks.window(7, 0)
     for _ in range(2):
-        step(rows, mask=mask)
+        output = step(rows, mask=mask)[0].detach()
     (run,) = repeated_calls.KNOWN.values()
-    call = run.__self__
-    assert call.known(call.prepared, *[one.clone() for one in rows]) is not None
-    assert call.known(call.prepared, rows[0], *[one.double() for one in rows[1:]]) is None
-    assert call.known(call.prepared, *shifted(rows)) is None
-    assert call.known(call.prepared, *turned(rows)) is None
+    call, sums = run.__self__, torch.zeros(output.shape[:3], device=DEVICE)
+
+    def known(*saved):
+        return call.known(call.prepared(), saved)
+
+    assert known(output, sums, *[one.clone() for one in rows]) is not None
+    assert known(output, sums, rows[0], *[one.double() for one in rows[1:]]) is None
+    assert known(output, sums, *shifted(rows)) is None
+    assert known(output, sums, *turned(rows)) is None
+    assert known(output.double(), sums, *rows) is None
+    assert known(output, aside(sums), *rows) is None
+    assert known(output, sums.mT.contiguous().mT, *rows) is None
+    assert known(*[one.detach() for one in turned([output])], sums, *rows) is None
+
+
+def test_a_recorded_backward_pass_does_not_feel_autocast(by_address):
+    """Its products are those of the formula, in float32, whichever way the call ran."""
+    rows, found = drawn(), []
+    for _ in range(3):
+        output = regard.attend(*rows, mask=masks.window(7, 0), impl="triton")
+        with torch.autocast(DEVICE, torch.bfloat16):
+            found.append(torch.autograd.grad(output, rows, upstream(), create_graph=True))
+    expected = regard.attend(*rows, mask=masks.window(7, 0), impl="reference")
+    true = torch.autograd.grad(expected, rows, upstream())
+    for grads in found:
+        for one, other in zip(grads, true, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_checkpointed_call_gives_the_same_bits(by_address):

@@ -202,6 +202,11 @@ def stride_numbers(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, tupl
     return 8, tuple([stride // 8 for stride in strides])
 
 
+def wide_strides(strides: tuple[int, ...]) -> tuple[bool, ...]:
+    """Which strides take 64 bits, by each of which the compiled code differs; () if none does."""
+    return tuple([stride >> 31 > 0 for stride in strides]) if max(strides) >> 31 else ()
+
+
 STRIDES = (
     "query_b", "query_h", "query_q", "key_b", "key_g", "key_k", "value_b", "value_g", "value_k",
 )  # fmt: skip
@@ -263,7 +268,7 @@ def launches(
     form = (step, d, v, shared, cap != 0, whole, precision(query.dtype), tile, block, dim, values)
     tensors = (query, key, value, low, high, position, keep, sink if whole else None)
     kinds = [None if x is None else (x.dtype, x.data_ptr() % 16) for x in tensors]
-    kinds.append((torch.int64, max(strides) >> 31))  # numbers of 32 or 64 bits
+    kinds.append((torch.int64, wide_strides(strides)))
     numbers = (
         *strides, 0 if keep is None else keep.stride(0), groups, queries, keys, before, after, splits, rows,
         scale / cap if cap else scale * _LOG2E, cap * _LOG2E,

@@ -21,6 +21,7 @@ from regard.implementations.triton.decode import (
     count_splits,
     launches,
     stride_numbers,
+    wide_strides,
 )
 from regard.implementations.triton.launching import Launch, aligned_rows, launch_again, prototype
 from regard.implementations.triton.raw_launches import watched
@@ -130,7 +131,7 @@ class DecodeCalls:
         """The launches for a layout, which are kept for the next call."""
         step, strides = stride_numbers(query, key, value)
         splits = count_splits(query, key, value, **self.reach)
-        form = (step, splits, max(strides) >> 31)
+        form = (step, splits, wide_strides(strides))
         similar = self.forms.get(form)
         if similar is None:
             found = self._compiled(query, key, value, high)

@@ -7,7 +7,7 @@ with tensors. Whatever else is asked for takes the way through a request (`op.py
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,6 +75,10 @@ class LayoutLaunches:
         return found
 
 
+def _nothing() -> None:
+    return None
+
+
 class DirectCall:
     """Calls of one signature. Their launches are kept with what was prepared of the mask, by how rows lie in memory."""
 
@@ -85,8 +89,9 @@ class DirectCall:
         self.score, self.bias, self.normalizer = request.reduced().score, request.bias, request.normalizer
         # A mask with tensors is prepared for each object; of another, all numbers are part of the signature.
         self.has_tensors = request.mask is not None and bool(request.mask.tensors)
-        self.prepared: PreparedMask | None = None
-        # The last mask with tensors, their versions, and what was prepared; neither is kept alive.
+        # What was prepared is not kept alive: it holds tables on the device, of which `blocks.py` limits the number.
+        self.prepared: Callable[[], PreparedMask | None] = _nothing
+        # The same of the last mask with tensors, which is not kept either, and their versions.
         self.last: tuple[Any, tuple[int, ...], Any] | None = None
         batch, heads, queries, _ = request.sizes
         shapes = ((batch, heads, queries, value.shape[3]), query.shape, key.shape, value.shape)
@@ -113,7 +118,7 @@ class DirectCall:
             mask.check_contents(self.sizes)  # type: ignore[union-attr]
             prepared = self._prepared(mask)  # type: ignore[arg-type]
         else:
-            prepared = self.prepared or self._prepare(mask)
+            prepared = self.prepared() or self._prepare(mask)
         layout = (self, query.stride(), key.stride(), value.stride())
         known = prepared.layouts.get(layout)
         if known is None:
@@ -148,7 +153,7 @@ class DirectCall:
     def _prepare(self, mask: Mask | None) -> PreparedMask:
         found = prepare(mask, self.bias, self.sizes, self.device)
         if mask is None or not self.has_tensors:
-            self.prepared = found
+            self.prepared = weakref.ref(found)
         else:
             self.last = weakref.ref(mask), versions(mask), weakref.ref(found)
         return found
@@ -167,9 +172,13 @@ class DirectCall:
         found = prepared.layouts[layout] = LayoutLaunches(launches)
         return found
 
-    def known(self, prepared: PreparedMask, *rows: Tensor) -> LayoutLaunches | None:
+    def known(self, prepared: PreparedMask, saved: Sequence[Tensor]) -> LayoutLaunches | None:
         """The launches for saved tensors that hooks have put elsewhere, if such a layout has come before."""
-        if aligned_rows(*rows) is None or any(one.dtype != self.dtype for one in rows):
+        output, logsumexp, *rows = saved[:5]
+        if aligned_rows(*rows) is None or any(one.dtype != self.dtype for one in (output, *rows)):
+            return None
+        # The launches of a backward pass are kept for an output and a log-sum-exp as the forward pass makes them.
+        if not (output.is_contiguous() and logsumexp.is_contiguous()) or logsumexp.data_ptr() % 16:
             return None
         return prepared.layouts.get((self, *[one.stride() for one in rows]))
 
@@ -238,10 +247,11 @@ class LeanFunction(torch.autograd.Function):
         if torch.is_grad_enabled():
             spec = spec_of(direct.score, mask, direct.bias, direct.normalizer)
             inputs = [query, key, value, None, *tensors]
-            return None, None, *recorded_backward(inputs, None, spec, direct.scale, 0.0, grad, None)[:3]
+            with without_autocast(query.device):
+                return None, None, *recorded_backward(inputs, None, spec, direct.scale, 0.0, grad, None)[:3]
         rows, at_grad = (query.data_ptr(), key.data_ptr(), value.data_ptr()), grad.data_ptr()
         if rows != before:
-            known = direct.known(prepared, query, key, value)
+            known = direct.known(prepared, saved)
         if known is not None and not (at_grad | output.data_ptr()) % 16:
             needed = ctx.needs_input_grad
             step = known.backward.get((grad.stride(), needed)) or known.find_backward(grad, output, needed)

@@ -124,7 +124,7 @@ class Backward:
     def __init__(
         self, work: KernelWork, grad: Tensor, output: Tensor, logsumexp: Tensor, grad_logsumexp: Tensor | None
     ) -> None:
-        self.work, self.grad, self.output, self.logsumexp = work, laid_out(grad), output, logsumexp
+        self.work, self.grad, self.output, self.logsumexp = work, laid_out(grad), laid_out(output), logsumexp
         self.query, self.key, self.value = work.query, work.key, work.value
         # `total` is the logarithm of the normaliser of the weights, `share` the gradient of the log-sum-exp, which is
         # subtracted from a row's Σ out · gradient.
@@ -133,7 +133,7 @@ class Backward:
             self._add_sink(work.sink, grad_logsumexp)
         if grad_logsumexp is not None:
             self.share = grad_logsumexp.masked_fill(logsumexp == -torch.inf, 0).contiguous()
-        self.launches = work.launches(self.grad, output)
+        self.launches = work.launches(self.grad, self.output, self.total)
         self.kind = (self.grad.dtype, self.grad.stride())  # what launches depend on besides the work
         self.row_stats = new_row_stats(logsumexp)
         self.padded_rows = self.row_stats.shape[2]
