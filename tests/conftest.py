@@ -60,10 +60,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """Every test starts from the same random state, whatever ran before it."""
+    """Every test starts from the same random state, whatever ran before it.
+
+    `torch.manual_seed` would format the stack for each kind of device that this process has not touched.
+    """
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
+    if "cuda" in DEVICES:
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.hookimpl(wrapper=True)

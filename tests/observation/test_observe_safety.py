@@ -1,7 +1,5 @@
 """Observing leaves nothing behind in the model, in torch or in memory, and costs little time."""
 
-import gc
-
 import pytest
 import torch
 from torch import nn
@@ -12,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 import regard
 from tests.observation import peers
+from tests.observation.objects import leave_out_older, newer_tensors
 from tests.observation.peers import BAR, largest
 
 
@@ -205,16 +204,11 @@ def test_no_array_of_all_pairs_is_stored_or_allocated():
     """Work goes by blocks of rows whose size does not grow with the length."""
     length = 6000
 
-    def large():
-        gc.collect()
-        tensors = [t for t in gc.get_objects() if type(t) in (torch.Tensor, nn.Parameter)]
-        return [t for t in tensors if t.numel() >= length * length // 8]
-
-    before = large()  # other tests may have left some
+    leave_out_older()
     model, x = Own(dim=8, heads=1), torch.randn(1, length, 8)
     with torch.no_grad(), regard.observe(model) as seen:
         model(x)
-    assert not [t for t in large() if not any(t is old for old in before)]
+    assert not [tensor for tensor in newer_tensors() if tensor.numel() >= length * length // 8]
     site = seen[seen.names()[0]]
     for ask in (lambda: site.weights(rows=[3, 1000]), lambda: site.columns_of([5]), site.summary,
                 lambda: site.pooled(48, 48), lambda: site.pooled(48, 48, sampled=False)):  # fmt: skip

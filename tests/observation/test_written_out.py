@@ -1,7 +1,6 @@
 """Attention that a module writes out itself is seen: weights, heads, memory, bits, whatever way it is written."""
 
 import functools
-import gc
 import math
 
 import pytest
@@ -12,6 +11,7 @@ from torch import nn
 import regard
 from regard.observation.capture.written.detection import writes_out
 from regard.observation.coverage import PartialView
+from tests.observation.objects import leave_out_older, newer_tensors
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 3, 7, 5
 
@@ -227,29 +227,27 @@ def test_weights_are_those_before_dropout_and_the_random_numbers_are_the_same():
     assert torch.allclose(site.weights().sum(-1), torch.ones(()))
 
 
-def maps_alive():
-    """Tensors as large as a map of all heads."""
-    gc.collect()
+def maps_made():
+    """Tensors as large as a map of all heads, of those made since `leave_out_older`."""
     size = BATCH * HEADS * LENGTH * LENGTH
-    return [
-        thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and thing.numel() == size
-    ]
+    return [tensor for tensor in newer_tensors() if tensor.numel() == size]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Written, ByEinsum, HeadsInBatch, InPlace, BiasFromTable])
 def test_no_map_is_kept(kind):
+    leave_out_older()
     model, x = kind().eval(), drawn()
-    before = {id(thing) for thing in maps_alive()}
     with torch.no_grad(), regard.observe(model) as seen:
         model(x)
+        assert len(maps_made()) == 1, "the model's own"
         del model.own
     reading = seen[seen.names()[0]].reading()
     kept = [leaf.tensor for leaf in reading.replay.leaves]
     owned = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
     sizes = [tensor.shape for tensor in kept if id(tensor) not in owned and tensor.dim() > 2]
     assert sizes and all(shape[-2:] != (LENGTH, LENGTH) for shape in sizes)
-    assert not [thing for thing in maps_alive() if id(thing) not in before]
+    assert not maps_made()
 
 
 def test_chosen_rows_are_computed_without_the_others():

@@ -29,13 +29,14 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True, scope="session")
 def fast_and_strict_interpreter():
     if GPU:
-        yield
+        yield None
         return
     from tests.triton.accesses import checked
-    from tests.triton.interpreting import prepared_once
+    from tests.triton.interpreting import leave_out_waste
 
-    with prepared_once(), checked():
-        yield
+    with pytest.MonkeyPatch.context() as patch, checked():
+        leave_out_waste(patch)
+        yield patch
 
 
 @pytest.fixture(params=[False, True], ids=["by tensors", "by address"])
