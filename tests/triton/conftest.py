@@ -5,9 +5,12 @@
 """
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
+
+from tests.triton.rehearsing import REHEARSED, rehearsed
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
@@ -34,7 +37,7 @@ def fast_and_strict_interpreter():
     from tests.triton.bounds import checked
     from tests.triton.interpreting import prepared_once
 
-    with prepared_once(), checked():
+    with prepared_once(), checked(), rehearsed() if REHEARSED else nullcontext():
         yield
 
 
