@@ -1,9 +1,9 @@
 """bfloat16 in Triton's interpreter, computed as on a GPU.
 
-The interpreter keeps a bfloat16 as its 16 bits in a numpy array of whole numbers, and then adds, multiplies and compares
-these numbers; its conversion from float32 cuts off bits instead of rounding. Here every operation widens its operands to
-float32, which is exact, and rounds the result to the nearest, ties to even. float32 has more than twice the bits of
-bfloat16, so rounding twice gives what rounding once does for sums, products, quotients and roots.
+The interpreter keeps a bfloat16 as its 16 bits in a numpy array of whole numbers, and then adds, multiplies and
+compares these numbers; its conversion from float32 cuts off bits instead of rounding. Here every operation widens its
+operands to float32, which is exact, and rounds the result to the nearest, ties to even. float32 has more than twice the
+bits of bfloat16, so rounding twice gives what rounding once does for sums, products, quotients and roots.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Kernels run on a GPU where there is one, else in Triton's interpreter, to be asked for before any is defined.
 
 `make test` runs this folder in processes of its own with `TRITON_INTERPRET=1`; by hand:
-`TRITON_INTERPRET=1 pytest tests/triton`. With `REGARD_REHEARSE=1` the interpreter runs what a GPU would (`rehearsing.py`).
+`TRITON_INTERPRET=1 pytest tests/triton`. With `REGARD_REHEARSE=1` the interpreter runs what a GPU would, see
+`rehearsing.py`.
 """
 
 import os

@@ -166,9 +166,7 @@ def test_training_with_and_without_logits_is_the_same(monkeypatch, kernels, name
     assert loss.count == 3
     assert mine == pytest.approx(theirs, rel=1e-6 if not HALVED else 2e-2)  # the plain loss is float32
     for one, other in zip(weights, others, strict=True):
-        size = other.norm().clamp(
-            min=1e-6 if not HALVED else 1e-2
-        )  # the bias of keys gets only rounding
+        size = other.norm().clamp(min=1e-6 if not HALVED else 1e-2)  # the bias of keys gets only rounding
         assert (one - other).norm() <= (1e-6 if not HALVED else 2e-2) * size
 
 

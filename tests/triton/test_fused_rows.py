@@ -243,7 +243,9 @@ ATTENTIONS = [
 def test_a_stack_of_layers_equals_its_modules(monkeypatch, kernels, attention):
     torch.manual_seed(3)
     causal = attention == "causal"
-    stack = Stack(D, 2, attention, num_heads=H, hidden=HIDDEN, causal=causal, activation="relu").to(
+    # In half precision a sum beside the corner of relu may fall on its other side, in the kernels or in the modules.
+    activation = "gelu" if HALVED else "relu"
+    stack = Stack(D, 2, attention, num_heads=H, hidden=HIDDEN, causal=causal, activation=activation).to(
         DEVICE, WIDE
     )
     x = torch.randn(B, N, D, dtype=WIDE, device=DEVICE, requires_grad=True)

@@ -40,18 +40,18 @@ def test_every_normalizer_width_and_mask(name, mask, width, dtype):
     held(Case(normalize=name, mask=mask, dtype=dtype, sizes=sizes), with_lse=False, bias_gradient=False)
 
 
-LONG = (1, 2, 1, 67, 131, 19, 37)  # two by three tiles of 64, ended inside; two strips of dimensions
+LONG = (1, 1, 1, 67, 71, 19, 37)  # two by two tiles of 64, ended inside
 
 
-@pytest.mark.parametrize("dtype", [BF16, HALF, SINGLE], ids=str)
+@pytest.mark.parametrize("dtype", [BF16, pytest.param(HALF, marks=pytest.mark.nightly), SINGLE], ids=str)
 def test_additive_attention_over_many_keys(dtype):
     assert additive_strips.BLOCK == 64
     test_additive.check(test_additive.request(shape=LONG, dtype=dtype, mask=masks.causal()))
 
 
+@pytest.mark.nightly
 def test_additive_scores_that_are_kept():
-    shape = (3, 2, 1, 127, 131, 211, 197)
-    asked = test_additive.request(shape=shape, dtype=BF16, mask=masks.window(9))
+    asked = test_additive.request(shape=(1, 1, 1, 67, 67, 211, 197), dtype=SINGLE, mask=masks.window(9))
     test_additive.check(asked)
 
 

@@ -68,7 +68,11 @@ def test_weights_of_rows(rows, dtype):
 @pytest.mark.parametrize("name", ["none", "window", "global"])
 def test_summaries(name, dtype):
     torch.manual_seed(9)
-    mask = {"none": None, "window": masks.window(71, 3), "global": masks.window(5) | masks.global_tokens([0, 200])}[name]
+    mask = {
+        "none": None,
+        "window": masks.window(71, 3),
+        "global": masks.window(5) | masks.global_tokens([0, 200]),
+    }[name]
     query, key = torch.randn(1, 2, 261, 64).to(DEVICE, dtype), torch.randn(1, 1, 261, 64).to(DEVICE, dtype)
     assert summaries.rows_shape(64, dtype).block_q in (64, 128)
     found = test_summary.fused(query, key, top=3, mask=mask)

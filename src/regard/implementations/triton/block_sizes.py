@@ -10,8 +10,8 @@ from triton import knobs
 
 # Two questions. How kernels are launched: in Triton's interpreter, which runs them on the CPU, in Python.
 INTERPRETED: bool = knobs.runtime.interpret
-# And which kernels: small blocks, float32 in place of bfloat16 and no instructions of a GPU, as suits the interpreter. With
-# REGARD_REHEARSE=1 it runs what an H200 would; tests then make its bfloat16 right (tests/triton/rehearsing.py).
+# And which kernels: small blocks, float32 in place of bfloat16 and no instructions of a GPU, as suits the interpreter.
+# With REGARD_REHEARSE=1 it runs what an H200 would; tests then make its bfloat16 right (tests/triton/rehearsing.py).
 SMALL: bool = INTERPRETED and os.environ.get("REGARD_REHEARSE") != "1"
 REGISTERS = 65536  # of a multiprocessor of an H200
 MULTIPROCESSORS = 132  # of an H200

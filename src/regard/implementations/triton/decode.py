@@ -169,9 +169,7 @@ def _shape(rows: int, d: int, v: int, size: int) -> tuple[int, int, int, int, in
     tile = max(16, min(64, padded(rows)))
     dim, values = padded(d), padded(v)
     keys = (
-        16
-        if SMALL
-        else max(16, min(128, 32768 // (size * max(dim, values))) // (size // 2) // (tile // 16))
+        16 if SMALL else max(16, min(128, 32768 // (size * max(dim, values))) // (size // 2) // (tile // 16))
     )
     return tile, keys, dim, values, 4, 2
 
