@@ -61,10 +61,12 @@ browser: $(STAMP)  ## find or install the Chromium that the page's tests drive
 # One torch thread per worker, so that the workers do not fight over the cores. Compiled bytecode is kept even where the shell
 # forbids it: the tests start many processes, and each would compile the package again. `worksteal` leaves neighbouring tests in
 # one worker, which then makes their fixtures once.
-# Three parts, because each needs processes of its own: a browser's driver keeps an event loop running, and Triton's interpreter
-# has to be asked for before a kernel is defined. The browser's part, which often waits, runs beside the others and is shown after
-# them. All three run, and then the target fails if one of them failed. A part in which ARGS chooses nothing (-k) is no failure.
+# Four parts, because each needs processes of its own: a browser's driver keeps an event loop running, and Triton's interpreter
+# has to be asked for before a kernel is defined, and whether it runs the kernels of a GPU (tests/triton/rehearsing.py). The
+# browser's part, which often waits, runs beside the others and is shown after them. All four run, and then the target fails if one
+# of them failed. A part in which ARGS chooses nothing (-k) is no failure.
 TEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+REHEARSE := TRITON_INTERPRET=1 REGARD_REHEARSE=1 $(TEST) tests/triton/rehearsal
 OR_NONE = || { test $$? -eq 5 && test -n "$(ARGS)"; }
 
 test: browser  ## run the tests
@@ -72,6 +74,7 @@ test: browser  ## run the tests
 	{ $(TEST) -p tests.browser.scheduling tests/browser $(ARGS) $(OR_NONE); } >"$$shown" 2>&1 & page=$$!; \
 	$(TEST) --ignore tests/triton --ignore tests/browser $(ARGS) $(OR_NONE) || failed="$$failed core"; \
 	TRITON_INTERPRET=1 $(TEST) tests/triton $(ARGS) $(OR_NONE) || failed="$$failed triton"; \
+	$(REHEARSE) $(ARGS) $(OR_NONE) || failed="$$failed rehearsal"; \
 	wait $$page || failed="$$failed browser"; \
 	cat "$$shown"; \
 	test -z "$$failed" || { echo "tests failed in:$$failed" >&2; exit 1; }
@@ -87,6 +90,7 @@ quick: $(STAMP)  ## one case of each test, for everyday work (in about a minute)
 nightly: $(STAMP)  ## run the many draws behind the samples of `make test` (an hour or so)
 	$(TEST) --ignore tests/triton --ignore tests/browser -m nightly $(ARGS)
 	$(TEST) -p tests.browser.scheduling tests/browser -m nightly $(ARGS) $(OR_NONE)
+	$(REHEARSE) -m nightly $(ARGS) $(OR_NONE)
 
 # The site is built beside the types: each of them keeps one core busy.
 check: $(STAMP)  ## lint, formatting, types, and the site with warnings as errors

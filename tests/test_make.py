@@ -14,6 +14,7 @@ echo "ran: $*"
 case "$*" in
   *browser.scheduling*) exit ${BROWSER:-0};;
   *--ignore*) exit ${CORE:-0};;
+  *tests/triton/rehearsal*) exit ${REHEARSAL:-0};;
   *tests/triton*) exit ${TRITON:-0};;
 esac
 """
@@ -52,23 +53,23 @@ def make(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("part", ["CORE", "BROWSER", "TRITON"])
+@pytest.mark.parametrize("part", ["CORE", "BROWSER", "TRITON", "REHEARSAL"])
 def test_a_part_that_fails_hides_no_other(make, part):
     code, ran, errors = make("test", **{part: 1})
     assert code != 0
-    assert len(ran) == 3
+    assert len(ran) == 4
     assert f"tests failed in: {part.lower()}" in errors
 
 
 def test_all_parts_pass(make):
     code, ran, _ = make("test")
     assert code == 0
-    assert len(ran) == 3
+    assert len(ran) == 4
 
 
 def test_a_part_without_tests_fails_unless_arguments_choose_some(make):
     assert make("test", BROWSER=5)[0] != 0
-    code, ran, _ = make("test", "ARGS=-k 'window or causal'", BROWSER=5, TRITON=5)
+    code, ran, _ = make("test", "ARGS=-k 'window or causal'", BROWSER=5, TRITON=5, REHEARSAL=5)
     assert code == 0
     assert all("-k window or causal" in line for line in ran)
     assert make("test", "ARGS=-k window", CORE=1)[0] != 0
@@ -77,8 +78,8 @@ def test_a_part_without_tests_fails_unless_arguments_choose_some(make):
 def test_nightly_runs_what_is_marked_so(make):
     code, ran, _ = make("nightly")
     assert code == 0
-    assert len(ran) == 2 and all("-m nightly" in line for line in ran)
-    assert "tests/browser" in ran[1]
+    assert len(ran) == 3 and all("-m nightly" in line for line in ran)
+    assert "tests/browser" in ran[1] and "tests/triton/rehearsal" in ran[2]
 
 
 def test_quick_takes_a_sample_of_every_part_but_the_browsers(make):

@@ -1,16 +1,21 @@
 """Kernels run on a GPU where there is one, else in Triton's interpreter, to be asked for before any is defined.
 
 `make test` runs this folder in processes of its own with `TRITON_INTERPRET=1`; by hand:
-`TRITON_INTERPRET=1 pytest tests/triton`.
+`TRITON_INTERPRET=1 pytest tests/triton`. With `REGARD_REHEARSE=1` the interpreter runs what a GPU would, see
+`rehearsing.py`.
 """
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
 
+from tests.triton.rehearsing import REHEARSED, rehearsed
+
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
+LARGE_BLOCKS = HALVED = GPU or REHEARSED  # the blocks of an H200, and products of small models in bfloat16
 
 if not GPU and os.environ.get("TRITON_INTERPRET") != "1":
     collect_ignore_glob = ["test_*.py"]
@@ -34,7 +39,11 @@ def fast_and_strict_interpreter():
     from tests.triton.accesses import checked
     from tests.triton.interpreting import leave_out_waste
 
-    with pytest.MonkeyPatch.context() as patch, checked():
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        checked(),
+        rehearsed() if REHEARSED else nullcontext(),
+    ):
         leave_out_waste(patch)
         yield patch
 

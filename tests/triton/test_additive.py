@@ -19,7 +19,7 @@ from regard.implementations.triton.dot import Backward
 from regard.implementations.triton.kernel_work import KernelWork
 from tests.contracts.harness import assert_within
 from tests.contracts.orders import ORIGINAL, draw_order
-from tests.triton.conftest import DEVICE
+from tests.triton.conftest import DEVICE, LARGE_BLOCKS
 
 B, H, G, Q, K, D, V = 1, 1, 1, 19, 25, 3, 5  # two by two tiles of the interpreter
 FEW = (1, 2, 1, 7, 11, 3, 5)  # one tile
@@ -270,7 +270,7 @@ def test_strided_inputs_are_fine():
 
 
 def test_scores_are_kept_where_they_are_smaller_than_the_inputs():
-    shape = (3, 2, 1, 16, 31, 47, 53) if DEVICE == "cpu" else (3, 2, 1, 64, 127, 211, 197)
+    shape = (3, 2, 1, 16, 31, 47, 53) if not LARGE_BLOCKS else (3, 2, 1, 64, 127, 211, 197)
     asked = request(mask=masks.causal(), shape=shape)
     prepared = prepare(asked.mask, asked.bias, asked.sizes, asked.query.device)
     work = KernelWork(

@@ -19,6 +19,7 @@ from regard.tasks.streams import Tokens
 from regard.training import Config, hardware
 from regard.training.config.recipe import complete
 from regard.training.step import NonFinite, Step
+from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, kernels
 
 assert kernels  # a fixture
@@ -120,7 +121,7 @@ def test_bits_repeat():
 
 
 def test_a_second_derivative_is_that_of_cross_entropy():
-    if DEVICE == "cuda":
+    if HALVED:
         pytest.skip("products in bfloat16 have no second derivative to compare")
     x, targets, keep, weights = given(67, kept=0.6)
     inputs = [one.requires_grad_() for one in (x, *weights)]
@@ -175,7 +176,7 @@ def batch_for(name, seed=0, kept=0.8):
 
 
 def step_of(model, **options):
-    precision = "bf16-mixed" if DEVICE == "cuda" else "32-true"
+    precision = "bf16-mixed" if HALVED else "32-true"
     config = complete(Config(task="language", model="decoder", device=DEVICE, precision=precision))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     accelerator = hardware.prepare(config).accelerator
@@ -204,11 +205,11 @@ def test_training_with_and_without_logits_is_the_same(monkeypatch, kernels, name
     theirs, others = curve(name, smoothing=0.1)
     assert loss.count == LEFT_OUT.get(name, 3)
     # The plain loss is computed in float32.
-    assert mine == pytest.approx(theirs, rel=1e-6 if DEVICE == "cpu" else 2e-2)
+    assert mine == pytest.approx(theirs, rel=1e-6 if not HALVED else 2e-2)
     for one, other in zip(weights, others, strict=True):
         # The bias of keys gets no gradient but rounding, which in half precision moves it by about 1e-4.
-        size = other.norm().clamp(min=1e-6 if DEVICE == "cpu" else 1e-2)
-        assert (one - other).norm() <= (1e-6 if DEVICE == "cpu" else 2e-2) * size
+        size = other.norm().clamp(min=1e-6 if not HALVED else 1e-2)
+        assert (one - other).norm() <= (1e-6 if not HALVED else 2e-2) * size
 
 
 def test_a_compiled_step_is_one_graph_and_the_same(monkeypatch, kernels):
@@ -240,7 +241,7 @@ def test_a_wrong_target_stops_training(kernels):
 
 def test_outputs_that_serve_more_than_the_loss_are_logits(kernels):
     model, batch = built("decoder"), batch_for("decoder")
-    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         assert model(batch).shape == (B, N, 67)
         assert isinstance(model(batch, deferred=True), head.DeferredLogits)
         with torch.no_grad():
@@ -278,7 +279,7 @@ def test_what_the_kernel_does_not_know_is_refused_with_a_reason(kernels, case):
     def refusal():
         return head.refusal(rows.to(DEVICE), stack.norm, linear, [stack], *(*asked, None)[:2])
 
-    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         assert refusal() == ""
         change(stack, linear, asked)
         assert why in refusal()

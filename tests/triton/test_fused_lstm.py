@@ -17,12 +17,12 @@ from regard.tasks.answers import NextToken, OneOf
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Tokens
+from tests.triton.conftest import DEVICE, HALVED
 from tests.triton.test_fused_rows import Counted
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # float64 shows a wrong formula where float32 would hide it in its rounding; a GPU has no such products.
-DTYPE, WIDE = (torch.bfloat16, torch.float32) if DEVICE == "cuda" else (torch.float64, torch.float64)
-TOLERANCE = 3e-2 if DEVICE == "cuda" else 1e-12
+DTYPE, WIDE = (torch.bfloat16, torch.float32) if HALVED else (torch.float64, torch.float64)
+TOLERANCE = 3e-2 if HALVED else 1e-12
 B, N, D, H = 19, 5, 13, 16  # two blocks of batch entries
 
 
@@ -60,7 +60,7 @@ def graded(call, x, parameters, parts=(0, 1, 2)):
 
 
 def autocast():
-    return torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda")
+    return torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED)
 
 
 def close(found, wanted):
@@ -188,7 +188,7 @@ def test_bits_repeat():
 
 
 def test_a_second_derivative_is_that_of_torch():
-    if DEVICE == "cuda":
+    if HALVED:
         pytest.skip("products in bfloat16 have no second derivative to compare")
     cells, x = cells_of(layers=2), rows_of(3, 4).requires_grad_()
 
@@ -256,7 +256,7 @@ def test_a_model_has_the_same_loss_and_gradients_with_and_without(name, padded, 
     assert [one.count for one in counted] == ([0, 0] if options else [2, 2])
     for one, other in zip(mine, theirs, strict=True):
         off = (one - other).double().norm() / other.double().norm().clamp(min=1e-3)
-        assert off < (5e-2 if DEVICE == "cuda" else 1e-9)
+        assert off < (5e-2 if HALVED else 1e-9)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # behind the break at torch's module

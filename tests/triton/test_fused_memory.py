@@ -21,6 +21,7 @@ from regard.nn.fused_memory import (
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows import layers
 from regard.nn.heads import join_heads, split_heads
+from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import (
     DEVICE,
     DTYPE,
@@ -146,7 +147,7 @@ def test_bits_repeat_and_nothing_unwritten_or_outside_is_read(case):
 
 @pytest.mark.parametrize("update", ["gru", "memory"])
 def test_a_second_derivative_is_that_of_the_layer(update):
-    if DEVICE == "cuda":
+    if HALVED:
         pytest.skip("products in bfloat16 have no second derivative to compare")
     layer, rows = layer_of(3, 2, update), rows_of(5)
 
@@ -222,14 +223,14 @@ def test_layers_that_differ_are_several_operators(kernels, launches):
         stack = stack_of(f"dynamic-memory({kinds[0]}),dynamic-memory({other})")
         maps = [layer.attention.row_maps() for layer in stack.layers]
         assert layers._memories_as_one(list(stack.layers), maps, x) is None
-    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+    with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         assert stack(x.to(DEVICE)).shape == x.shape
     if DEVICE == "cpu":
         assert launches()["write_forward"] == 2
 
 
 def test_a_second_derivative_of_a_stack_is_that_of_its_modules(monkeypatch, kernels):
-    if DEVICE == "cuda":
+    if HALVED:
         pytest.skip("products in bfloat16 have no second derivative to compare")
     stack = stack_of()
     x = torch.randn(B, 5, D, dtype=WIDE, requires_grad=True)
@@ -249,7 +250,7 @@ def test_a_compiled_stack_takes_any_batch(monkeypatch, kernels):
     compiled = torch.compile(stack, fullgraph=True, backend="aot_eager", dynamic=True)
     for batch in (2, 5):
         x = torch.randn(batch, 7, D, dtype=WIDE, device=DEVICE)
-        with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
             torch.manual_seed(9)
             found = compiled(x)
             torch.manual_seed(9)

@@ -13,6 +13,7 @@ from regard.tasks.answers import OneOf
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Vectors
+from tests.triton.conftest import HALVED
 from tests.triton.test_fused_head import OPTIONS, both, step_of
 from tests.triton.test_fused_rows import DEVICE, TOLERANCE, WIDE, Counted, kernels
 
@@ -115,7 +116,7 @@ def test_bits_repeat_and_nothing_unwritten_is_read():
 
 
 def test_a_second_derivative_is_that_of_cross_entropy():
-    if DEVICE == "cuda":
+    if HALVED:
         pytest.skip("products in bfloat16 have no second derivative to compare")
     x, targets, keep, weights = given(11, kept=3)
     inputs = [one.requires_grad_() for one in (x, *weights)]
@@ -163,12 +164,10 @@ def test_training_with_and_without_logits_is_the_same(monkeypatch, kernels, name
     monkeypatch.setattr(head, "MOST_OUTPUTS", 0)
     theirs, others = curve(name)
     assert loss.count == 3
-    assert mine == pytest.approx(theirs, rel=1e-6 if DEVICE == "cpu" else 2e-2)  # the plain loss is float32
+    assert mine == pytest.approx(theirs, rel=1e-6 if not HALVED else 2e-2)  # the plain loss is float32
     for one, other in zip(weights, others, strict=True):
-        size = other.norm().clamp(
-            min=1e-6 if DEVICE == "cpu" else 1e-2
-        )  # the bias of keys gets only rounding
-        assert (one - other).norm() <= (1e-6 if DEVICE == "cpu" else 2e-2) * size
+        size = other.norm().clamp(min=1e-6 if not HALVED else 1e-2)  # the bias of keys gets only rounding
+        assert (one - other).norm() <= (1e-6 if not HALVED else 2e-2) * size
 
 
 def test_a_compiled_step_is_one_graph_and_the_same(monkeypatch, kernels):
@@ -204,7 +203,7 @@ UNPOOLED = {
 def test_what_the_kernel_does_not_pool_has_logits(kernels, case):
     make, deferred = UNPOOLED[case]
     model, batch = make()
-    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         assert model(batch, deferred=deferred).shape == (B, 3)
         known = built("encoder")(batch_of(), deferred=True)
     assert isinstance(known, head.DeferredLogits)
@@ -217,7 +216,7 @@ def test_refused_with_a_reason(kernels):
     def why(targets, keep=None, pooled=True):
         return head.refusal(rows, stack.norm, linear, [stack], targets, keep, pooled)
 
-    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         assert why(targets) == ""
         assert "for each row" in why(targets, pooled=False)
         assert "for each example" in why(torch.zeros(B, N, dtype=torch.long))

@@ -17,6 +17,7 @@ from regard.tasks.answers import OneOf
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Vectors
+from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, kernels
 
 assert kernels  # a fixture
@@ -31,7 +32,7 @@ def embedding(width=5, dim=D, positions="sinusoidal", rate=0.0, dtype=WIDE, **op
 
 
 def graded(module, data, pull):
-    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         found = module(data)
     return found, *torch.autograd.grad(found, list(module.parameters()), pull.to(found.dtype))
 
@@ -79,7 +80,7 @@ def test_dropout_is_the_hash_forward_and_backward(waves):
 def test_training_drops_anew_each_time_and_evaluation_nothing(kernels):
     made = embedding(rate=0.3)
     data = torch.randn(B, N, 5, device=DEVICE, dtype=WIDE)
-    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         torch.manual_seed(9)
         first, second = made(data), made(data)
         torch.manual_seed(9)
@@ -112,7 +113,7 @@ def test_any_layout_of_data_and_gradient_is_read():
 
 
 def test_a_second_derivative_is_that_of_the_modules(monkeypatch, kernels):
-    if DEVICE == "cuda":
+    if HALVED:
         pytest.skip("products in bfloat16 have no second derivative to compare")
     made, data = embedding(), torch.randn(B, N, 5, dtype=WIDE)
 
@@ -150,7 +151,7 @@ def test_what_the_kernels_do_not_know_is_refused_with_a_reason(monkeypatch, kern
     data = torch.randn(B, N, 5, device=DEVICE, dtype=WIDE)
 
     def why(made=None, given=data, rate=0.0):
-        with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
             return (made or embedding())._refused_vectors(given, rate)
 
     assert why() == ""
@@ -176,7 +177,7 @@ def test_positions_that_begin_later_are_those_of_the_modules(monkeypatch, kernel
     made, data = embedding(), torch.randn(B, N, 5, device=DEVICE, dtype=WIDE)
     counted = Counted(vector_kernels.embed_vectors)
     monkeypatch.setattr(vector_kernels, "embed_vectors", counted)
-    with torch.autocast("cuda", torch.bfloat16, enabled=DEVICE == "cuda"):
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         whole, late = made(data), made(data[:, 3:], offset=3)
     assert counted.count == 1
     assert (whole[:, 3:] - late).norm() <= TOLERANCE * late.norm()

@@ -13,7 +13,7 @@ from regard import biases, masks, normalizers
 from regard.core import plan
 from regard.implementations.triton import blocks, kernel_work, launching, raw_launches
 
-from .conftest import DEVICE, GPU
+from .conftest import DEVICE, GPU, LARGE_BLOCKS
 from .repeating import Before
 
 _MASKS = {
@@ -35,7 +35,7 @@ def _rows(*shape, seed=0):
 @pytest.mark.parametrize("name", _MASKS)
 @pytest.mark.parametrize("width", [16, 24])
 def test_rows_of_every_width_and_layout_give_what_the_reference_gives(name, width):
-    length, across = 43, width if GPU else 16  # a GPU's float32 backward kernels take one width
+    length, across = 43, width if LARGE_BLOCKS else 16  # a GPU's float32 backward kernels take one width
     query, key = (
         _rows(2, 4, length, width),
         _rows(2, length, 2, width, seed=1),

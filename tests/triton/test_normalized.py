@@ -7,7 +7,7 @@ import regard
 from regard import masks
 from tests.contracts.entries import Sizes
 from tests.contracts.harness import Case, check
-from tests.triton.conftest import DEVICE, GPU
+from tests.triton.conftest import DEVICE, GPU, LARGE_BLOCKS
 
 NAMES = ("sigmoid", "sparsemax", "entmax15", "hard")
 THRESHOLDS = {"sparsemax": 1, "entmax15": 2}
@@ -26,7 +26,7 @@ CASES = {
     "scaled": Case(scale=-0.7, mask="nested", sizes=SMALL),
 }
 # Widths that the copy engine reads; a GPU's float32 backward kernels take one width.
-WIDE = Sizes(b=3, h=2, g=1, q=19, k=35, d=16, v=16 if GPU else 32)
+WIDE = Sizes(b=3, h=2, g=1, q=19, k=35, d=16, v=16 if LARGE_BLOCKS else 32)
 CASES |= {
     "copied in bulk": Case(mask="causal", sizes=WIDE),
     "copied in bulk, lengths": Case(mask="lengths of both", sizes=WIDE),
@@ -182,7 +182,7 @@ def test_auto_takes_the_widths_that_were_checked_on_a_gpu(normalize):
 
 @pytest.mark.parametrize("normalize", ("sparsemax", "entmax15"))
 def test_auto_leaves_wider_rows_to_tiled(normalize):
-    rows = drawn(2, 2, 19, 71), drawn(2, 1, 35, 71), drawn(2, 1, 35, 71 if GPU else 7)
+    rows = drawn(2, 2, 19, 71), drawn(2, 1, 35, 71), drawn(2, 1, 35, 71 if LARGE_BLOCKS else 7)
     plan = regard.explain(*rows, normalize=normalize)
     assert plan.impl == "tiled"
     assert "widths up to 64" in plan.rejected["triton"]

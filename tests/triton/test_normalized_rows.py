@@ -184,7 +184,7 @@ def test_sigmoid_without_division_is_exact_to_its_own_size():
 def test_kernels_that_read_numbers_of_rows_have_no_longer_blocks_than_those_that_write_them(
     width, dtype, monkeypatch
 ):
-    monkeypatch.setattr(block_sizes, "INTERPRETED", False)
+    monkeypatch.setattr(block_sizes, "SMALL", False)
     written = min(
         block_sizes.rows_shape(dtype, width).block_q, block_sizes.forward_shape(dtype, width).block_q
     )

@@ -11,9 +11,9 @@ from regard.implementations.triton import blocks, pieces
 from regard.implementations.triton.block_schedule import key_blocks, query_blocks
 from regard.masks.visibility import sees_itself
 
-from .conftest import DEVICE, GPU
+from .conftest import DEVICE, LARGE_BLOCKS
 
-SIZE = 64 if GPU else 16  # of a block
+SIZE = 64 if LARGE_BLOCKS else 16  # of a block
 
 
 def _rows(*shape, seed=0):
@@ -29,7 +29,7 @@ def _both(given, upstream, **options):
     return found
 
 
-@pytest.mark.skipif(GPU, reason="the numbers are those of the interpreter")
+@pytest.mark.skipif(LARGE_BLOCKS, reason="the numbers are those of the interpreter")
 def test_only_walks_that_hold_up_the_rest_are_cut():
     steps = [11, 2, 2, 2, 3, 2]
     assert pieces.cut_long(steps, lines=100, processors=4) is None  # each program has 275 steps to do

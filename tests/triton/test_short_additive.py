@@ -14,7 +14,7 @@ from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.kernel_work import KernelWork
 from tests.contracts.harness import assert_within
 from tests.contracts.orders import ORIGINAL, draw_order
-from tests.triton.conftest import DEVICE
+from tests.triton.conftest import DEVICE, HALVED
 from tests.triton.test_additive import by_formula, keep, request, upstream
 
 SHAPE = (3, 4, 2, 5, 11, 13, 7)  # b, h, g, q, k, d, v: prime where they may be
@@ -24,7 +24,7 @@ NAMES = ("output", "logsumexp", "query", "key", "value", "weight")
 def work_of(asked, seed=None):
     prepared = prepare(asked.mask, asked.bias, asked.sizes, asked.query.device)
     rest = (asked.sink, seed, asked.score, prepared, asked.scale, asked.dropout)
-    rows = [one if DEVICE == "cuda" else one.float() for one in (asked.query, asked.key, asked.value)]
+    rows = [one if HALVED else one.float() for one in (asked.query, asked.key, asked.value)]
     return KernelWork(*rows, *rest)
 
 

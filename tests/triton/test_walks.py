@@ -39,7 +39,7 @@ def test_registers_are_limited_by_the_programs_at_a_time():
 
 
 def test_a_walk_without_a_line_takes_that_of_any(monkeypatch):
-    monkeypatch.setattr(block_sizes, "INTERPRETED", False)
+    monkeypatch.setattr(block_sizes, "SMALL", False)
     found = block_sizes.keys_shape(torch.bfloat16, 128, "a walk of its own")
     assert found == HALF["keys", "any"][1]
     assert block_sizes.forward_shape(torch.float16, 128, "listed") == HALF["forward", "listed"][1]

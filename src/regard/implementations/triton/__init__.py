@@ -22,7 +22,7 @@ from regard.implementations import gpu
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack
 from regard.implementations.triton import decode_calls, direct, normalized_attention, op
-from regard.implementations.triton.block_sizes import INTERPRETED, padded
+from regard.implementations.triton.block_sizes import INTERPRETED, SMALL, padded
 from regard.implementations.triton.decode_requests import few_queries
 from regard.implementations.triton.normalized_attention import only_by_name as only_by_name
 from regard.implementations.triton.raw_launches import known_refusal
@@ -101,7 +101,7 @@ def _miscompiled(request: Request) -> bool:
     """
     additive = isinstance(request.score, (AdditiveScore, ConcatScore))  # these have other kernels
     in_float32 = request.query.dtype == torch.float32 or request.leaves_range
-    if INTERPRETED or additive or not (in_float32 and request.needs_grad):
+    if SMALL or additive or not (in_float32 and request.needs_grad):
         return False
     return padded(request.query.shape[3]) != padded(request.value.shape[3])
 

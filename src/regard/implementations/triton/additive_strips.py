@@ -21,9 +21,9 @@ from regard.implementations.triton.kernel_work import KernelWork, laid_out, stri
 from regard.implementations.triton.launching import Launch, launch
 
 PAIRS = 6 << 20  # scores held at a time: 24 MiB, which stay in the cache of an H200
-BLOCK = 16 if block_sizes.INTERPRETED else 64  # rows and columns of a tile
+BLOCK = 16 if block_sizes.SMALL else 64  # rows and columns of a tile
 LONGEST = 8  # most blocks that one program sums, for precision
-_MULTIPROCESSORS = 2 if block_sizes.INTERPRETED else 132  # of an H200
+_MULTIPROCESSORS = 2 if block_sizes.SMALL else block_sizes.MULTIPROCESSORS
 
 
 class StripCut(NamedTuple):
@@ -217,7 +217,7 @@ class AdditiveRows:
         return {
             "Q_STRIDES": strides(self.query), "K_STRIDES": strides(self.key), "weight_stride": self.weight_stride,
             "scale": self.work.scale, "FORM": self.work.prepared.form, "D": self.query.shape[3], "WIDE": self.wide,
-            "GPU": not block_sizes.INTERPRETED, **self.counts,
+            "GPU": not block_sizes.SMALL, **self.counts,
         }  # fmt: skip
 
     @cached_property
@@ -291,4 +291,4 @@ def bounds(strip: AdditiveStrip) -> dict[str, int]:
 
 def plain(rows: Tensor) -> Tensor:
     """AdditiveRows for matrix products. The interpreter cannot multiply bfloat16."""
-    return laid_out(rows.float() if block_sizes.INTERPRETED else rows)
+    return laid_out(rows.float() if block_sizes.SMALL else rows)

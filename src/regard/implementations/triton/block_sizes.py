@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import torch
 from triton import knobs
 
-INTERPRETED: bool = knobs.runtime.interpret  # the kernels run on the CPU, in Python
+# Two questions. How kernels are launched: in Triton's interpreter, which runs them on the CPU, in Python.
+INTERPRETED: bool = knobs.runtime.interpret
+# And which kernels: small blocks, float32 in place of bfloat16 and no instructions of a GPU, as suits the interpreter.
+# With REGARD_REHEARSE=1 it runs what an H200 would; tests then make its bfloat16 right (tests/triton/rehearsing.py).
+SMALL: bool = INTERPRETED and os.environ.get("REGARD_REHEARSE") != "1"
 REGISTERS = 65536  # of a multiprocessor of an H200
+MULTIPROCESSORS = 132  # of an H200
 
 
 class BlockSizes(NamedTuple):
@@ -42,7 +48,7 @@ def padded(width: int) -> int:
 
 def precision(dtype: torch.dtype) -> str:
     """How a kernel multiplies: six products of bfloat16 parts are as exact as float32, and run on the matrix units."""
-    return "bf16x6" if dtype == torch.float32 and not INTERPRETED else "tf32"
+    return "bf16x6" if dtype == torch.float32 and not SMALL else "tf32"
 
 
 # Of bfloat16 and float16, for widths up to 64, 128 and 256, by kernel and walk (`PreparedMask.walk`, or a normaliser
@@ -80,7 +86,7 @@ _SINGLE: dict[str, tuple[BlockSizes, BlockSizes, BlockSizes]] = {  # of float32
 
 
 def _sizes(kernel: str, dtype: torch.dtype, width: int, walk: str) -> BlockSizes:
-    if INTERPRETED:
+    if SMALL:
         return BlockSizes(16, 16, 1, 1)
     column = 0 if width <= 64 else 1 if width <= 128 else 2
     if dtype == torch.float32:
@@ -110,7 +116,7 @@ def queries_shape(dtype: torch.dtype, width: int, walk: str = "any") -> BlockSiz
 
 def distances_shape(dtype: torch.dtype, width: int) -> BlockSizes:
     """For the gradient of a bias by distance; its blocks are square."""
-    if INTERPRETED:
+    if SMALL:
         return BlockSizes(16, 16, 1, 1)
     if dtype == torch.float32 or width > 128:
         return BlockSizes(32, 32, 4, 1)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
+from regard.implementations.triton.block_sizes import SMALL, padded, precision
 from regard.implementations.triton.device_functions import nonfinite_rows, tanh
 from regard.implementations.triton.launching import launch, on_device, processors
 
@@ -169,9 +169,7 @@ def _shape(rows: int, d: int, v: int, size: int) -> tuple[int, int, int, int, in
     tile = max(16, min(64, padded(rows)))
     dim, values = padded(d), padded(v)
     keys = (
-        16
-        if INTERPRETED
-        else max(16, min(128, 32768 // (size * max(dim, values))) // (size // 2) // (tile // 16))
+        16 if SMALL else max(16, min(128, 32768 // (size * max(dim, values))) // (size // 2) // (tile // 16))
     )
     return tile, keys, dim, values, 4, 2
 
@@ -222,7 +220,7 @@ def _run(
     lse = query.new_empty(batch, heads, queries, dtype=torch.float32)
     if batch * heads * queries == 0:
         return out, lse
-    if INTERPRETED:  # which cannot multiply bfloat16
+    if SMALL:  # which cannot multiply bfloat16
         query, key, value = query.float(), key.float(), value.float()
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     low, high, position, sink = (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.core.request import FEW_QUERIES, Request
-from regard.implementations.triton.block_sizes import INTERPRETED
+from regard.implementations.triton.block_sizes import INTERPRETED, SMALL
 from regard.implementations.triton.decode import (
     FAR,
     STRIDES,
@@ -47,7 +47,7 @@ def bind(request: Request) -> DecodeCalls | None:
         and not request.needs_grad
         and not request.want_logsumexp
         and request.query.dtype != torch.float64
-        and not (INTERPRETED and request.query.dtype == torch.bfloat16)  # which it cannot multiply
+        and not (SMALL and request.query.dtype == torch.bfloat16)  # which it cannot multiply
     )
     reach = _reach(request)
     return DecodeCalls(request, reach) if plain and reach is not None else None

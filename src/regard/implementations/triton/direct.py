@@ -18,7 +18,7 @@ from regard.core.call import Call
 from regard.core.request import FEW_QUERIES, Request
 from regard.implementations.packing import recorded_backward, spec_of
 from regard.implementations.triton import op
-from regard.implementations.triton.block_sizes import INTERPRETED
+from regard.implementations.triton.block_sizes import INTERPRETED, SMALL
 from regard.implementations.triton.blocks import PreparedMask, prepare, versions
 from regard.implementations.triton.dot import padded_rows
 from regard.implementations.triton.kernel_work import AnyLaunch, Launches, find_launches
@@ -46,7 +46,7 @@ def bind(call: Call, request: Request) -> DirectCall | None:
         and request.sink is None
         and request.dropout == 0
         and not request.want_logsumexp
-        and not (INTERPRETED and request.query.dtype == torch.bfloat16)  # which it computes in another dtype
+        and not (SMALL and request.query.dtype == torch.bfloat16)  # which it computes in another dtype
     )
     # Few queries without a gradient are decoded by other kernels.
     return DirectCall(request) if plain and (request.needs_grad or request.sizes[2] > FEW_QUERIES) else None

@@ -176,7 +176,7 @@ class Backward:
     def _compute_row_stats(self) -> None:
         """Fill `row_stats`, see the kernel."""
         batch, heads, queries, _ = self.work.prepared.sizes
-        width, block = self.value.shape[3], 16 if block_sizes.INTERPRETED else 64
+        width, block = self.value.shape[3], 16 if block_sizes.SMALL else 64
         tensors = {
             "OUT": self.output,
             "GRAD": self.grad,

@@ -59,7 +59,7 @@ class KernelWork:
             "FORM": self.prepared.form, "BIAS": self.prepared.bias_form, "CAP": isinstance(self.score, SoftcapScore),
             "DROPS": self.seed is not None, "HIDES": self.seen is not None, "D": wide, "WIDTH": across,
             "BLOCK_D": block_sizes.padded(wide), "BLOCK_V": block_sizes.padded(across),
-            "APPROXIMATE": coarse and not block_sizes.INTERPRETED,
+            "APPROXIMATE": coarse and not block_sizes.SMALL,
             "PRECISION": block_sizes.precision(self.query.dtype),
         }  # fmt: skip
 
@@ -69,7 +69,7 @@ class KernelWork:
 
         These are larger than their sum, which would show in float32.
         """
-        coarse = self.query.dtype != torch.float32 or block_sizes.INTERPRETED
+        coarse = self.query.dtype != torch.float32 or block_sizes.SMALL
         return coarse and self.prepared.bias_form[0] == "l" and not isinstance(self.score, SoftcapScore)
 
     @property

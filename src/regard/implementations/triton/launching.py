@@ -22,7 +22,7 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from regard.errors import Unsupported
-from regard.implementations.triton.block_sizes import INTERPRETED
+from regard.implementations.triton.block_sizes import INTERPRETED, MULTIPROCESSORS, SMALL
 from regard.implementations.triton.raw_launches import (
     STREAM,
     RawLaunch,
@@ -38,7 +38,10 @@ Grid = tuple[int, int, int]
 @lru_cache(maxsize=64)
 def processors(device: torch.device) -> int:
     """How many programs the device runs at once; a small number in the interpreter."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+    if device.type == "cuda":
+        found: int = torch.cuda.get_device_properties(device).multi_processor_count
+        return found
+    return 4 if SMALL else MULTIPROCESSORS
 
 
 _HERE: AbstractContextManager[Any] = nullcontext()

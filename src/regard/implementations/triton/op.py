@@ -13,7 +13,7 @@ from regard.core.autocast import without_autocast
 from regard.core.request import Request
 from regard.implementations.packing import SCHEMA, pack, recorded_backward, spec_of, unpack_values
 from regard.implementations.triton import additive, short_additive
-from regard.implementations.triton.block_sizes import INTERPRETED
+from regard.implementations.triton.block_sizes import SMALL
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.dot import Backward, run_forward
 from regard.implementations.triton.gradients import Gradients, of_additive, of_dot
@@ -40,14 +40,14 @@ def _work_of(
 
 def kernel_work(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> KernelWork:
     """The work of kernels: rows in a dtype and a layout that they can read."""
-    if INTERPRETED:
+    if SMALL:
         query, key, value = _for_kernels(query), _for_kernels(key), _for_kernels(value)
     return KernelWork(laid_out(query), laid_out(key), laid_out(value), *rest)
 
 
 def _for_kernels(rows: Tensor) -> Tensor:
     """The interpreter computes with numpy, which has no bfloat16."""
-    return rows.float() if INTERPRETED and rows.dtype == torch.bfloat16 else rows
+    return rows.float() if SMALL and rows.dtype == torch.bfloat16 else rows
 
 
 def _forward(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:

@@ -15,11 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.implementations.triton.block_sizes import INTERPRETED
+from regard.implementations.triton.block_sizes import SMALL
 from regard.implementations.triton.forward import finish_rows
 from regard.implementations.triton.launching import Launch
 
-SHORTEST = 2 if INTERPRETED else 16  # steps of a piece, at least
+SHORTEST = 2 if SMALL else 16  # steps of a piece, at least
 PATIENCE = (
     2  # a walk is cut where it is longer than one part in so many of what each program has to do in all
 )

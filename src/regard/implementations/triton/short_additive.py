@@ -100,5 +100,5 @@ def _common(work: KernelWork) -> dict[str, Any]:
         "weight_stride": weight.stride(0) if weight.dim() == 2 and weight.shape[0] > 1 else 0,
         **{name: numbers[name] for name in names}, "FORM": prepared.form, "BIAS": prepared.bias_form,
         "DROPS": work.seed is not None, "D": work.query.shape[3], "WIDTH": work.value.shape[3], **sizes,
-        "GPU": not block_sizes.INTERPRETED, "num_warps": _warps(tile),
+        "GPU": not block_sizes.SMALL, "num_warps": _warps(tile),
     }  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack_values
-from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
+from regard.implementations.triton.block_sizes import SMALL, padded, precision
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.kernel_work import copied_in_bulk, described
 from regard.implementations.triton.launching import launch
@@ -26,8 +26,8 @@ SummaryTensors = tuple[
 ]  # entropy, received, top weights, top keys, log-sum-exp
 
 _MOST_TOP = 32
-_STRETCH = 64 if INTERPRETED else 8192  # queries of a launch along the columns, which flags have room for
-_CHUNK = 32 if INTERPRETED else 2048  # queries of which a program collects the flagged ones at a time
+_STRETCH = 64 if SMALL else 8192  # queries of a launch along the columns, which flags have room for
+_CHUNK = 32 if SMALL else 2048  # queries of which a program collects the flagged ones at a time
 NOTING = {"num_warps": 4, "num_stages": 1, "maxnreg": 168}  # so that three programs fit side by side
 SHARES = 2  # programs among which the queries of a launch are divided when keys are noted
 
@@ -75,7 +75,7 @@ class SummaryBlockSizes(NamedTuple):
 
 def rows_shape(d: int, dtype: torch.dtype) -> SummaryBlockSizes:
     """For the walk along the rows."""
-    if INTERPRETED:
+    if SMALL:
         return SummaryBlockSizes(32, 64, 1, 1, None)
     if dtype == torch.float32:
         return SummaryBlockSizes(64, 64, 4, 2, None) if d <= 128 else SummaryBlockSizes(64, 32, 4, 2, None)
@@ -84,7 +84,7 @@ def rows_shape(d: int, dtype: torch.dtype) -> SummaryBlockSizes:
 
 def columns_shape(d: int, dtype: torch.dtype) -> SummaryBlockSizes:
     """For the walk along the columns."""
-    if INTERPRETED:
+    if SMALL:
         return SummaryBlockSizes(32, 64, 1, 1, None)
     if dtype == torch.float32:
         return SummaryBlockSizes(64, 64, 4, 2, None) if d <= 128 else SummaryBlockSizes(64, 32, 4, 1, None)
@@ -102,7 +102,7 @@ def _run(
         for tensor, number in zip(found, (0, 0, 0, -1, -torch.inf), strict=True):
             tensor.fill_(number)
         return found
-    if INTERPRETED:  # which cannot multiply bfloat16
+    if SMALL:  # which cannot multiply bfloat16
         query, key = query.float(), key.float()
     score, mask, bias, _ = unpack_values(spec, tensors)
     cap = score.cap if isinstance(score, SoftcapScore) else 0.0

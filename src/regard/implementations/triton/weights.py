@@ -17,7 +17,7 @@ from regard.core.grid import Part
 from regard.core.request import Request
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack, unpack_values
-from regard.implementations.triton.block_sizes import INTERPRETED, padded, precision
+from regard.implementations.triton.block_sizes import SMALL, padded, precision
 from regard.implementations.triton.blocks import prepare
 from regard.implementations.triton.device_functions import final_scores, visible
 from regard.implementations.triton.launching import launch, processors
@@ -171,14 +171,14 @@ def _run(
     out = query.new_empty(batch, head_count, row_count, keys, dtype=dtype)
     if out.numel() == 0:
         return out
-    if INTERPRETED:  # which cannot multiply bfloat16
+    if SMALL:  # which cannot multiply bfloat16
         query, key = query.float(), key.float()
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     score, mask, bias, _ = unpack_values(spec, tensors)
     prepared = prepare(mask, bias, (batch, all_heads, queries, keys), query.device)
     exact = query.dtype == torch.float32
     block_r = 16 if row_count <= 16 or exact else 64
-    block_k = 32 if INTERPRETED or exact else 128 if d <= 128 else 64
+    block_k = 32 if SMALL or exact else 128 if d <= 128 else 64
     grid_rows, grid_heads = triton.cdiv(row_count, block_r), batch * head_count
     splits = max(
         1, min(_SPLITS, keys // (2 * block_k), 4 * processors(query.device) // (grid_rows * grid_heads))

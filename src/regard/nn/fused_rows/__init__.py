@@ -8,3 +8,4 @@ from __future__ import annotations
 
 enabled = True  # whether stacks of layers use the kernels where they can
 on_cpu = False  # set by tests that run the kernels in Triton's interpreter
+rehearsed = False  # set by those that multiply there as on a GPU, in bfloat16

@@ -334,4 +334,4 @@ def _rates(layer: EncoderLayer) -> list[float]:
 
 
 def _dtype(rows: Tensor) -> torch.dtype:
-    return torch.bfloat16 if rows.is_cuda else rows.dtype
+    return torch.bfloat16 if rows.is_cuda or fused_rows.rehearsed else rows.dtype

@@ -72,7 +72,7 @@ class LSTMLayer:
         made = _threshold(self.rate, self.seed)
         self.dropping = {"DROP": made["drop"], "KEPT": made["keep"]}
         # A warp for each 16 columns of a gate: together they hold the recurrent weight.
-        fast = self.dtype == torch.bfloat16 and not block_sizes.INTERPRETED
+        fast = self.dtype == torch.bfloat16 and not block_sizes.SMALL
         self.walking = {"R": ENTRIES, "FAST": fast, **_warps(min(8, max(1, self.width // 16)))}
 
     @property
