@@ -3,6 +3,7 @@
 import contextlib
 from unittest import mock
 
+import pytest
 import torch
 
 from regard import masks
@@ -12,6 +13,10 @@ from tests.contracts.harness import check
 from tests.triton.conftest import DEVICE
 
 BF16, HALF, SINGLE = torch.bfloat16, torch.float16, torch.float32
+AT_NIGHT = [pytest.param(HALF, marks=pytest.mark.nightly), pytest.param(SINGLE, marks=pytest.mark.nightly)]
+DTYPES = pytest.mark.parametrize(
+    "dtype", [BF16, *AT_NIGHT], ids=str
+)  # where one of them has been seen to be enough
 NARROW = Sizes(b=1, h=2, g=1, q=131, k=197, d=64, v=64)  # three blocks of queries, four of keys
 WIDE = Sizes(b=1, h=2, g=2, q=67, k=131, d=128, v=128)
 SQUARE = Sizes(b=1, h=2, g=1, q=197, k=197, d=64, v=64)

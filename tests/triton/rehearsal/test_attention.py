@@ -14,6 +14,7 @@ from tests.triton.conftest import DEVICE
 from tests.triton.rehearsal.cases import (
     BATCH,
     BF16,
+    DTYPES,
     HALF,
     NARROW,
     SINGLE,
@@ -104,7 +105,9 @@ def hiding(name, length):
 
 
 @pytest.mark.parametrize("name", ENDS)
-@pytest.mark.parametrize(("poison", "dtype"), [(math.nan, BF16), (math.inf, HALF)])
+@pytest.mark.parametrize(
+    ("poison", "dtype"), [(math.nan, BF16), pytest.param(math.inf, HALF, marks=pytest.mark.nightly)]
+)
 def test_what_is_hidden_is_never_read(name, poison, dtype):
     torch.manual_seed(3)
     length, width = 131, 64
@@ -122,7 +125,7 @@ def test_what_is_hidden_is_never_read(name, poison, dtype):
         assert dirty.isfinite().all() and torch.equal(clean, dirty)
 
 
-@pytest.mark.parametrize("dtype", [BF16, HALF])
+@DTYPES
 def test_long_walks_are_cut_and_joined(dtype, monkeypatch):
     """Two global tokens among 2179: their walks are cut into pieces. Against dense attention in float64."""
     length, width, index = 2179, 64, [0, 1111]

@@ -9,7 +9,7 @@ from tests.contracts.entries import Sizes
 from tests.contracts.harness import Case
 from tests.triton import test_additive, test_short_additive
 from tests.triton.conftest import DEVICE
-from tests.triton.rehearsal.cases import BATCH, BF16, HALF, NARROW, SINGLE, UNEVEN, WIDE, held
+from tests.triton.rehearsal.cases import BATCH, BF16, DTYPES, HALF, NARROW, SINGLE, UNEVEN, WIDE, held
 
 NORMALIZED = {
     "sigmoid": Case(normalize="sigmoid", mask="causal", dtype=BF16, sizes=NARROW),
@@ -43,7 +43,7 @@ def test_every_normalizer_width_and_mask(name, mask, width, dtype):
 LONG = (1, 1, 1, 67, 71, 19, 37)  # two by two tiles of 64, ended inside
 
 
-@pytest.mark.parametrize("dtype", [BF16, pytest.param(HALF, marks=pytest.mark.nightly), SINGLE], ids=str)
+@DTYPES
 def test_additive_attention_over_many_keys(dtype):
     assert additive_strips.BLOCK == 64
     test_additive.check(test_additive.request(shape=LONG, dtype=dtype, mask=masks.causal()))
@@ -55,7 +55,7 @@ def test_additive_scores_that_are_kept():
     test_additive.check(asked)
 
 
-@pytest.mark.parametrize("dtype", [BF16, HALF, SINGLE], ids=str)
+@DTYPES
 def test_additive_attention_over_few_keys(dtype):
     keep = torch.tensor([5, 11, 1], device=DEVICE)
     shape = test_short_additive.SHAPE

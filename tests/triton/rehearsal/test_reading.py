@@ -12,12 +12,12 @@ from regard.implementations.triton import decode
 from regard.implementations.triton import summary as summaries
 from tests.triton import test_decode, test_summary, test_weights
 from tests.triton.conftest import DEVICE
-from tests.triton.rehearsal.cases import BF16, HALF, SINGLE
+from tests.triton.rehearsal.cases import BF16, DTYPES, HALF, SINGLE
 
 ERROR = {BF16: 2**-8, HALF: 2**-10, SINGLE: 2e-5}  # of numbers of size one
 
 
-@pytest.mark.parametrize("dtype", ERROR, ids=str)
+@DTYPES
 @pytest.mark.parametrize(("queries", "keys", "width"), [(1, 2179, 128), (5, 1237, 64), (1, 131, 37)])
 def test_decoding(queries, keys, width, dtype):
     torch.manual_seed(3)
@@ -38,7 +38,7 @@ def test_decoding(queries, keys, width, dtype):
     torch.testing.assert_close(found[1].cpu().double(), expected[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [BF16, HALF], ids=str)
+@DTYPES
 @pytest.mark.parametrize("name", ["none", "causal", "window"])
 def test_repeated_calls_of_decoding_are_the_first(name, dtype):
     torch.manual_seed(5)
@@ -52,7 +52,7 @@ def test_repeated_calls_of_decoding_are_the_first(name, dtype):
     assert (found[0].cpu() - expected).abs().max() <= ERROR[dtype]
 
 
-@pytest.mark.parametrize("dtype", ERROR, ids=str)
+@DTYPES
 @pytest.mark.parametrize("rows", [None, [7, -1, 3]], ids=["all rows", "some rows"])
 def test_weights_of_rows(rows, dtype):
     torch.manual_seed(7)
@@ -64,7 +64,7 @@ def test_weights_of_rows(rows, dtype):
     assert found.dtype == dtype and (found.double() - exact).abs().max() <= ERROR[dtype] / 2
 
 
-@pytest.mark.parametrize("dtype", ERROR, ids=str)
+@DTYPES
 @pytest.mark.parametrize("name", ["none", "window", "global"])
 def test_summaries(name, dtype):
     torch.manual_seed(9)
