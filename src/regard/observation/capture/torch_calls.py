@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from regard import masks
 from regard.core.autocast import autocast_dtype
@@ -28,11 +28,17 @@ from regard.observation.capture.reading import (
 from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor
 
 # Types of tensors that do not replace the function.
-PLAIN = (Tensor, nn.Parameter, nn.Buffer, CausalBias)
+PLAIN = (Tensor, nn.Parameter, nn.Buffer)
+
+
+def _causal_bias() -> type | None:
+    """Torch's `CausalBias`, or None while nobody has imported it: that loads the compiler, which takes a second."""
+    return getattr(sys.modules.get("torch.nn.attention.bias"), "CausalBias", None)
 
 
 def _is_plain(given: tuple[Any, ...]) -> bool:
-    return all(type(part) in PLAIN for part in given if isinstance(part, Tensor))
+    plain = (*PLAIN, _causal_bias())
+    return all(type(part) in plain for part in given if isinstance(part, Tensor))
 
 
 def four_axes(tensor: Tensor) -> Tensor:
@@ -100,7 +106,8 @@ class ScaledDotProduct(Adapter):
             query, key = query.expand(*leading, *query.shape[-2:]), key.expand(*leading, *key.shape[-2:])
         query, key = as_computed(query), as_computed(key)
         sizes = (*four_axes(query).shape[:3], key.shape[-2])
-        aligned, attn_mask = (attn_mask, None) if isinstance(attn_mask, CausalBias) else (None, attn_mask)
+        kind = _causal_bias()
+        aligned, attn_mask = (attn_mask, None) if kind and isinstance(attn_mask, kind) else (None, attn_mask)
         seen, proof = rows_seen(attn_mask, key.shape[-2]), None
         if not dropout_p and event.result is not None:
             proof = proof_of(event.keep, four_axes(value), four_axes(event.result), seen)
@@ -108,7 +115,7 @@ class ScaledDotProduct(Adapter):
         mask, bias = mask_and_bias(attn_mask, query.shape[:-2], event.keep, sampled)
         visible: StoredTensor | Mask | None = top_left() if is_causal else mask
         if aligned is not None:  # only its alignment counts; its values are not used
-            upper = aligned.variant == CausalVariant.UPPER_LEFT or aligned.seq_len_q == aligned.seq_len_kv
+            upper = aligned.variant.name == "UPPER_LEFT" or aligned.seq_len_q == aligned.seq_len_kv
             visible = top_left() if upper else masks.causal()
         graph = None
         if event.gradients and event.result.requires_grad and query.dim() == 4:
