@@ -41,7 +41,11 @@ def three_times(total, mean):
 
 
 # What is differentiated: the sum of the losses, as with several batches in a step, their mean, or both.
-ASKED = {"sum": three_times, "mean": lambda total, mean: 3 * mean, "both": lambda total, mean: 3 * total - 2 * mean}
+ASKED = {
+    "sum": three_times,
+    "mean": lambda total, mean: 3 * mean,
+    "both": lambda total, mean: 3 * total - 2 * mean,
+}
 
 
 def both(x, targets, keep, weights, smoothing, asked=three_times):

@@ -30,8 +30,8 @@ _LIBRARY.define(
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _LIBRARY.define(
-    "fused_head_backward(Tensor pull, Tensor? count, Tensor x, Tensor kept, Tensor sums, Tensor[] weights, bool pooled) "
-    "-> Tensor"
+    "fused_head_backward(Tensor pull, Tensor? count, Tensor x, Tensor kept, Tensor sums, Tensor[] weights, "
+    "bool pooled) -> Tensor"
 )
 
 
@@ -173,7 +173,9 @@ def _differentiate(
     if asked is None:
         return None, None, None, [None] * len(weights), *none
     if torch.is_grad_enabled():
-        found = _recorded(x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *asked))
+        found = _recorded(
+            x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *asked)
+        )
         return found[0], None, None, found[1:], *none
     grads = torch.ops.regard.fused_head_backward.default(*asked, x, kept, sums, weights, targets.dim() == 1)
     return pulled_by(d_rows, *asked).to(x.dtype), None, None, split(grads, stage(weights)), *none

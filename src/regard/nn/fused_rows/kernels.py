@@ -7,8 +7,9 @@ Three stages, each of which may be missing; rows x of the residual stream, mixed
     maps   y_i = W_i norm(x) + b_i
 
 So "maps" alone begins a stack, "out, feed, maps" lies between two attentions, and "out, feed" ends a stack. Where a
-stack begins, the rows may be made from tokens: x = drop(scale · table[id] + position). A program a block of rows through all stages; only weights are read in tiles. Backward recomputes what is between the stages from
-the rows before and after the feed-forward part, and dropout from its hash.
+stack begins, the rows may be made from tokens: x = drop(scale · table[id] + position). A program takes a block of rows
+through all stages; only weights are read in tiles. Backward recomputes what is between the stages from the rows before
+and after the feed-forward part, and dropout from its hash.
 """
 
 from __future__ import annotations
@@ -121,7 +122,9 @@ def rows_forward(
     row, d, t = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, TILE)
     real = (row < rows)[:, None]
     if TABLE > 0:
-        x = _embedded(TOKENS, SEED, row, d, rows, length, D, TABLE, SCALE, WAVES, SITE, DROP_ROWS, KEEP_ROWS, WIDE)
+        x = _embedded(
+            TOKENS, SEED, row, d, rows, length, D, TABLE, SCALE, WAVES, SITE, DROP_ROWS, KEEP_ROWS, WIDE
+        )
     else:
         x = tl.load(_block(X, row, d, D), mask=real, other=0.0).to(WIDE)
     if HAS_OUT:
@@ -159,10 +162,11 @@ def rows_forward(
 @triton.jit
 def rows_backward(
     DX, DYS, X, M, SEED, MIDDLE, LAST, D_ROWS, D_MIXED, KEPT, SUMS, OUT, FEED, NORM, MAPS, IDS, TABLE_KEPT, salt, rows,
-    length, m_b, m_h, m_n, y_b, y_h, y_n, eps_feed, eps_maps, PITCH: tl.constexpr, VECTORS: tl.constexpr, D: tl.constexpr,
-    F: tl.constexpr, HEAD: tl.constexpr, MAP_HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr,
-    HAS_FEED: tl.constexpr, HAS_DX: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
-    DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
+    length, m_b, m_h, m_n, y_b, y_h, y_n, eps_feed, eps_maps, PITCH: tl.constexpr, VECTORS: tl.constexpr,
+    D: tl.constexpr, F: tl.constexpr, HEAD: tl.constexpr, MAP_HEAD: tl.constexpr, COUNT: tl.constexpr,
+    HAS_OUT: tl.constexpr, HAS_FEED: tl.constexpr, HAS_DX: tl.constexpr, ACT: tl.constexpr,
+    DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr, DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr,
+    DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
     TABLE: tl.constexpr, SCALE: tl.constexpr, SITE: tl.constexpr, DROP_ROWS: tl.constexpr, KEEP_ROWS: tl.constexpr,
     DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip

@@ -165,7 +165,7 @@ def rows_ahead(
     x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions,
     tokens: EmbeddedTokens | None = None,
 ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
-    """What the operator returns. `tokens`: the rows at the beginning of a stack are made from them, and written to x."""
+    """What the operator returns. `tokens`: the rows are made from them, where a stack begins, and written to x."""
     from regard.nn.fused_rows.kernels import rows_forward
 
     stages = options.stages(x, weights)
@@ -179,7 +179,8 @@ def rows_ahead(
     rows_forward[(-(-rows // TUNING.rows),)](
         x, x if mixed is None else mixed, x if seed is None else seed, middle, last, tuple(ys) or (x,),
         *groups, (x,) if tokens is None else tokens.tensors(), options.salt, rows, x.shape[1], *_strides(mixed),
-        *options.eps, WAVES=tokens is not None and tokens.waves, **_shared(stages, options, groups, mixed, seed, tokens),
+        *options.eps, WAVES=tokens is not None and tokens.waves,
+        **_shared(stages, options, groups, mixed, seed, tokens),
     )  # fmt: skip
     return last, middle, ys
 
@@ -231,7 +232,11 @@ class Factors:
         return behind(self.pieces[:number], self.kept, self.sums)
 
     def weight_gradients(
-        self, into: Tensor, pull: Tensor | None = None, count: Tensor | None = None, head: Factors | None = None
+        self,
+        into: Tensor,
+        pull: Tensor | None = None,
+        count: Tensor | None = None,
+        head: Factors | None = None,
     ) -> None:
         """The gradients of all weights, in the order of the calls and of `head`.
 
@@ -291,7 +296,8 @@ def rows_back(
     rows_backward[(factors.blocks,)](
         x if d_last is None else d_last, tuple(d_maps) or (x,), x, x if mixed is None else mixed,
         x if seed is None else seed, before, after, d_x, d_mixed, kept, sums, *groups,
-        x if tokens is None else tokens.tensors()[0], of_table, options.salt, factors.rows, x.shape[1], *_strides(mixed), *_strides(d_maps[0] if d_maps else None),
+        x if tokens is None else tokens.tensors()[0], of_table, options.salt, factors.rows, x.shape[1],
+        *_strides(mixed), *_strides(d_maps[0] if d_maps else None),
         *options.eps, PITCH=factors.pitch, VECTORS=factors.vectors, MAP_HEAD=x.shape[2] // options.heads,
         HAS_DX=d_last is not None, **_shared(stages, options, groups, mixed, seed, tokens),
     )  # fmt: skip
