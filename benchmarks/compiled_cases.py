@@ -160,8 +160,8 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         given, targets = (1e-5, 0.0, *options.listed()), torch.zeros(batch, length, dtype=torch.long)
         for rows, rate in (((x, None, None), 0.0), ((None, targets, torch.empty(67, dim)), 0.1)):
             said = (3.0, rate, rate > 0, *given)
-            total, _, whole = stack_loss_op._forward(*rows, seed, targets, None, weights, head, *said)
-            stack_loss_op._backward(total, *rows, seed, whole, weights, head, *said)
+            total, count, _, whole = stack_loss_op._forward(*rows, seed, targets, None, weights, head, *said)
+            stack_loss_op._backward(total, count, *rows, seed, whole, weights, head, *said)
         vars(op.TUNING).update(usual)
 
     def embedded(batch: int, length: int, width: int, dim: int, rate: float, waves: bool) -> None:
@@ -286,7 +286,7 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         targets = torch.zeros((batch,) if pooled else (batch, length), dtype=torch.long)
         kept = torch.ones_like(targets, dtype=torch.bool) if keep else None
         found = head_op._forward(x, targets, kept, weights, *options.listed())
-        head_op._backward(found[0], x, found[3], found[4], weights, pooled)
+        head_op._backward(found[0], found[1], x, found[4], found[5], weights, pooled)
 
     def stack_and_loss(batch: int, length: int, dim: int, tokens: int) -> None:
         from regard.nn.fused_rows import op, stack_loss_op
@@ -300,7 +300,7 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         given = (2.0, 0.1, True, 1e-5, 0.1, *options.listed())
         seed = torch.tensor([3])
         found = stack_loss_op._forward(None, ids, table, seed, ids, None, own, last, *given)
-        stack_loss_op._backward(found[0], None, ids, table, seed, found[2], own, last, *given)
+        stack_loss_op._backward(found[0], found[1], None, ids, table, seed, found[3], own, last, *given)
 
     yield "small stack and loss", partial(stack_and_loss, 32, 64, 128, 67)
     for sizes in (

@@ -150,7 +150,7 @@ def checked_head(number: int, device: str) -> dict[str, Any]:
         ]
         if way == "kernels":
             options = head_op.HeadOptions(1e-5, 0.1, narrow)
-            total, _ = head_op.run(rows, targets, keep, weights, options)
+            total, _, _ = head_op.run(rows, targets, keep, weights, options)
         else:
             with torch.autocast(device, torch.bfloat16, enabled=way == "torch"):
                 total, _ = plain.head(rows, targets, keep, weights, 1e-5, 0.1)

@@ -1,7 +1,7 @@
 """Captured steps without a GPU: the same loop, queues, slots and host buffers, with graphs that compute on the CPU.
 
-A replay reads its batch and its learning rate from the packed memory and writes its result there, as a real one does.
-Its result is ready a few launches later, and a slot that is read too early or overwritten too soon shows.
+A replay reads its batch, its learning rate and its seed from the packed memory and writes its result there, as a real
+one does. Its result is ready a few launches later, and a slot that is read too early or overwritten too soon shows.
 """
 
 import math
@@ -11,7 +11,7 @@ import torch
 from regard.training import learner
 from regard.training.cuda_graph import graphed_step
 from regard.training.cuda_graph.graphed_step import GraphedStep
-from regard.training.cuda_graph.packed_batch import RATE, PackedBatch
+from regard.training.cuda_graph.packed_batch import RATE, SEED, PackedBatch
 from regard.training.cuda_graph.step_group import CapturedStep, StepGroup
 
 PREPARE = learner.Learner._prepare
@@ -113,10 +113,10 @@ class PlainUpdate:
         result = torch.tensor([float(loss), float(norm), float(self.skipping)], dtype=torch.float64)
         return result if found is None else found.copy_(result)
 
-    def take(self, batch, rate, found):
+    def take(self, batch, rate, seed, found):
         """A whole step, as a graph has it."""
         self.optimizer.zero_grad(set_to_none=True)
-        self(self.step.backward(batch), None, rate, found)
+        self(self.step.backward(batch, seed), None, rate, found)
 
 
 class HostGroup(StepGroup):
@@ -124,17 +124,17 @@ class HostGroup(StepGroup):
 
     def _captured(self, optimizer, batch, pool):
         self.device, update = self.single.graph.device, self.step.update
-        inputs = [
-            (batch.filled({name: part for name, part in parts.items() if name != RATE}), parts[RATE])
-            for parts in self._parts(self.single.inputs, self.memory)
-        ]
+        inputs = []
+        for parts in self._parts(self.single.inputs, self.memory):
+            rate, seed = parts.pop(RATE), parts.pop(SEED)
+            inputs.append((batch.filled(parts), rate, seed))
         self.memory = LateTensor(self.memory, self.device)
         for ring in self.rings:
             ring.slots = LateSlot(ring.slots, self.device)
 
         def work():
-            for (given, rate), found in zip(inputs, self.results, strict=True):
-                update.take(given, rate, found)
+            for (given, rate, seed), found in zip(inputs, self.results, strict=True):
+                update.take(given, rate, seed, found)
 
         return Graph(self.device, work)
 
@@ -162,7 +162,7 @@ class HostGraphedStep(GraphedStep):
             self.slots = [LateSlot(slot, self.device) for slot in slots]
             self.values, self.events = list(slots.numpy()), [Event(self.device) for _ in slots]
         return CapturedStep(
-            Graph(self.device, lambda: update.take(given, packed.rate, result)), packed, result
+            Graph(self.device, lambda: update.take(given, packed.rate, packed.seed, result)), packed, result
         )
 
     def _warm_up(self, batch):

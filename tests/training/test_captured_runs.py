@@ -10,10 +10,10 @@ import torch
 from regard.tasks import Batch, digits
 from regard.training import learner, train
 from regard.training.cuda_graph import graphed_step
-from regard.training.data import Order
+from regard.training.data import Order, seed_for
 from regard.training.run_folder import checkpoints
 from regard.training.state import RandomState
-from regard.training.step import NonFinite, StepResult
+from regard.training.step import NonFinite, Step, StepResult
 from tests.training import captured_on_host
 from tests.training.captured_on_host import use
 
@@ -57,6 +57,21 @@ def test_a_captured_run_equals_a_plain_one(tmp_path, monkeypatch, group):
     same_checkpoint(tmp_path / "plain", tmp_path / "captured")
     assert len(step.captured) == 2 and step.ways.count("eager") == 6
     assert (step.ways.count("group") > 20) == (group > 1)
+
+
+@pytest.mark.parametrize("group", [0, *GROUPS])
+def test_every_step_gets_the_seed_of_its_number_however_it_is_launched(tmp_path, monkeypatch, group):
+    seen = []
+
+    def noted(self, batch, seed, means=Step._means):
+        seen.append(int(seed))
+        return means(self, batch, seed)
+
+    monkeypatch.setattr(Step, "_means", noted)
+    use(monkeypatch, group)
+    run(tmp_path / "parts", steps=23, seed=5)
+    train({"steps": 47, "out": str(tmp_path / "parts")}, resume=str(tmp_path / "parts"), quiet=True)
+    assert seen == [seed_for(5, "dropout", step) >> 1 for step in range(1, 48)] and len(set(seen)) == 47
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -121,12 +136,12 @@ def test_a_snapshot_knows_what_captured_steps_before_it_drew(tmp_path, monkeypat
 class Tell:
     """A step whose loss is the number of its batch; its weight never changes."""
 
-    limit, average = math.inf, None
+    limit, average, seed = math.inf, None, None
 
     def __init__(self):
         self.parameters = [torch.nn.Parameter(torch.ones(()))]
 
-    def backward(self, batch):
+    def backward(self, batch, seed):
         loss = self.parameters[0] * batch.inputs[0, 0]
         loss.backward()
         return loss.detach()

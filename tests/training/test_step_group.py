@@ -6,7 +6,7 @@ import torch
 from regard.tasks import Batch
 from regard.training.cuda_graph import graphed_step
 from regard.training.cuda_graph.graphed_step import GraphedStep, layout
-from regard.training.cuda_graph.packed_batch import RATE, PackedBatch
+from regard.training.cuda_graph.packed_batch import RATE, SEED, PackedBatch
 from regard.training.cuda_graph.step_group import CapturedStep, StepGroup
 
 COUNT, RINGS = 3, 2
@@ -25,7 +25,7 @@ class Event:
 
 
 class NoStep:
-    update = None
+    update = seed = None
 
 
 class SingleGraph:
@@ -35,7 +35,8 @@ class SingleGraph:
         self.inputs, self.result, self.ran = inputs, result, ran
 
     def replay(self):
-        self.ran.append(("single", int(self.inputs.parts["inputs"][0, 0]), float(self.inputs.rate)))
+        inputs = self.inputs
+        self.ran.append(("single", int(inputs.parts["inputs"][0, 0]), float(inputs.rate), int(inputs.seed)))
         self.result.copy_(torch.tensor([float(self.inputs.parts["targets"][1]), 1.0, 0.0]))
 
 
@@ -49,7 +50,8 @@ class Group(StepGroup):
         class Graph:
             def replay(self):
                 for parts, result in zip(group.graph_parts, group.results, strict=True):
-                    group.ran.append(("group", int(parts["inputs"][0, 0]), float(parts[RATE])))
+                    first = int(parts["inputs"][0, 0])
+                    group.ran.append(("group", first, float(parts[RATE]), int(parts[SEED])))
                     result.copy_(torch.tensor([float(parts["targets"][1]), 1.0, 0.0]))
 
         return Graph()
@@ -68,24 +70,25 @@ def nothing(*values):
     pass
 
 
-def test_steps_are_launched_together_in_order_with_their_own_rates():
-    steps = group()
-    taken = [steps.add(batch(n), n / 8, nothing) for n in range(1, 4 * COUNT + 1)]
-    assert steps.ran == [("group", n, n / 8) for n in range(1, 4 * COUNT + 1)] and steps.queued == 0
+def test_steps_are_launched_together_in_order_with_their_own_rates_and_seeds():
+    steps, far = group(), 2**61
+    taken = [steps.add(batch(n), n / 8, nothing, far + n) for n in range(1, 4 * COUNT + 1)]
+    assert steps.ran == [("group", n, n / 8, far + n) for n in range(1, 4 * COUNT + 1)] and steps.queued == 0
     assert all(one.ready for one in taken)
     assert [one.result().loss for one in taken] == [7.0 * n for n in range(1, 4 * COUNT + 1)]
 
 
 def test_a_result_that_is_asked_for_early_launches_what_is_queued():
     steps = group()
-    taken = [steps.add(batch(n), 0.5, nothing) for n in range(1, COUNT + 3)]
+    taken = [steps.add(batch(n), 0.5, nothing, 3 * n) for n in range(1, COUNT + 3)]
     assert steps.queued == 2 and not taken[-1].ready and taken[0].ready
     assert taken[-1].result().loss == 7.0 * (COUNT + 2) and steps.queued == 0
-    assert [way for way, _, _ in steps.ran] == ["group"] * COUNT + ["single"] * 2
+    assert [way for way, *_ in steps.ran] == ["group"] * COUNT + ["single"] * 2
+    assert [seed for *_, seed in steps.ran] == [3 * n for n in range(1, COUNT + 3)]
     steps.flush()  # nothing is queued
     more = [steps.add(batch(n), 0.25, nothing) for n in range(20, 20 + COUNT)]
-    assert [number for _, number, _ in steps.ran] == [*range(1, COUNT + 3), *range(20, 20 + COUNT)]
-    assert [one.result().loss for one in [*taken, *more]] == [7.0 * number for _, number, _ in steps.ran]
+    assert [number for _, number, *_ in steps.ran] == [*range(1, COUNT + 3), *range(20, 20 + COUNT)]
+    assert [one.result().loss for one in [*taken, *more]] == [7.0 * number for _, number, *_ in steps.ran]
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ def captured(monkeypatch):
         def __init__(self, step, optimizer, single, given, count, pool, rings):
             ran.append(("made", given.size))
 
-        def add(self, given, rate, check):
+        def add(self, given, rate, check, seed):
             ran.append(("group", given.size))
 
         def flush(self):

@@ -37,15 +37,27 @@ def given(outputs, dim=D, bias=True, kept=None, length=N):
     return x, targets, keep, weights
 
 
-def both(x, targets, keep, weights, smoothing):
-    """Loss, count and all gradients of three times the loss, by the kernel and by torch in float64."""
+def three_times(total, mean):
+    return 3 * total
+
+
+# What is differentiated: the sum of the losses, as with several batches in a step, their mean, or both.
+ASKED = {
+    "sum": three_times,
+    "mean": lambda total, mean: 3 * mean,
+    "both": lambda total, mean: 3 * total - 2 * mean,
+}
+
+
+def both(x, targets, keep, weights, smoothing, asked=three_times):
+    """Loss, count, mean and all gradients of what is asked, by the kernel and by torch in float64."""
     found = []
     for run, dtype in ((head_op.run, WIDE), (plain.head, torch.float64)):
         rows, *trained = [one.detach().to(dtype).requires_grad_() for one in (x, *weights)]
         options = (HeadOptions(1e-5, smoothing, DTYPE),) if run is head_op.run else (1e-5, smoothing)
-        total, count = run(rows, targets, keep, trained, *options)
-        grads = torch.autograd.grad(3 * total, [rows, *trained])
-        found.append([total, count, *grads])
+        total, count, mean = run(rows, targets, keep, trained, *options)
+        grads = torch.autograd.grad(asked(total, mean), [rows, *trained])
+        found.append([total, count, mean, *grads])
     return found
 
 
@@ -67,10 +79,11 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("case", CASES)
-def test_the_loss_and_every_gradient_are_those_of_cross_entropy(case):
+def test_the_loss_and_every_gradient_are_those_of_cross_entropy(case, asked):
     outputs, options, smoothing = CASES[case]
-    mine, theirs = both(*given(outputs, **options), smoothing)
+    mine, theirs = both(*given(outputs, **options), smoothing, ASKED[asked])
     for one, other in zip(mine, theirs, strict=True):
         assert one.shape == other.shape and one.isfinite().all()
         assert (one.double() - other).norm() <= TOLERANCE * other.norm().clamp(
@@ -102,7 +115,7 @@ def test_padding_of_the_outputs_never_matters_however_low_or_high_the_logits(out
 def test_a_target_that_is_no_output_is_not_a_number(wrong):
     x, targets, keep, weights = given(67)
     targets[1, 3] = wrong
-    total, _ = head_op.run(x.to(WIDE), targets, keep, [one.to(WIDE) for one in weights], OPTIONS)
+    total, _, _ = head_op.run(x.to(WIDE), targets, keep, [one.to(WIDE) for one in weights], OPTIONS)
     assert total.isnan()
 
 
@@ -114,13 +127,14 @@ def test_bits_repeat():
 
     def graded():
         rows, *trained = [one.detach().to(WIDE).requires_grad_() for one in (x, *weights)]
-        total, count = head_op.run(rows, targets, keep, trained, OPTIONS)
+        total, count, _ = head_op.run(rows, targets, keep, trained, OPTIONS)
         return total, count, *torch.autograd.grad(total, [rows, *trained])
 
     assert all(torch.equal(one, other) for one, other in zip(graded(), graded(), strict=True))
 
 
-def test_a_second_derivative_is_that_of_cross_entropy():
+@pytest.mark.parametrize("result", [0, 2])
+def test_a_second_derivative_is_that_of_cross_entropy(result):
     if HALVED:
         pytest.skip("products in bfloat16 have no second derivative to compare")
     x, targets, keep, weights = given(67, kept=0.6)
@@ -130,8 +144,8 @@ def test_a_second_derivative_is_that_of_cross_entropy():
         first = torch.autograd.grad(total.square(), inputs, create_graph=True)
         return torch.autograd.grad(sum(one.square().sum() for one in first), inputs)
 
-    mine = second(head_op.run(x, targets, keep, weights, OPTIONS)[0])
-    theirs = second(plain.head(x, targets, keep, weights, 1e-5, 0.1)[0])
+    mine = second(head_op.run(x, targets, keep, weights, OPTIONS)[result])
+    theirs = second(plain.head(x, targets, keep, weights, 1e-5, 0.1)[result])
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other)
 

@@ -94,7 +94,7 @@ def test_padding_of_the_outputs_never_matters_however_low_or_high_the_logits(out
 def test_a_target_that_is_no_output_is_not_a_number(wrong):
     x, targets, keep, weights = given(10)
     targets[1] = wrong
-    total, _ = head_op.run(x.to(WIDE), targets, keep, [one.to(WIDE) for one in weights], OPTIONS)
+    total, _, _ = head_op.run(x.to(WIDE), targets, keep, [one.to(WIDE) for one in weights], OPTIONS)
     assert total.isnan()
 
 
@@ -103,7 +103,7 @@ def test_bits_repeat_and_nothing_unwritten_is_read():
 
     def graded():
         rows, *trained = [one.detach().to(WIDE).requires_grad_() for one in (x, *weights)]
-        total, count = head_op.run(rows, targets, keep, trained, OPTIONS)
+        total, count, _ = head_op.run(rows, targets, keep, trained, OPTIONS)
         return total, count, *torch.autograd.grad(total, [rows, *trained])
 
     first = graded()

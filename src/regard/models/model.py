@@ -114,6 +114,14 @@ class Model(nn.Module):
             return outputs.loss(batch.targets, batch.target_keep, smoothing)
         return self.head.loss(outputs, batch, smoothing)
 
+    def mean_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
+        """The mean of what `loss` adds up; 0 if nothing counts."""
+        if isinstance(outputs, DeferredLogits):
+            assert batch.targets is not None
+            return outputs.mean_loss(batch.targets, batch.target_keep, smoothing)
+        total, count = self.loss(outputs, batch, smoothing)
+        return total / count.detach().clamp(min=1.0)
+
     def defers(self, loss: Any) -> bool:
         """Whether `forward` takes `deferred=True`, by which it may leave logits out that serve only this loss."""
         plain = getattr(loss, "__func__", None) is Model.loss and type(self.head) is Head

@@ -16,6 +16,7 @@ from regard.training.build import Parts, load_weights, unique_tensors
 from regard.training.config import Config
 from regard.training.cuda_graph.graphed_step import MAX_PENDING, STEPS_PER_GRAPH, GraphedStep, refusal
 from regard.training.cuda_graph.pending_step import PendingStep
+from regard.training.data import seed_for
 from regard.training.distributed import sharding
 from regard.training.distributed.context import SharedContext
 from regard.training.distributed.processes import Processes
@@ -99,7 +100,7 @@ class Learner:
                 accelerator.scaler.load_state_dict(checkpoint.state["scaler"])
         if config.compile:
             model = torch.compile(model)  # type: ignore[assignment]
-        step = Step(
+        self._uncaptured = step = Step(
             accelerator, model, prepared, self.model.loss, accumulate=config.accumulate or 1,
             clip=config.optim.clip or 0.0, smoothing=config.optim.smoothing or 0.0,
             example_losses=self.model.example_losses, consistency=config.optim.consistency,
@@ -116,11 +117,18 @@ class Learner:
         )
 
     def set_rates(self, learning_rate: float, step: int) -> None:
-        """Set the rates of the optimiser and of the average for step `step`, counted from 1."""
-        if isinstance(self._step, GraphedStep):  # it has the rate of a captured step beside the batch
+        """Set the rates of the optimiser and of the average, and the seed of dropout, for step `step`, from 1 on.
+
+        The seed is a function of the step, so a resumed run has the same, and reaches the device with the batch.
+        """
+        if isinstance(
+            self._step, GraphedStep
+        ):  # it has the rate and the seed of a captured step beside the batch
             self._step.rate = learning_rate
         else:
             optim.set_rate(self.optimizer, learning_rate)
+        if self._uncaptured.takes_seed:  # half of all seeds: the batches of a step add their number
+            self._uncaptured.seed = seed_for(self.config.seed, "dropout", step) >> 1
         if self.average is not None:
             self.average.set_rate(step)
 

@@ -32,6 +32,7 @@ from torch.distributed.fsdp import FSDPModule
 from regard.errors import BadValue, RegardError
 from regard.models.model import Model
 from regard.nn import loss_terms
+from regard.nn.fused_rows.head import DeferredLogits
 from regard.tasks.answers.answer import counted
 from regard.tasks.batch import Batch
 from regard.training.distributed.sharding import full_tensor, local_shard, no_sync
@@ -107,6 +108,9 @@ class Step:
         self.asked: dict[str, Any] = {}
         if alone and isinstance(self.model, Model) and self.model.defers(loss):
             self.asked = {"deferred": True}
+        # Of dropout in the next step, for models that take one; None, and for others: torch's generators draw it.
+        self.seed: int | None = None
+        self.one: Tensor | None = None  # the gradient of the objective: made once, not filled in each step
         self.update: FusedUpdate | None = None  # replaces clipping and optimiser where steps may be captured
         self.average: AveragedWeights | None = None  # follows the weights after each update
 
@@ -122,7 +126,7 @@ class Step:
         first: Tensor | None = None
         for number, batch in enumerate(batches):
             with self._no_sync(number):
-                total, count, terms = self.forward(batch)
+                total, count, terms = self.forward(batch, self._seed_for(batch, number))
                 count = count.detach()
                 if first is None:
                     mean = count if self.processes == 1 else self.accelerator.reduce(count, "mean")
@@ -147,24 +151,52 @@ class Step:
             self.average.update()
         return StepResult(loss_value, norm_value)
 
-    def backward(self, batch: Batch) -> Tensor:
-        """The mean loss of one batch, with its gradient computed."""
+    def backward(self, batch: Batch, seed: Tensor | None = None) -> Tensor:
+        """The mean loss of one batch, with its gradient computed. `seed`: of dropout, as in `DeferredLogits`."""
         # With a fused update every step comes here, eager ones, too, so that the divisions can be compiled as well.
         # Without, the first steps compile `forward`, and nothing can be compiled while a graph is captured.
-        loss, objective = _mean(*self.forward(batch)) if self.update is None else self.means(batch)
-        objective.backward()
+        loss, objective = (
+            _mean(*self.forward(batch, seed)) if self.update is None else self.means(batch, seed)
+        )
+        if self.one is None or (self.one.dtype, self.one.device) != (objective.dtype, objective.device):
+            self.one = torch.ones_like(objective)
+        objective.backward(self.one)
         self._observe(loss)
         return loss.detach()
 
-    def _means(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _means(self, batch: Batch, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         """The mean loss of one batch, and the same with the loss terms."""
-        return _mean(*self._forward(batch))
+        if not self.asked:
+            return _mean(*self._forward(batch, seed))
+        # The loss is the model's own, and there are no terms: kernels that leave logits out may compute the mean, too.
+        assert isinstance(self.model, Model)
+        mean = self.model.mean_loss(self._deferred(batch, seed), batch, self.smoothing)
+        return mean, mean
+
+    def _deferred(self, batch: Batch, seed: Tensor | None) -> Any:
+        """The outputs of a model, maybe without logits."""
+        with self.autocast():
+            outputs = self.model(batch, **self.asked)
+        if isinstance(outputs, DeferredLogits):
+            outputs.seed = seed
+        return outputs
+
+    @property
+    def takes_seed(self) -> bool:
+        """Whether the model may use `seed`."""
+        return bool(self.asked)
+
+    def _seed_for(self, batch: Batch, number: int = 0) -> Tensor | None:
+        """The seed of one of the batches of a step, on the device."""
+        if self.seed is None or not self.takes_seed:
+            return None
+        return torch.tensor([self.seed + number], device=batch.device)
 
     def _fused(self, batch: Batch, update: FusedUpdate) -> StepResult:
         """A step whose fused update skips itself on the device if the loss or the gradient is non-finite."""
         self.optimizer.zero_grad(set_to_none=True)
         update.ready()
-        loss = self.backward(batch)
+        loss = self.backward(batch, self._seed_for(batch))
         update.write(update.eager_table)
         loss_value, norm_value, _ = update(loss, update.eager_table).tolist()
         self._check(loss_value, norm_value, [loss], [batch.index])
@@ -172,20 +204,19 @@ class Step:
             self.average.update()
         return StepResult(loss_value, norm_value)
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _forward(self, batch: Batch, seed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
         """The sum of the losses, how much counts, and the sum of the loss terms, if there are any."""
         if self.context is None:
-            return self._losses(batch)
+            return self._losses(batch, seed)
         with self.context.share(batch) as part:
-            return self._losses(part)
+            return self._losses(part, seed)
 
-    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _losses(self, batch: Batch, seed: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.consistency:
             batch = batch.times(2)
         terms: list[Tensor] = []
         if not self.observers or self.example_losses is None:
-            with self.autocast():
-                outputs = self.model(batch, **self.asked)
+            outputs = self._deferred(batch, seed)
         else:
             with loss_terms.collecting() as offered, self.autocast():
                 outputs = self.model(batch)

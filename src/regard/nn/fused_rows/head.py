@@ -25,8 +25,11 @@ class DeferredLogits:
 
     `rows` are those before the last normalisation; with one target for each example, their mean after it is what the
     logits are made from. `stack`: they are not computed either, but are the result of one
-    operator for all layers, with these arguments; `tokens`: nor are those before the layers.
+    operator for all layers, with these arguments; `tokens`: nor are those before the layers. Such an operator takes
+    `seed` for its dropout, if whoever asks for the loss sets one, and draws one otherwise.
     """
+
+    seed: Tensor | None = None
 
     def __init__(
         self,
@@ -41,17 +44,27 @@ class DeferredLogits:
 
     def loss(self, targets: Tensor, keep: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor]:
         """The sum of the cross-entropies where they count, and how many do."""
+        return self._computed(targets, keep, smoothing)[:2]
+
+    def mean_loss(self, targets: Tensor, keep: Tensor | None, smoothing: float) -> Tensor:
+        """The mean of the cross-entropies where they count; 0 if none does."""
+        return self._computed(targets, keep, smoothing)[2]
+
+    def _computed(
+        self, targets: Tensor, keep: Tensor | None, smoothing: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
         from regard.nn.fused_rows import head_op, stack_loss_op
 
         options = head_op.HeadOptions(self.norm.eps, smoothing, self.products)
         weights = head_weights(self.norm, self.linear)
         if self.stack is None:
             return head_op.run(self.rows, targets, keep, weights, options)
-        rows, seed, own, layered = self.stack
+        rows, drops, own, layered = self.stack
         if self.tokens is not None:
-            rows = self.tokens
-            if seed is None and self.tokens.rate:
-                seed = draw_seed(self.rows.device)
+            rows, drops = self.tokens, drops or self.tokens.rate > 0
+        seed = None
+        if drops:
+            seed = draw_seed(self.rows.device) if self.seed is None else self.seed
         return stack_loss_op.run(rows, seed, targets, keep, own, weights, layered, options)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.nn.fused_rows.kernels import _block, _dropped, _normalized, _normalized_back
+from regard.nn.fused_rows.kernels import _block, _normalized, _normalized_back
 
 IGNORED = tl.constexpr(-100)  # the target that torch's cross_entropy ignores
 LOWEST = tl.constexpr(
@@ -112,48 +112,15 @@ def head_loss(
 
 
 @triton.jit
-def embed_rows(
-    IDS, TABLE, PLACES, SEED, X, MASK, rows, length, COUNT: tl.constexpr, SCALE: tl.constexpr, D: tl.constexpr,
-    WAVES: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr, WIDE: tl.constexpr,
-    R: tl.constexpr,
-):  # fmt: skip
-    """The beginning of a model: rows of a table, with their positions and dropout; MASK gets what it has kept."""
-    row, d = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
-    inside = row < rows
-    real = inside[:, None]
-    token = tl.load(IDS + row, mask=inside, other=0)
-    known = ((token >= 0) & (token < COUNT))[:, None]
-    x = tl.load(_block(TABLE, token, d, D), mask=real & known, other=0.0).to(WIDE) * SCALE
-    x = tl.where(known, x, float("nan")).to(WIDE)  # as with targets, a step refuses what is not a number
-    if WAVES:
-        x += tl.load(_block(PLACES, row % length, d, D), mask=real, other=0.0)
-    tl.store(_block(X, row, d, D), _dropped(x, SEED, 0, SITE, row, d, DROP, KEEP), mask=real)
-    if DROP is not None:
-        kept = _dropped(tl.full([R, D], 1.0, WIDE), SEED, 0, SITE, row, d, DROP, 1.0)
-        tl.store(_block(MASK, row, d, D), kept.to(tl.uint8), mask=real)
-
-
-@triton.jit
-def narrow_rows(
-    D_X, MASK, NARROW, rows, D: tl.constexpr, HAS_MASK: tl.constexpr, DT: tl.constexpr, R: tl.constexpr
-):
-    """The gradient of rows of a table in half precision, zero where dropout has not kept a number."""
-    row, d = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D)
-    real = (row < rows)[:, None]
-    x = tl.load(_block(D_X, row, d, D), mask=real, other=0.0)
-    if HAS_MASK:
-        x = tl.where(tl.load(_block(MASK, row, d, D), mask=real, other=0) != 0, x, 0.0)
-    tl.store(_block(NARROW, row, d, D), x.to(DT), mask=real)
-
-
-@triton.jit
-def add_parts(PARTS, TOTAL, COUNT, blocks, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """The sums of the parts of all blocks, in an order that does not change."""
+def add_parts(PARTS, TOTAL, COUNT, MEAN, blocks, WIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """The sums of the parts of all blocks, in an order that does not change, and the mean loss of what counts."""
     k = tl.arange(0, BLOCK)
-    total, count = tl.zeros([BLOCK], WIDE), tl.zeros([BLOCK], WIDE)
+    losses, counts = tl.zeros([BLOCK], WIDE), tl.zeros([BLOCK], WIDE)
     for start in range(0, blocks, BLOCK):
         inside = start + k < blocks
-        total += tl.load(PARTS + 2 * (start + k), mask=inside, other=0.0)
-        count += tl.load(PARTS + 2 * (start + k) + 1, mask=inside, other=0.0)
-    tl.store(TOTAL, tl.sum(total, 0))
-    tl.store(COUNT, tl.sum(count, 0))
+        losses += tl.load(PARTS + 2 * (start + k), mask=inside, other=0.0)
+        counts += tl.load(PARTS + 2 * (start + k) + 1, mask=inside, other=0.0)
+    total, count = tl.sum(losses, 0), tl.sum(counts, 0)
+    tl.store(TOTAL, total)
+    tl.store(COUNT, count)
+    tl.store(MEAN, total / tl.maximum(count, 1.0))

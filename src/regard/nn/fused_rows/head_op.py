@@ -1,6 +1,7 @@
 """The end of a model as one operator: last normalisation, map to logits and the sum of the cross-entropies.
 
 Its forward pass already computes the gradients of that sum (`head_kernels.py`); backward multiplies them by one number.
+The mean of what counts is a result, too.
 With one target for each row the logits are those of the rows; with one for each example, those of the mean of its rows
 (`pooled_kernels.py`).
 """
@@ -26,10 +27,11 @@ _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = "float eps, float smoothing, ScalarType dtype"
 _LIBRARY.define(
     f"fused_head(Tensor x, Tensor targets, Tensor? keep, Tensor[] weights, {_OPTIONS}) "
-    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 _LIBRARY.define(
-    "fused_head_backward(Tensor d_total, Tensor x, Tensor kept, Tensor sums, Tensor[] weights, bool pooled) -> Tensor"
+    "fused_head_backward(Tensor pull, Tensor? count, Tensor x, Tensor kept, Tensor sums, Tensor[] weights, "
+    "bool pooled) -> Tensor"
 )
 
 
@@ -54,24 +56,41 @@ def stage(weights: Sequence[Tensor]) -> HeadStage:
 
 def run(
     x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], options: HeadOptions
-) -> tuple[Tensor, Tensor]:
-    """The sum of the cross-entropies of rows (b,n,dim), or of their means, where they count, and how many do.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum of the cross-entropies of rows (b,n,dim), or of their means, where they count, how many do, and the mean.
 
     Targets are (b,n), or (b,) for means.
     """
     found = torch.ops.regard.fused_head.default(x, targets, keep, weights, *options.listed())
-    return found[0], found[1]
+    return found[0], found[1], found[2]
+
+
+def pulled(
+    d_total: Tensor | None, d_mean: Tensor | None, count: Tensor
+) -> tuple[Tensor, Tensor | None] | None:
+    """What the gradients of the sum are multiplied by, and the count that they are divided by; None: nothing is asked.
+
+    The kernel of the weights' gradients does both, so that a mean costs no division of its own.
+    """
+    if d_mean is None:
+        return None if d_total is None else (d_total, None)
+    return (d_mean if d_total is None else d_mean + d_total * count.clamp(min=1.0)), count
+
+
+def pulled_by(rows: Tensor, pull: Tensor, count: Tensor | None) -> Tensor:
+    """The gradient of rows from that of the sum."""
+    return rows * (pull if count is None else pull / count.clamp(min=1.0))
 
 
 def _forward(
     x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], *given: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     from regard.nn.fused_rows.head_kernels import add_parts
 
     options, head = HeadOptions(*given), stage(weights)
     x, targets = x.contiguous(), targets.contiguous()
     found = _forward_shapes(x, targets, keep, weights, *given)
-    total, count, d_rows, kept, sums = found
+    total, count, mean, d_rows, kept, sums = found
     parts = sums.new_empty((sums.shape[0], 2))
     wide = triton_dtype(sums.dtype)
     gain, shift, weight, *bias = weights
@@ -86,7 +105,7 @@ def _forward(
     }  # fmt: skip
     (_by_examples if targets.dim() == 1 else _by_rows)(tensors, constants, head, options.eps)
     launch = {} if block_sizes.INTERPRETED else {"num_warps": 1}
-    add_parts[(1,)](parts, total, count, sums.shape[0], WIDE=wide, BLOCK=128, **launch)
+    add_parts[(1,)](parts, total, count, mean, sums.shape[0], WIDE=wide, BLOCK=128, **launch)
     return found
 
 
@@ -114,47 +133,52 @@ def _by_examples(tensors: tuple[Tensor, ...], constants: dict[str, Any], head: H
 
 def _forward_shapes(
     x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], *given: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     options, head = HeadOptions(*given), stage(weights)
     wide = op._wide(options.dtype)
     factors = op.Factors([head], x, options.dtype, pooled=targets.dim() == 1)
     d_rows = torch.empty_like(x, dtype=wide, memory_format=torch.contiguous_format)
-    total, count = (x.new_empty((), dtype=wide) for _ in range(2))
-    return total, count, d_rows, factors.kept, factors.sums
+    total, count, mean = (x.new_empty((), dtype=wide) for _ in range(3))
+    return total, count, mean, d_rows, factors.kept, factors.sums
 
 
 def _backward(
-    d_total: Tensor, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor], pooled: bool
-) -> Tensor:
-    grads = _backward_shapes(d_total, x, kept, sums, weights, pooled)
+    pull: Tensor, count: Tensor | None, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor], pooled: bool
+) -> Tensor:  # fmt: skip
+    grads = _backward_shapes(pull, count, x, kept, sums, weights, pooled)
     factors = op.Factors([stage(weights)], x, kept.dtype, (kept, sums), pooled)
-    factors.weight_gradients(grads, scale=d_total)
+    factors.weight_gradients(grads, pull, count)
     return grads
 
 
 def _backward_shapes(
-    d_total: Tensor, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor], pooled: bool
-) -> Tensor:
+    pull: Tensor, count: Tensor | None, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor], pooled: bool
+) -> Tensor:  # fmt: skip
     return kept.new_empty(sum(sizes(stage(weights).shapes())), dtype=weights[0].dtype)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     x, targets, keep, weights, *ctx.given = inputs
-    _, _, d_rows, kept, sums = output
-    ctx.save_for_backward(x, targets, keep, d_rows, kept, sums, *weights)
+    _, count, _, d_rows, kept, sums = output
+    ctx.save_for_backward(x, targets, keep, count, d_rows, kept, sums, *weights)
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, d_total: Tensor | None, *unused: Any) -> tuple[Any, ...]:
-    x, targets, keep, d_rows, kept, sums, *weights = ctx.saved_tensors
+def _differentiate(
+    ctx: Any, d_total: Tensor | None, d_count: None, d_mean: Tensor | None, *unused: Any
+) -> tuple[Any, ...]:
+    x, targets, keep, count, d_rows, kept, sums, *weights = ctx.saved_tensors
     none = [None] * len(ctx.given)
-    if d_total is None:
+    asked = pulled(d_total, d_mean, count)
+    if asked is None:
         return None, None, None, [None] * len(weights), *none
     if torch.is_grad_enabled():
-        found = _recorded(x, targets, keep, weights, HeadOptions(*ctx.given), d_total)
+        found = _recorded(
+            x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *asked)
+        )
         return found[0], None, None, found[1:], *none
-    grads = torch.ops.regard.fused_head_backward.default(d_total, x, kept, sums, weights, targets.dim() == 1)
-    return (d_rows * d_total).to(x.dtype), None, None, split(grads, stage(weights)), *none
+    grads = torch.ops.regard.fused_head_backward.default(*asked, x, kept, sums, weights, targets.dim() == 1)
+    return pulled_by(d_rows, *asked).to(x.dtype), None, None, split(grads, stage(weights)), *none
 
 
 def split(grads: Tensor, head: HeadStage) -> list[Tensor]:
@@ -170,7 +194,7 @@ def _recorded(
     """The same gradients with an autograd graph, from the formula in plain torch."""
     views = fresh_views([x, *weights])
     rows, *trained = [one for one in views if one is not None]
-    total, _ = plain.head(rows, targets, keep, trained, options.eps, options.smoothing)
+    total, _, _ = plain.head(rows, targets, keep, trained, options.eps, options.smoothing)
     return gradients([(total, d_total)], views, again=True)
 
 

@@ -6,9 +6,10 @@ Three stages, each of which may be missing; rows x of the residual stream, mixed
     feed   x ← x + drop(W₂ drop(f(W₁ norm(x) + b₁)) + b₂)
     maps   y_i = W_i norm(x) + b_i
 
-So "maps" alone begins a stack, "out, feed, maps" lies between two attentions, and "out, feed" ends a stack. A program
-takes a block of rows through all stages; only weights are read in tiles. Backward recomputes what is between the
-stages from the rows before and after the feed-forward part, and dropout from its hash.
+So "maps" alone begins a stack, "out, feed, maps" lies between two attentions, and "out, feed" ends a stack. Where a
+stack begins, the rows may be made from tokens: x = drop(scale · table[id] + position). A program takes a block of rows
+through all stages; only weights are read in tiles. Backward recomputes what is between the stages from the rows before
+and after the feed-forward part, and dropout from its hash.
 """
 
 from __future__ import annotations
@@ -88,22 +89,44 @@ def _chosen(POINTERS, number, FIRST: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
+def _embedded(TOKENS, SEED, row, d, rows, length, D: tl.constexpr, TABLE: tl.constexpr, SCALE: tl.constexpr,
+              WAVES: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr,
+              WIDE: tl.constexpr):  # fmt: skip
+    """Rows of tokens: those of a table with TABLE lines, with their positions and dropout."""
+    inside = row < rows
+    token = tl.load(TOKENS[0] + row, mask=inside, other=0)
+    known = ((token >= 0) & (token < TABLE))[:, None]
+    x = tl.load(_block(TOKENS[1], token, d, D), mask=inside[:, None] & known, other=0.0).to(WIDE) * SCALE
+    x = tl.where(known, x, float("nan")).to(WIDE)  # as with targets, a step refuses what is not a number
+    if WAVES:
+        x += tl.load(_block(TOKENS[2], row % length, d, D), mask=inside[:, None], other=0.0)
+    return _dropped(x, SEED, 0, SITE, row, d, DROP, KEEP)
+
+
+@triton.jit
 def rows_forward(
-    X, M, SEED, MIDDLE, LAST, YS, OUT, FEED, NORM, MAPS, salt, rows, length, m_b, m_h, m_n, eps_feed, eps_maps,
+    X, M, SEED, MIDDLE, LAST, YS, OUT, FEED, NORM, MAPS, TOKENS, salt, rows, length, m_b, m_h, m_n, eps_feed, eps_maps,
     D: tl.constexpr, F: tl.constexpr, HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr,
     HAS_FEED: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
     DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
-    DT: tl.constexpr, WIDE: tl.constexpr,
-    R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
+    TABLE: tl.constexpr, SCALE: tl.constexpr, WAVES: tl.constexpr, SITE: tl.constexpr, DROP_ROWS: tl.constexpr,
+    KEEP_ROWS: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Take a block of rows through the stages.
 
     MIDDLE gets the rows after the stage "out" if "feed" follows, LAST those after all. OUT is (weight, bias), FEED
-    (gain, shift, rise, bias, fall, bias), NORM (gain, shift), MAPS the weights, then the biases of the maps.
+    (gain, shift, rise, bias, fall, bias), NORM (gain, shift), MAPS the weights, then the biases of the maps. If TABLE
+    is not 0, the rows are made from TOKENS, which is (ids, table, positions), and LAST gets them.
     """
     row, d, t = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, TILE)
     real = (row < rows)[:, None]
-    x = tl.load(_block(X, row, d, D), mask=real, other=0.0).to(WIDE)
+    if TABLE > 0:
+        x = _embedded(
+            TOKENS, SEED, row, d, rows, length, D, TABLE, SCALE, WAVES, SITE, DROP_ROWS, KEEP_ROWS, WIDE
+        )
+    else:
+        x = tl.load(_block(X, row, d, D), mask=real, other=0.0).to(WIDE)
     if HAS_OUT:
         found = tl.zeros([R, D], WIDE) + tl.load(OUT[1] + d).to(WIDE)[None, :]
         for c in tl.range(0, D, TILE, num_stages=STAGES):
@@ -122,7 +145,7 @@ def rows_forward(
             h = _dropped(h, SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN).to(DT)
             found += tl.dot(h, tl.trans(tl.load(_block(FEED[4], d, c + t, F)).to(DT)))
         x += _dropped(found, SEED, salt, 2, row, d, DROP_FEED, KEEP_FEED)
-    if HAS_OUT or HAS_FEED:
+    if HAS_OUT or HAS_FEED or TABLE > 0:
         tl.store(_block(LAST, row, d, D), x, mask=real)
     if COUNT > 0:
         hat, _ = _normalized(x, eps_maps, D)
@@ -138,18 +161,21 @@ def rows_forward(
 
 @triton.jit
 def rows_backward(
-    DX, DYS, X, M, SEED, MIDDLE, LAST, D_ROWS, D_MIXED, KEPT, SUMS, OUT, FEED, NORM, MAPS, salt, rows, length, m_b,
-    m_h, m_n, y_b, y_h, y_n, eps_feed, eps_maps, PITCH: tl.constexpr, VECTORS: tl.constexpr, D: tl.constexpr,
-    F: tl.constexpr, HEAD: tl.constexpr, MAP_HEAD: tl.constexpr, COUNT: tl.constexpr, HAS_OUT: tl.constexpr,
-    HAS_FEED: tl.constexpr, HAS_DX: tl.constexpr, ACT: tl.constexpr, DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr,
-    DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr, DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
+    DX, DYS, X, M, SEED, MIDDLE, LAST, D_ROWS, D_MIXED, KEPT, SUMS, OUT, FEED, NORM, MAPS, IDS, TABLE_KEPT, salt, rows,
+    length, m_b, m_h, m_n, y_b, y_h, y_n, eps_feed, eps_maps, PITCH: tl.constexpr, VECTORS: tl.constexpr,
+    D: tl.constexpr, F: tl.constexpr, HEAD: tl.constexpr, MAP_HEAD: tl.constexpr, COUNT: tl.constexpr,
+    HAS_OUT: tl.constexpr, HAS_FEED: tl.constexpr, HAS_DX: tl.constexpr, ACT: tl.constexpr,
+    DROP_OUT: tl.constexpr, KEEP_OUT: tl.constexpr, DROP_HIDDEN: tl.constexpr, KEEP_HIDDEN: tl.constexpr,
+    DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
+    TABLE: tl.constexpr, SCALE: tl.constexpr, SITE: tl.constexpr, DROP_ROWS: tl.constexpr, KEEP_ROWS: tl.constexpr,
     DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Take the gradient of a block of rows back through the stages.
 
     KEPT (rows,PITCH) gets the two factors of each weight's gradient, SUMS (blocks,VECTORS) the sums over the block of
     the gradients of vectors; `layout.py` says where. MAP_HEAD and y_… are the width and strides of heads in the
-    gradients of the maps.
+    gradients of the maps. If TABLE is not 0, the rows were made from tokens IDS, and instead of the gradient of the
+    rows, TABLE_KEPT gets the factors of the table's: that of the table's rows, and ones at the columns of the ids.
     """
     row, d, t = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, TILE)
     real = (row < rows)[:, None]
@@ -206,7 +232,15 @@ def rows_backward(
         dx += _normalized_back(dn * gain, hat, rate, D)
         kept += 2 * D + 2 * F
         sums += 3 * D + F
-    tl.store(_block(D_ROWS, row, d, D), dx, mask=real)
+    if TABLE > 0:
+        kept = TABLE_KEPT + row[:, None] * PITCH
+        pull = _dropped(dx * SCALE, SEED, 0, SITE, row, d, DROP_ROWS, KEEP_ROWS)
+        tl.store(kept + d[None, :], pull.to(DT), mask=real)
+        token = tl.load(IDS + row, mask=row < rows, other=-1)[:, None]
+        for c in range(0, TABLE, TILE):
+            tl.store(kept + D + (c + t)[None, :], (token == (c + t)[None, :]).to(DT), mask=real)
+    else:
+        tl.store(_block(D_ROWS, row, d, D), dx, mask=real)
     if HAS_OUT:
         dy = _dropped(dx, SEED, salt, 0, row, d, DROP_OUT, KEEP_OUT)
         tl.store(sums + d, tl.sum(dy, 0))
@@ -254,32 +288,17 @@ def _added(
 
 
 @triton.jit
-def _by_id(IDS, NARROW, left, right, rows, D: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr,
-           BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
-    """The sum of the rows of each of some ids, of a stretch of columns, over all rows in order."""
-    k, i, j = tl.arange(0, BLOCK), tl.arange(0, TALL), tl.arange(0, WIDTH)
-    found = tl.zeros([TALL, WIDTH], WIDE)
-    for start in tl.range(0, rows, BLOCK, num_stages=STAGES):
-        row = start + k
-        own = tl.load(IDS + row, mask=row < rows, other=-1)[None, :] == (left + i)[:, None]
-        at = NARROW + right + (row * D)[:, None] + j[None, :]
-        found += tl.dot(own.to(DT), tl.load(at, mask=(row < rows)[:, None], other=0.0))
-    return found
-
-
-@triton.jit
 def weight_gradients(
-    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, IDS, NARROW, SCALE, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr,
-    VECTORS: tl.constexpr, HEAD_PITCH: tl.constexpr, HEAD_VECTORS: tl.constexpr, D: tl.constexpr,
-    HAS_IDS: tl.constexpr, TABLE_SCALE: tl.constexpr, HAS_SCALE: tl.constexpr,
-    TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
+    KEPT, SUMS, HEAD_KEPT, HEAD_SUMS, PULL, COUNTED, GRADS, JOBS, rows, blocks, PITCH: tl.constexpr,
+    VECTORS: tl.constexpr, HEAD_PITCH: tl.constexpr, HEAD_VECTORS: tl.constexpr, HAS_PULL: tl.constexpr,
+    HAS_COUNT: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """A tile (TALL,WIDTH) of the gradient of a weight, or the sum of a stretch of vectors, each over all rows in order.
 
     A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight). Kinds:
-    0 a tile, 1 a stretch; 2 and 3 the same from the factors and sums of a head, if HEAD_PITCH is not 0; 4 a tile of the
-    table that rows were taken from by IDS, from their gradient NARROW. SCALE holds what all results are multiplied by.
+    0 a tile, 1 a stretch; 2 and 3 the same from the factors and sums of a head, if HEAD_PITCH is not 0. PULL holds what
+    all results are multiplied by, COUNTED what they are divided by, if it is more than 1.
     """
     JOBS += tl.program_id(0) * 5
     kind, into, line = tl.load(JOBS), tl.load(JOBS + 3), tl.load(JOBS + 4)
@@ -287,8 +306,10 @@ def weight_gradients(
     left, right = tl.multiple_of(tl.load(JOBS + 1), 16), tl.multiple_of(tl.load(JOBS + 2), 16)
     i, j = tl.arange(0, TALL), tl.arange(0, WIDTH)
     factor = tl.full([], 1.0, WIDE)
-    if HAS_SCALE:
-        factor = tl.load(SCALE).to(WIDE)
+    if HAS_PULL:
+        factor = tl.load(PULL).to(WIDE)
+    if HAS_COUNT:
+        factor = factor / tl.maximum(tl.load(COUNTED).to(WIDE), 1.0)
     tile, stretch = GRADS + into + i[:, None] * line + j[None, :], GRADS + into + j
     if kind == 0:
         tl.store(tile, factor * _product(KEPT, left, right, rows, PITCH, TALL, WIDTH, BLOCK, WIDE, STAGES))
@@ -300,7 +321,3 @@ def weight_gradients(
             tl.store(tile, factor * found)
         elif kind == 3:
             tl.store(stretch, factor * _added(HEAD_SUMS, left, blocks, HEAD_VECTORS, WIDTH, BLOCK, WIDE))
-    if HAS_IDS:  # noqa: SIM102  # a constant: the rest is not compiled where there are none
-        if kind == 4:
-            found = _by_id(IDS, NARROW, left, right, rows, D, TALL, WIDTH, BLOCK // 2, DT, WIDE, STAGES)
-            tl.store(tile, factor * (found * TABLE_SCALE))

@@ -130,10 +130,11 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
     if (given := whole(layers, rows)) is not None:
         from regard.nn.fused_rows import stack_op
 
-        return stack_op.run(*given)
+        rows, drops, weights, layered = given
+        return stack_op.run(rows, draw_seed(rows.device) if drops else None, weights, layered)
     listed = list(layers)
     rows = _wide(rows)
-    seed = _seed(listed, rows)
+    seed = draw_seed(rows.device) if _drops(listed) else None
     heads = [_row_maps(layer) for layer in listed]
     if (memories := _memories_as_one(listed, heads, rows)) is not None:
         from regard.nn.fused_memory import stack_op as memory_stack
@@ -152,21 +153,23 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
 
 def whole(
     layers: Iterable[EncoderLayer], rows: Tensor
-) -> tuple[Tensor, Tensor | None, list[Tensor], StackOptions] | None:
-    """The arguments of one operator for all layers: rows, seed, weights, options; None: one for each layer."""
+) -> tuple[Tensor, bool, list[Tensor], StackOptions] | None:
+    """The arguments of one operator for all layers: rows, whether it needs a seed, weights, options.
+
+    None: there is an operator for each layer.
+    """
     listed, rows = list(layers), _wide(rows)
     heads = [_row_maps(layer) for layer in listed]
     options = _as_one(listed, heads, rows)
-    return None if options is None else (rows, _seed(listed, rows), _all_weights(listed, heads), options)
+    return None if options is None else (rows, _drops(listed), _all_weights(listed, heads), options)
 
 
 def _wide(rows: Tensor) -> Tensor:
     return rows.float() if rows.dtype == torch.bfloat16 else rows
 
 
-def _seed(layers: list[EncoderLayer], rows: Tensor) -> Tensor | None:
-    drops = any(_rates(layer) != [0.0, 0.0, 0.0] for layer in layers)
-    return draw_seed(rows.device) if drops else None
+def _drops(layers: list[EncoderLayer]) -> bool:
+    return any(_rates(layer) != [0.0, 0.0, 0.0] for layer in layers)
 
 
 def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> StackOptions | None:

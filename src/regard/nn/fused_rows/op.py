@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from regard.nn.fused_rows import plain
 from regard.nn.fused_rows.layout import RowPiece, Stages, jobs, sizes
 from regard.nn.fused_rows.short_attention import as_rows, triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
+
+if TYPE_CHECKING:
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = (
@@ -96,14 +99,19 @@ def run(
     return (last if options.out or options.feed else x), ys
 
 
+_NO_TOKENS: dict[str, Any] = {"TABLE": 0, "SCALE": 1.0, "SITE": 0, "DROP_ROWS": None, "KEEP_ROWS": 1.0}
+
+
 def _threshold(rate: float, seed: Tensor | None) -> dict[str, Any]:
+    """What the kernels compare their hash with, and what they multiply by what is kept."""
     if not rate or seed is None:
         return {"drop": None, "keep": 1.0}
     return {"drop": round(rate * 2**32) - 2**31, "keep": 1 / (1 - rate)}
 
 
 def _shared(
-    stages: Stages, options: RowOptions, groups: list[tuple[Tensor, ...]], mixed: Tensor | None, seed: Tensor | None
+    stages: Stages, options: RowOptions, groups: list[tuple[Tensor, ...]], mixed: Tensor | None, seed: Tensor | None,
+    tokens: EmbeddedTokens | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The constants that both kernels take; `groups` are the weights as the kernels read them."""
     wide = any(one.dim() == 2 and one.element_size() > 2 for group in groups for one in group)
@@ -116,6 +124,7 @@ def _shared(
     for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
         made = _threshold(rate, seed)
         found |= {f"DROP_{name}": made["drop"], f"KEEP_{name}": made["keep"]}
+    found |= _NO_TOKENS if tokens is None else tokens.constants(seed)
     if not block_sizes.INTERPRETED:
         found["num_warps"] = TUNING.warps_of(stages.dim)
     return found
@@ -149,18 +158,29 @@ def _empty(x: Tensor) -> Tensor:
 def _forward(
     x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
+    return rows_ahead(x, mixed, seed, weights, RowOptions(*given))
+
+
+def rows_ahead(
+    x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions,
+    tokens: EmbeddedTokens | None = None,
+) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
+    """What the operator returns. `tokens`: the rows are made from them, where a stack begins, and written to x."""
     from regard.nn.fused_rows.kernels import rows_forward
 
-    options = RowOptions(*given)
     stages = options.stages(x, weights)
     x, mixed = x.contiguous(), _last_contiguous(mixed)
-    last, middle, ys = _forward_shapes(x, mixed, seed, weights, *given)
+    last, middle, ys = _forward_shapes(x, mixed, seed, weights, *options.listed())
+    if tokens is not None:
+        assert not (options.out or options.feed)
+        last = x
     rows = x.shape[0] * x.shape[1]
     groups = _filled(stages.split(weights), x)
     rows_forward[(-(-rows // TUNING.rows),)](
         x, x if mixed is None else mixed, x if seed is None else seed, middle, last, tuple(ys) or (x,),
-        *groups, options.salt, rows, x.shape[1], *_strides(mixed), *options.eps,
-        **_shared(stages, options, groups, mixed, seed),
+        *groups, (x,) if tokens is None else tokens.tensors(), options.salt, rows, x.shape[1], *_strides(mixed),
+        *options.eps, WAVES=tokens is not None and tokens.waves,
+        **_shared(stages, options, groups, mixed, seed, tokens),
     )  # fmt: skip
     return last, middle, ys
 
@@ -179,37 +199,6 @@ def _forward_shapes(
     shape = (batch, length, options.heads, dim // options.heads)
     ys = [x.new_empty(shape, dtype=options.dtype).transpose(1, 2) for _ in range(options.maps)]
     return last, middle, ys
-
-
-@dataclass(frozen=True)
-class TableFactors:
-    """What the gradient of the table of an embedding is made from."""
-
-    stage: RowPiece
-    ids: Tensor
-    d_x: Tensor  # the gradient of the rows
-    mask: Tensor | None  # what dropout has kept of the rows
-    scale: float  # of all of it
-
-    def tensors(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Those that the kernel takes: the ids, and the gradient of what dropout has kept of the rows."""
-        from regard.nn.fused_rows.head_kernels import narrow_rows
-
-        rows, dim = self.ids.numel(), self.d_x.shape[2]
-        narrow = torch.empty_like(self.d_x, dtype=dtype)
-        launch = {} if block_sizes.INTERPRETED else {"num_warps": 4}
-        narrow_rows[(-(-rows // TUNING.rows),)](
-            self.d_x, self.ids if self.mask is None else self.mask, narrow, rows, D=dim,
-            HAS_MASK=self.mask is not None, DT=triton_dtype(dtype), R=TUNING.rows, **launch,
-        )  # fmt: skip
-        return self.ids, narrow
-
-    def constants(self) -> dict[str, Any]:
-        """Those that the kernel takes."""
-        return {"HAS_IDS": True, "TABLE_SCALE": self.scale}
-
-
-NO_TABLE: dict[str, Any] = {"HAS_IDS": False, "TABLE_SCALE": 1.0}
 
 
 def behind(before: Sequence[RowPiece], kept: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,24 +232,29 @@ class Factors:
         return behind(self.pieces[:number], self.kept, self.sums)
 
     def weight_gradients(
-        self, into: Tensor, scale: Tensor | None = None, head: Factors | None = None, table: TableFactors | None = None
-    ) -> None:  # fmt: skip
-        """The gradients of all weights, in the order of the calls, of `head` and of `table`, multiplied by `scale`."""
+        self,
+        into: Tensor,
+        pull: Tensor | None = None,
+        count: Tensor | None = None,
+        head: Factors | None = None,
+    ) -> None:
+        """The gradients of all weights, in the order of the calls and of `head`.
+
+        They are multiplied by `pull`, and divided by `count` where it is more than 1.
+        """
         from regard.nn.fused_rows.kernels import weight_gradients
 
         last = self if head is None else head
-        groups = (self.pieces, () if head is None else head.pieces, () if table is None else (table.stage,))
+        groups = (self.pieces, () if head is None else head.pieces)
         listed, tall, width = jobs(groups, TUNING.grad_tall, TUNING.grad_width, into.device)
         launch = {} if block_sizes.INTERPRETED else {"num_warps": TUNING.grad_warps}
         weight_gradients[(len(listed),)](
-            self.kept, self.sums, last.kept, last.sums,
-            *((into,) * 2 if table is None else table.tensors(self.kept.dtype)),
-            into if scale is None else scale, into, listed, self.rows, self.blocks,
-            **(NO_TABLE if table is None else table.constants()), PITCH=self.pitch,
+            self.kept, self.sums, last.kept, last.sums, into if pull is None else pull,
+            into if count is None else count, into, listed, self.rows, self.blocks, PITCH=self.pitch,
             VECTORS=self.vectors, HEAD_PITCH=0 if head is None else head.pitch,
-            HEAD_VECTORS=0 if head is None else head.vectors, D=self.pieces[0].dim, HAS_SCALE=scale is not None,
-            TALL=tall, WIDTH=width, BLOCK=TUNING.grad_rows, DT=triton_dtype(self.kept.dtype),
-            WIDE=triton_dtype(self.sums.dtype), STAGES=TUNING.grad_stages, **launch,
+            HEAD_VECTORS=0 if head is None else head.vectors, HAS_PULL=pull is not None, HAS_COUNT=count is not None,
+            TALL=tall, WIDTH=width, BLOCK=TUNING.grad_rows, WIDE=triton_dtype(self.sums.dtype),
+            STAGES=TUNING.grad_stages, **launch,
         )  # fmt: skip
 
 
@@ -281,25 +275,31 @@ def _backward(
 def rows_back(
     d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
     last: Tensor, weights: list[Tensor], options: RowOptions, factors: Factors, number: int,
+    tokens: EmbeddedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The gradients of the rows and of the mixed heads; `factors` gets what those of the weights are made from."""
+    """The gradients of the rows and of the mixed heads; `factors` gets what those of the weights are made from.
+
+    Rows of `tokens` have no gradient: `factors` gets what that of their table is made from, as its last call.
+    """
     from regard.nn.fused_rows.kernels import rows_backward
 
     stages = options.stages(x, weights)
     x, mixed = x.contiguous(), _last_contiguous(mixed)
     d_last = None if d_last is None else d_last.contiguous()
     d_maps = _alike(d_maps)
-    d_x, d_mixed = _row_shapes(x, mixed)
+    d_x, d_mixed = _row_shapes(x, mixed) if tokens is None else (_empty(x), _empty(x))
     kept, sums = factors.of(number)
+    of_table = kept if tokens is None else factors.of(len(factors.pieces) - 1)[0]
     before = middle if options.out and options.feed else x
     after = last if options.out or options.feed else x
     groups = _filled(stages.split(weights), x)
     rows_backward[(factors.blocks,)](
         x if d_last is None else d_last, tuple(d_maps) or (x,), x, x if mixed is None else mixed,
         x if seed is None else seed, before, after, d_x, d_mixed, kept, sums, *groups,
-        options.salt, factors.rows, x.shape[1], *_strides(mixed), *_strides(d_maps[0] if d_maps else None),
+        x if tokens is None else tokens.tensors()[0], of_table, options.salt, factors.rows, x.shape[1],
+        *_strides(mixed), *_strides(d_maps[0] if d_maps else None),
         *options.eps, PITCH=factors.pitch, VECTORS=factors.vectors, MAP_HEAD=x.shape[2] // options.heads,
-        HAS_DX=d_last is not None, **_shared(stages, options, groups, mixed, seed),
+        HAS_DX=d_last is not None, **_shared(stages, options, groups, mixed, seed, tokens),
     )  # fmt: skip
     return d_x, d_mixed
 

@@ -59,8 +59,8 @@ def dropped(rows: Tensor, seed: Tensor | None, rate: float, site: int, salt: int
 
 def head(
     x: Tensor, targets: Tensor, keep: Tensor | None, weights: Sequence[Tensor], eps: float, smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """The sum of the cross-entropies of the logits of normalised rows where they count, and how many do.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum of the cross-entropies of the logits of normalised rows where they count, how many do, and the mean.
 
     With one target for each example, the logits are those of the mean of its normalised rows.
     """
@@ -69,7 +69,8 @@ def head(
     logits = F.linear(normed.mean(1) if targets.dim() == 1 else normed.flatten(0, 1), *linear)
     each = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=smoothing)
     counts = torch.ones_like(each) if keep is None else keep.flatten().to(each)
-    return each.masked_fill(counts == 0, 0).sum(), counts.sum()
+    total, count = each.masked_fill(counts == 0, 0).sum(), counts.sum()
+    return total, count, total / count.clamp(min=1.0)
 
 
 def _grid(flat: Tensor, site: int, salt: int) -> Grid:

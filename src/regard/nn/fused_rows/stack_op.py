@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch import Tensor
 from regard.core.differentiate import fresh_views, gradients
 from regard.nn.fused_rows import op, plain, short_attention
 from regard.nn.fused_rows.layout import Stages, sizes
+
+if TYPE_CHECKING:
+    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = "str activation, float[] rates, float[] eps, int heads, bool causal, float scale, ScalarType dtype"
@@ -94,10 +97,16 @@ def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOpt
 def _forward(
     x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, list[Tensor]]:
-    options = StackOptions(*given)
+    return rows_ahead(x, seed, weights, StackOptions(*given))
+
+
+def rows_ahead(
+    x: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions, tokens: EmbeddedTokens | None = None
+) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+    """What the operator returns. `tokens`: the rows are made from them, and written to x."""
     _, own = options.split(x, weights)
     first, *others = options.pieces()
-    _, _, heads = op._forward(x, None, None, own[0], *first.listed())
+    _, _, heads = op.rows_ahead(x, None, seed, own[0], first, tokens)
     rows, kept = x, []
     for piece, part in zip(others, own[1:], strict=True):
         query, key, value = heads
@@ -136,12 +145,15 @@ def _backward(
 
 def rows_back(
     d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor],
-    options: StackOptions,
+    options: StackOptions, tokens: EmbeddedTokens | None = None,
 ) -> tuple[Tensor, op.Factors]:  # fmt: skip
-    """The gradient of the rows before all layers, and what those of the weights are made from."""
+    """The gradient of the rows before all layers, and what those of the weights are made from.
+
+    With `tokens`, that of their table follows those of the weights, and the rows have none.
+    """
     stages, own = options.split(x, weights)
     first, *others = options.pieces()
-    factors = op.Factors(stages, x, options.dtype)
+    factors = op.Factors([*stages, *([] if tokens is None else [tokens.stage()])], x, options.dtype)
     d_rows: Tensor | None = d_last
     d_heads: list[Tensor] = []
     whole = [*kept, last]
@@ -152,7 +164,7 @@ def rows_back(
             d_rows, d_heads, before, mixed, seed, middle, after, own[number + 1], others[number], factors, number + 1
         )  # fmt: skip
         d_heads = list(short_attention._backward(d_mixed, query, key, value, options.causal, options.scale))
-    d_x, _ = op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
+    d_x, _ = op.rows_back(d_rows, d_heads, x, None, seed, x, x, own[0], first, factors, 0, tokens)
     return d_x, factors
 
 

@@ -2,8 +2,9 @@
 
     x = drop(scale · table[id] + position)
 
-The gradient of a table's row is the sum over the places of its token. As a product with zeros and ones it has a fixed
-order, where torch's kernels add in any.
+The first kernel of a stack makes them. The gradient of a table's row is the sum over the places of its token. As a
+product with zeros and ones, which the last kernel of the stack writes beside the gradient of the rows, it is one of the
+gradients of weights and has a fixed order, where torch's kernels add in any.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.implementations.lowering import may_cache
-from regard.implementations.triton import block_sizes
 from regard.nn.fused_rows import op, plain
 from regard.nn.fused_rows.head_layout import PADDING
 from regard.nn.fused_rows.layout import Job
-from regard.nn.fused_rows.short_attention import triton_dtype
 from regard.nn.positions import Sinusoidal
 
 SITE = 3  # of dropout; the layers have three
@@ -40,27 +39,24 @@ class EmbeddedTokens:
         """A tensor of the shape and dtype of the rows, without values."""
         return self.table.new_empty((*self.ids.shape, self.table.shape[1]))
 
-    def shapes(self) -> list[Tensor]:
-        """What `run` returns, without values."""
-        rows = self.like()
-        return [rows, torch.empty_like(rows, dtype=torch.uint8)] if self.rate else [rows]
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What `rows_forward` makes the rows from: ids, table, positions."""
+        table = self.table
+        length, dim = self.ids.shape[1], table.shape[1]
+        places = _kept_waves(length, dim, table.device, table.dtype) if self.waves else table
+        return self.ids.contiguous(), table, places
 
-    def run(self, seed: Tensor | None) -> list[Tensor]:
-        """The rows (b,n,dim) and, with dropout, what it has kept of them."""
-        from regard.nn.fused_rows.head_kernels import embed_rows
+    def stage(self) -> TableStage:
+        """Where the factors of the table's gradient are."""
+        return TableStage(self.table.shape[1], self.table.shape[0])
 
-        made, ids = self.shapes(), self.ids.contiguous()
-        found = made[0]
+    def constants(self, seed: Tensor | None) -> dict[str, Any]:
+        """Those that the kernels of rows take."""
         dropped = op._threshold(self.rate, seed)
-        rows, dim = ids.numel(), found.shape[2]
-        launch = {} if block_sizes.INTERPRETED else {"num_warps": 4}
-        places = _kept_waves(ids.shape[1], dim, found.device, found.dtype) if self.waves else found
-        embed_rows[(-(-rows // op.TUNING.rows),)](
-            ids, self.table, places, found if seed is None else seed, found, made[-1], rows, ids.shape[1],
-            COUNT=self.table.shape[0], SCALE=self.scale, D=dim, WAVES=self.waves, SITE=SITE, DROP=dropped["drop"],
-            KEEP=dropped["keep"], WIDE=triton_dtype(found.dtype), R=op.TUNING.rows, **launch,
-        )  # fmt: skip
-        return made
+        return {
+            "TABLE": self.table.shape[0], "SCALE": self.scale, "SITE": SITE, "DROP_ROWS": dropped["drop"],
+            "KEEP_ROWS": dropped["keep"],
+        }  # fmt: skip
 
     def plain(self, seed: Tensor | None, table: Tensor) -> Tensor:
         """The same in plain torch, from this table."""
@@ -72,22 +68,31 @@ class EmbeddedTokens:
 
 @dataclass(frozen=True)
 class TableStage:
-    """`layout.RowPiece` of a table: it keeps nothing but the ids and the gradient of the rows."""
+    """`layout.RowPiece` of a table with `count` lines: its factors are the gradient of the rows, and ones for ids."""
 
     dim: int
     count: int
-    pitch: int = 0
     vectors: int = 0
 
+    @property
+    def padded(self) -> int:
+        """The number of lines in whole tiles."""
+        return -(-self.count // PADDING) * PADDING
+
+    @property
+    def pitch(self) -> int:
+        """Width of a row of factors."""
+        return self.dim + self.padded
+
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shape of the table, its height in whole tiles."""
-        return [(-(-self.count // PADDING) * PADDING, self.dim)]
+        """The shape of the table with padded lines."""
+        return [(self.padded, self.dim)]
 
     def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
-        """A job for each tile; its columns are ids and columns of the gradient of the rows."""
+        """A job for each tile that has lines of the table."""
         dim = self.dim
         return [
-            (0, i, j, total + i * dim + j, dim)
+            (0, column + dim + i, column + j, total + i * dim + j, dim)
             for i in range(0, self.count, tall)
             for j in range(0, dim, width)
         ]

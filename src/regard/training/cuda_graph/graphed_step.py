@@ -124,7 +124,7 @@ class GraphedStep:
             self.replayed = True
             if self.steps_per_graph > 1 and (group := self._group(shape, batch)) is not None:
                 self.drawn += self.last_draws
-                return group.add(batch, self.rate, partial(self._check, batch.index))
+                return group.add(batch, self.rate, partial(self._check, batch.index), self.step.seed or 0)
             return self._replay(batch, self.last_graph)  # type: ignore[arg-type]
         if self.captured:
             return self._eager(batch)
@@ -194,7 +194,7 @@ class GraphedStep:
         graph = torch.cuda.CUDAGraph()
         # One memory pool for all graphs: a replay leaves nothing behind that the next one needs.
         with torch.cuda.graph(graph, pool=self.pool):
-            loss = step.backward(inputs)
+            loss = step.backward(inputs, None if step.seed is None else packed.seed)
             if update is None or gradients is None:
                 result = self._torch_update(loss)
             else:
@@ -260,7 +260,7 @@ class GraphedStep:
             self._fill_rate()
         else:
             self.step.update.refresh()
-        captured.inputs.put(batch, self.count, self.rate or 0.0)
+        captured.inputs.put(batch, self.count, self.rate or 0.0, self.step.seed or 0)
         if captured.draws is None:
             before = self._offset()
             captured.graph.replay()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.tasks.batch import Batch
-from regard.training.cuda_graph.packed_batch import ALIGNMENT, MAX_PINNED, RATE, HostBuffer, PackedBatch
+from regard.training.cuda_graph.packed_batch import ALIGNMENT, MAX_PINNED, RATE, SEED, HostBuffer, PackedBatch
 from regard.training.cuda_graph.pending_step import PendingStep
 from regard.training.step import Step
 
@@ -109,8 +109,9 @@ class StepGroup:
         with torch.cuda.graph(graph, pool=pool):
             for parts, table, result in zip(device_parts, tables, self.results, strict=True):
                 optimizer.zero_grad(set_to_none=True)
-                rate = parts.pop(RATE)
-                update(self.step.backward(batch.filled(parts)), table, rate, result)
+                rate, seed = parts.pop(RATE), parts.pop(SEED)
+                loss = self.step.backward(batch.filled(parts), None if self.step.seed is None else seed)
+                update(loss, table, rate, result)
                 addresses.append(update.gradient_addresses())
         for table, found in zip(tables, addresses, strict=True):
             update.write(table, found)
@@ -123,7 +124,7 @@ class StepGroup:
         run = self.runs[self.number % len(self.runs)]
         return len(run.steps) if run is not None and run.event is None else 0
 
-    def add(self, batch: Batch, rate: float | None, check: Callable[..., None]) -> PendingStep:
+    def add(self, batch: Batch, rate: float | None, check: Callable[..., None], seed: int = 0) -> PendingStep:
         """Queue one step; the last of a group launches all."""
         number = self.number % len(self.runs)
         run = self.runs[number]
@@ -133,7 +134,7 @@ class StepGroup:
                     step.read()
             run = self.runs[number] = QueuedSteps(self, number)
         ring, place = self.rings[number], len(run.steps)
-        ring[place].fill(batch, rate or 0.0)
+        ring[place].fill(batch, rate or 0.0, seed)
         self.latest = latest = PendingStep(ring.results[place], run, check)
         run.steps.append(latest)
         if place + 1 == self.count:
