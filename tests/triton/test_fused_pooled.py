@@ -39,8 +39,9 @@ def test_the_plain_twin_is_norm_mean_map_and_cross_entropy():
     pooled = torch.func.functional_call(norm.to(DEVICE), named, x).mean(1)
     logits = torch.func.functional_call(linear.to(DEVICE), {"weight": weights[2], "bias": weights[3]}, pooled)
     each = nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=0.1)
-    total, count = plain.head(x, targets, keep, weights, 1e-5, 0.1)
+    total, count, mean = plain.head(x, targets, keep, weights, 1e-5, 0.1)
     torch.testing.assert_close(total, each[:3].sum())
+    torch.testing.assert_close(mean, each[:3].mean())
     assert count == 3
 
 
@@ -76,7 +77,7 @@ def test_the_target_that_torch_ignores_is_ignored_but_counted():
     mine, theirs = both(x, targets, keep, weights, 0.1)
     for one, other in zip(mine, theirs, strict=True):
         assert (one.double() - other).norm() <= TOLERANCE * other.norm()
-    assert mine[1] == 4 and not mine[2][1].any()
+    assert mine[1] == 4 and not mine[3][1].any()
 
 
 @pytest.mark.parametrize("outputs", [11, 67])
