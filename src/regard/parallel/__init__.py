@@ -11,9 +11,26 @@
 Started by torchrun, the same lines give each rank its own positions. `docs/scaling.md` says what it costs.
 """
 
-from regard.parallel.attention import attend
+from typing import TYPE_CHECKING, Any
+
 from regard.parallel.exchange import ProcessLost, Traffic, count_traffic
 from regard.parallel.layout import Layout
 from regard.parallel.sequence import ShardedSequence
 
+if TYPE_CHECKING:
+    from regard.parallel.attention import attend
+
 __all__ = ["Layout", "ProcessLost", "ShardedSequence", "Traffic", "attend", "count_traffic"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load `attend` when it is asked for: to be left out of torch's compiler, it loads it, which takes a second.
+
+    A training asks only whether a process was lost.
+    """
+    if name == "attend":
+        from regard.parallel.attention import attend
+
+        globals()[name] = attend
+        return attend
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -106,8 +106,10 @@ class ScaledDotProduct(Adapter):
             query, key = query.expand(*leading, *query.shape[-2:]), key.expand(*leading, *key.shape[-2:])
         query, key = as_computed(query), as_computed(key)
         sizes = (*four_axes(query).shape[:3], key.shape[-2])
+        aligned: Any = None
         kind = _causal_bias()
-        aligned, attn_mask = (attn_mask, None) if kind and isinstance(attn_mask, kind) else (None, attn_mask)
+        if kind is not None and isinstance(attn_mask, kind):
+            aligned, attn_mask = attn_mask, None
         seen, proof = rows_seen(attn_mask, key.shape[-2]), None
         if not dropout_p and event.result is not None:
             proof = proof_of(event.keep, four_axes(value), four_axes(event.result), seen)
