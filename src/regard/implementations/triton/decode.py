@@ -265,7 +265,7 @@ def launches(
     step, strides = stride_numbers(query, key, value)
     form = (step, d, v, shared, cap != 0, whole, precision(query.dtype), tile, block, dim, values)
     tensors = (query, key, value, low, high, position, keep, sink if whole else None)
-    kinds = [None if x is None else (x.dtype, x.data_ptr() % 16) for x in tensors]
+    kinds: list[Any] = [None if x is None else (x.dtype, x.data_ptr() % 16) for x in tensors]
     kinds.append((torch.int64, wide_strides(strides)))
     numbers = (
         *strides, 0 if keep is None else keep.stride(0), groups, queries, keys, before, after, splits, rows,
