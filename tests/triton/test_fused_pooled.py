@@ -14,7 +14,7 @@ from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Vectors
 from tests.triton.conftest import HALVED
-from tests.triton.test_fused_head import OPTIONS, both, step_of
+from tests.triton.test_fused_head import ASKED, OPTIONS, both, step_of
 from tests.triton.test_fused_rows import DEVICE, TOLERANCE, WIDE, Counted, kernels
 
 assert kernels  # a fixture
@@ -62,10 +62,11 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("asked", ["sum", "mean"])
 @pytest.mark.parametrize("case", CASES)
-def test_the_loss_and_every_gradient_are_those_of_cross_entropy(case):
+def test_the_loss_and_every_gradient_are_those_of_cross_entropy(case, asked):
     outputs, options, smoothing = CASES[case]
-    mine, theirs = both(*given(outputs, **options), smoothing)
+    mine, theirs = both(*given(outputs, **options), smoothing, ASKED[asked])
     for one, other in zip(mine, theirs, strict=True):
         assert one.shape == other.shape and one.isfinite().all()
         assert (one.double() - other).norm() <= TOLERANCE * other.norm().clamp(min=1e-2)
@@ -77,7 +78,7 @@ def test_the_target_that_torch_ignores_is_ignored_but_counted():
     mine, theirs = both(x, targets, keep, weights, 0.1)
     for one, other in zip(mine, theirs, strict=True):
         assert (one.double() - other).norm() <= TOLERANCE * other.norm()
-    assert mine[1] == 4 and not mine[3][1].any()
+    assert mine[1] == 4 and not mine[3][1].any()  # after sum, count and mean, the gradient of the rows
 
 
 @pytest.mark.parametrize("outputs", [11, 67])
@@ -116,7 +117,8 @@ def test_bits_repeat_and_nothing_unwritten_is_read():
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_a_second_derivative_is_that_of_cross_entropy():
+@pytest.mark.parametrize("result", [0, 2])
+def test_a_second_derivative_is_that_of_cross_entropy(result):
     if HALVED:
         pytest.skip("products in bfloat16 have no second derivative to compare")
     x, targets, keep, weights = given(11, kept=3)
@@ -126,8 +128,8 @@ def test_a_second_derivative_is_that_of_cross_entropy():
         first = torch.autograd.grad(total.square(), inputs, create_graph=True)
         return torch.autograd.grad(sum(one.square().sum() for one in first), inputs)
 
-    mine = second(head_op.run(x, targets, keep, weights, OPTIONS)[0])
-    theirs = second(plain.head(x, targets, keep, weights, 1e-5, 0.1)[0])
+    mine = second(head_op.run(x, targets, keep, weights, OPTIONS)[result])
+    theirs = second(plain.head(x, targets, keep, weights, 1e-5, 0.1)[result])
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other)
 
