@@ -13,7 +13,7 @@ from regard.tasks.answers import OneOf
 from regard.tasks.batch import Batch
 from regard.tasks.problem import Problem
 from regard.tasks.streams import Vectors
-from tests.triton.test_fused_head import OPTIONS, both, step_of
+from tests.triton.test_fused_head import ASKED, OPTIONS, both, step_of
 from tests.triton.test_fused_rows import DEVICE, TOLERANCE, WIDE, Counted, kernels
 
 assert kernels  # a fixture
@@ -38,8 +38,9 @@ def test_the_plain_twin_is_norm_mean_map_and_cross_entropy():
     pooled = torch.func.functional_call(norm.to(DEVICE), named, x).mean(1)
     logits = torch.func.functional_call(linear.to(DEVICE), {"weight": weights[2], "bias": weights[3]}, pooled)
     each = nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=0.1)
-    total, count = plain.head(x, targets, keep, weights, 1e-5, 0.1)
+    total, count, mean = plain.head(x, targets, keep, weights, 1e-5, 0.1)
     torch.testing.assert_close(total, each[:3].sum())
+    torch.testing.assert_close(mean, each[:3].mean())
     assert count == 3
 
 
@@ -60,10 +61,11 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("asked", ["sum", "mean"])
 @pytest.mark.parametrize("case", CASES)
-def test_the_loss_and_every_gradient_are_those_of_cross_entropy(case):
+def test_the_loss_and_every_gradient_are_those_of_cross_entropy(case, asked):
     outputs, options, smoothing = CASES[case]
-    mine, theirs = both(*given(outputs, **options), smoothing)
+    mine, theirs = both(*given(outputs, **options), smoothing, ASKED[asked])
     for one, other in zip(mine, theirs, strict=True):
         assert one.shape == other.shape and one.isfinite().all()
         assert (one.double() - other).norm() <= TOLERANCE * other.norm().clamp(min=1e-2)
@@ -75,7 +77,7 @@ def test_the_target_that_torch_ignores_is_ignored_but_counted():
     mine, theirs = both(x, targets, keep, weights, 0.1)
     for one, other in zip(mine, theirs, strict=True):
         assert (one.double() - other).norm() <= TOLERANCE * other.norm()
-    assert mine[1] == 4 and not mine[2][1].any()
+    assert mine[1] == 4 and not mine[3][1].any()  # after sum, count and mean, the gradient of the rows
 
 
 @pytest.mark.parametrize("outputs", [11, 67])
@@ -114,7 +116,8 @@ def test_bits_repeat_and_nothing_unwritten_is_read():
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_a_second_derivative_is_that_of_cross_entropy():
+@pytest.mark.parametrize("result", [0, 2])
+def test_a_second_derivative_is_that_of_cross_entropy(result):
     if DEVICE == "cuda":
         pytest.skip("products in bfloat16 have no second derivative to compare")
     x, targets, keep, weights = given(11, kept=3)
@@ -124,8 +127,8 @@ def test_a_second_derivative_is_that_of_cross_entropy():
         first = torch.autograd.grad(total.square(), inputs, create_graph=True)
         return torch.autograd.grad(sum(one.square().sum() for one in first), inputs)
 
-    mine = second(head_op.run(x, targets, keep, weights, OPTIONS)[0])
-    theirs = second(plain.head(x, targets, keep, weights, 1e-5, 0.1)[0])
+    mine = second(head_op.run(x, targets, keep, weights, OPTIONS)[result])
+    theirs = second(plain.head(x, targets, keep, weights, 1e-5, 0.1)[result])
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other)
 
