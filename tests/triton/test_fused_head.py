@@ -189,10 +189,10 @@ def batch_for(name, seed=0, kept=0.8):
     return Batch.of(inputs, None, targets, torch.rand(B, N, device=DEVICE) < kept)
 
 
-def step_of(model, **options):
+def step_of(model, rate=0.1, **options):
     precision = "bf16-mixed" if HALVED else "32-true"
     config = complete(Config(task="language", model="decoder", device=DEVICE, precision=precision))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     accelerator = hardware.prepare(config).accelerator
     prepared = accelerator.prepare(model)
     return Step(accelerator, prepared, optimizer, model.loss, **options)
