@@ -16,7 +16,7 @@ WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo tour browser test quick nightly check site format bench release clean
+.PHONY: help venv demo tour browser test quick nightly foreign check site format bench release clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -91,6 +91,12 @@ nightly: $(STAMP)  ## run the many draws behind the samples of `make test` (an h
 	$(TEST) --ignore tests/triton --ignore tests/browser -m nightly $(ARGS)
 	$(TEST) -p tests.browser.scheduling tests/browser -m nightly $(ARGS) $(OR_NONE)
 	$(REHEARSE) -m nightly $(ARGS) $(OR_NONE)
+	$(if $(PYTORCH)$(TRANSFORMERS),$(FOREIGN),@echo "not run: the tests of PyTorch and transformers; make foreign says what they need")
+
+FOREIGN = $(BIN)/python -m tests.foreign $(if $(PYTORCH),--pytorch "$(PYTORCH)") $(if $(TRANSFORMERS),--transformers "$(TRANSFORMERS)")
+
+foreign: $(STAMP)  ## run others' tests with regard in place: PYTORCH=checkout TRANSFORMERS=checkout (an hour or more)
+	@$(FOREIGN) $(ARGS)
 
 # The site is built beside the types: each of them keeps one core busy.
 check: $(STAMP)  ## lint, formatting, types, and the site with warnings as errors

@@ -57,10 +57,7 @@ def cases() -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
             lambda: regard.attend(query, *shared),
             lambda: sdpa(query, *shared, enable_gqa=True),
         ),
-        "one query, lengths": (
-            lambda: regard.attend(query, *own, mask=lengths),
-            lambda: sdpa(query, *own, dense),
-        ),
+        "one query, lengths": (lambda: regard.attend(query, *own, mask=lengths), lambda: sdpa(query, *own, dense)),
     }
 
 

@@ -27,10 +27,7 @@ from pathlib import Path
 
 SETS = ("fashion-mnist", "flickr8k", "sst2")
 PACKAGES = ("cloudpickle", "farama_notifications", "gymnasium", "minigrid")
-PYGAME = {
-    "__init__.py": b"def __getattr__(name):\n    return object\n",
-    "freetype.py": b"",
-}
+PYGAME = {"__init__.py": b"def __getattr__(name):\n    return object\n", "freetype.py": b""}
 SMALLER = "images128-train.zip"
 QUALITY = 45
 # Bytes of pictures depend on the ones before them, not on where they stand in words of four.
@@ -42,10 +39,7 @@ def pack(data: Path, into: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
     for name in SETS:
         target = into / f"{name}.tar.xz"
-        with (
-            lzma.open(target, "wb", filters=FILTERS) as file,
-            tarfile.open(fileobj=file, mode="w") as archive,
-        ):
+        with lzma.open(target, "wb", filters=FILTERS) as file, tarfile.open(fileobj=file, mode="w") as archive:
             for path in sorted((data / name).iterdir()):
                 own, content = _unpacked(path)
                 entry = tarfile.TarInfo(f"{name}/{own}")
@@ -62,9 +56,7 @@ def pack_packages(into: Path) -> None:
         found = importlib.util.find_spec(name)
         assert found is not None and found.origin is not None, f"{name} is not installed"
         root = Path(found.origin).parent
-        files |= {
-            f"{name}/{path.relative_to(root)}": path.read_bytes() for path in sorted(root.rglob("*.py"))
-        }
+        files |= {f"{name}/{path.relative_to(root)}": path.read_bytes() for path in sorted(root.rglob("*.py"))}
     with tarfile.open(into / "agents.tar.xz", "w:xz") as archive:
         for own, content in files.items():
             entry = tarfile.TarInfo(f"agents/{own}")
@@ -76,9 +68,7 @@ def unpack(source: Path, into: Path) -> None:
     """Unpack all archives of a folder, at once."""
     into.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor() as pool:
-        for name in pool.map(
-            _unpack, *zip(*((path, into) for path in sorted(source.glob("*.tar.xz"))), strict=True)
-        ):
+        for name in pool.map(_unpack, *zip(*((path, into) for path in sorted(source.glob("*.tar.xz"))), strict=True)):
             print(f"unpacked {name}", flush=True)
 
 
@@ -113,9 +103,7 @@ def _smaller(picture: bytes) -> bytes:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("pack", "unpack"))
     parser.add_argument("source", type=Path)
     parser.add_argument("into", type=Path)

@@ -116,15 +116,13 @@ class Compilations:
 def stand_in() -> None:
     """Let the implementation take CPU tensors for those of a GPU."""
     import regard.implementations.triton as implementation
-    from regard.implementations.triton import blocks, launching, raw_launches
+    from regard.implementations.triton.launch import blocks, launching, raw_launches
 
     raw_launches._REFUSAL.append("nothing is launched")
     torch.cuda.current_device = lambda: -1  # what a CPU tensor's get_device says
     launching.processors = blocks.processors = lambda device: 132
     refuse = implementation.refuse
-    implementation.refuse = lambda request: (
-        None if (why := refuse(request)) == "its kernels run on a GPU" else why
-    )
+    implementation.refuse = lambda request: None if (why := refuse(request)) == "its kernels run on a GPU" else why
     whole = blocks.launch
 
     def order_here(kernel: Any, grid: Any, *values: Any, **named: Any) -> None:
@@ -142,14 +140,10 @@ def stand_in() -> None:
 
 def main() -> None:
     """Compile."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to which results are appended")
     parser.add_argument("--only", default="", help="compile only cases whose name contains this")
-    parser.add_argument(
-        "--capability", type=int, choices=SHARED, default=90, help="of the GPU; 90: H100, H200"
-    )
+    parser.add_argument("--capability", type=int, choices=SHARED, default=90, help="of the GPU; 90: H100, H200")
     given = parser.parse_args()
     found = Compilations(given.out, given.capability)
     found.install()

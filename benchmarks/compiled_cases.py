@@ -15,9 +15,7 @@ def rows(*shape: int, dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]
     return [*[one.requires_grad_() for one in made[:3]], made[3]]
 
 
-def attend(
-    shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16, groups: int = 0, **asked: Any
-) -> None:
+def attend(shape: tuple[int, ...], dtype: torch.dtype = torch.bfloat16, groups: int = 0, **asked: Any) -> None:
     """Forward and backward of one request."""
     import regard
 
@@ -38,7 +36,9 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     ids = (torch.arange(n) // 500).expand(1, -1)
     window = masks.window(511, 0)
     asked: dict[str, dict[str, Any]] = {
-        "full": {}, "causal": {"mask": masks.causal()}, "window": {"mask": window},
+        "full": {},
+        "causal": {"mask": masks.causal()},
+        "window": {"mask": window},
         "global": {"mask": window | masks.global_tokens(range(16))},
         "documents": {"mask": masks.causal() & masks.documents(ids)},
         "padding": {"mask": masks.lengths(torch.tensor([n - 300]))},
@@ -46,7 +46,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         "alibi": {"mask": masks.causal(), "bias": biases.alibi(heads)},
         "prefix": {"mask": masks.causal() | masks.prefix(n // 4)},
         "softcap": {"mask": masks.causal(), "score": scores.softcap(30.0)},
-    }  # fmt: skip
+    }
     for name, given in asked.items():
         for d in (128, 64):
             yield f"{name} d{d}", partial(attend, (1, heads, n, d), **given)
@@ -61,8 +61,14 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     table = torch.empty(heads, 63, requires_grad=True)
     yield "relative bias", partial(attend, (1, heads, n, 64), bias=biases.relative(table), **asked["causal"])
     for name in ("sigmoid", "entmax15", "sparsemax", "hard"):
-        for d, dtype in ((64, torch.bfloat16), (128, torch.bfloat16), (256, torch.bfloat16), (64, torch.float32),
-                         (128, torch.float32), (40, torch.float16)):  # fmt: skip
+        for d, dtype in (
+            (64, torch.bfloat16),
+            (128, torch.bfloat16),
+            (256, torch.bfloat16),
+            (64, torch.float32),
+            (128, torch.float32),
+            (40, torch.float16),
+        ):
             call = partial(attend, (1, heads, n, d), dtype, normalize=name, **asked["causal"])
             yield f"{name} d{d} {str(dtype)[6:]}", call
         yield f"{name} documents", partial(attend, (1, heads, n, 64), normalize=name, **asked["documents"])
@@ -77,11 +83,7 @@ def additive_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Call
     """Additive scores: one long sequence, many short ones."""
     from regard import scores
 
-    for name, shape in (
-        ("long", (1, 1, 4096, 128)),
-        ("many", (64, 1, 256, 256)),
-        ("narrow", (2, 4, 257, 32)),
-    ):
+    for name, shape in (("long", (1, 1, 4096, 128)), ("many", (64, 1, 256, 256)), ("narrow", (2, 4, 257, 32))):
         weight = torch.empty(shape[3], requires_grad=True)
         yield f"additive {name}", partial(attend, shape, torch.float32, score=scores.additive(weight))
     weight = torch.empty(64, requires_grad=True)
@@ -97,10 +99,7 @@ def short_additive(batch: int, queries: int, keys: int, width: int) -> None:
     """Additive attention over few keys, one head."""
     import regard
 
-    q, k, v = (
-        torch.empty(batch, 1, n, width, dtype=torch.bfloat16, requires_grad=True)
-        for n in (queries, keys, keys)
-    )
+    q, k, v = (torch.empty(batch, 1, n, width, dtype=torch.bfloat16, requires_grad=True) for n in (queries, keys, keys))
     weight = torch.empty(width, requires_grad=True)
     output = regard.attend(q, k, v, score=regard.scores.additive(weight), impl="triton")
     torch.autograd.grad(output, [q, k, v, weight], torch.empty_like(output))
@@ -108,11 +107,11 @@ def short_additive(batch: int, queries: int, keys: int, width: int) -> None:
 
 def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Summaries, chosen weights and decoding."""
-    from regard.core.call import SCORING, read_call
-    from regard.core.request import build
+    from regard.formula.call import SCORING, read_call
+    from regard.formula.request import build
     from regard.implementations.packing import pack
-    from regard.implementations.triton import summary
-    from regard.implementations.triton.decode import decode
+    from regard.implementations.triton.dot.decode import decode
+    from regard.implementations.triton.summary import op as summary
 
     def summarize(d: int, dtype: torch.dtype, **given: Any) -> None:
         q, k = (torch.empty(1, 16, 4096, d, dtype=dtype) for _ in range(2))
@@ -151,12 +150,7 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         weights = [torch.empty(shape, dtype=torch.bfloat16) for one in stages for shape in one.shapes()]
         last, kept = stack_op._forward(x, seed, weights, *options.listed())
         stack_op._backward(x, x, seed, last, kept, weights, *options.listed())
-        head = [
-            torch.empty(dim),
-            torch.empty(dim),
-            torch.empty(67, dim, dtype=torch.bfloat16),
-            torch.empty(67),
-        ]
+        head = [torch.empty(dim), torch.empty(dim), torch.empty(67, dim, dtype=torch.bfloat16), torch.empty(67)]
         given, targets = (1e-5, 0.0, *options.listed()), torch.zeros(batch, length, dtype=torch.long)
         for rows, rate in (((x, None, None), 0.0), ((None, targets, torch.empty(67, dim)), 0.1)):
             said = (3.0, rate, rate > 0, *given)
@@ -177,9 +171,11 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "small stack", partial(stack, 32, 64, 128, 4)
     yield "small stack of 256", partial(stack, 8, 13, 256, 8)
     for name, tuning in (
-        ("tile 64, 5 stages", {"tile": 64, "stages": 5}), ("4 stages", {"stages": 4}),
-        ("gradients in tiles of 64", {"grad_tall": 64}), ("gradients 128 wide", {"grad_width": 128}),
-    ):  # fmt: skip
+        ("tile 64, 5 stages", {"tile": 64, "stages": 5}),
+        ("4 stages", {"stages": 4}),
+        ("gradients in tiles of 64", {"grad_tall": 64}),
+        ("gradients 128 wide", {"grad_width": 128}),
+    ):
         yield f"small stack, {name}", partial(stack, 32, 64, 128, 4, **tuning)
 
     yield "LSTM, two layers both ways", partial(lstm, 32, 8, 128, 64, 2, 2)
@@ -211,9 +207,7 @@ def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         shapes = MemorySizes(sides, slots, dim, gated).shapes()
         starts = [torch.empty(shape) for shape in shapes[:sides]]
         narrow = [torch.bfloat16 if len(shape) == 2 else torch.float32 for shape in shapes]
-        weights = [
-            torch.empty(*one, dtype=kind) for one, kind in zip(shapes[sides:], narrow[sides:], strict=True)
-        ]
+        weights = [torch.empty(*one, dtype=kind) for one, kind in zip(shapes[sides:], narrow[sides:], strict=True)]
         options = op.FusedMemoryOptions(sides == 1, segment, 0.2, 1e-5).listed()
         found, *kept = op._forward(given, starts, weights, *options)
         op._backward(found, given, starts, weights, *kept, *options)
@@ -236,8 +230,7 @@ def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         first, *others = made.shapes()
         weights = [torch.empty(first)]
         weights += [
-            torch.empty(one, dtype=torch.bfloat16 if narrow and len(one) == 2 else torch.float32)
-            for one in others
+            torch.empty(one, dtype=torch.bfloat16 if narrow and len(one) == 2 else torch.float32) for one in others
         ]
         found, *kept = static.forward(given, weights, options)
         factors = SlotFactors([made], *kept)
@@ -251,13 +244,7 @@ def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def lstm(
-    batch: int,
-    length: int,
-    inputs: int,
-    width: int,
-    sides: int,
-    layers: int,
-    keep: torch.Tensor | None = None,
+    batch: int, length: int, inputs: int, width: int, sides: int, layers: int, keep: torch.Tensor | None = None
 ) -> None:
     """Forward and backward of an LSTM in bfloat16, with dropout between layers."""
     from regard.nn.fused_rows import lstm_op
@@ -279,9 +266,7 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     def head(batch: int, length: int, dim: int, outputs: int, keep: bool, pooled: bool = False) -> None:
         options = head_op.HeadOptions(1e-5, 0.1, torch.bfloat16)
         shapes: list[tuple[int, ...]] = [(dim,), (dim,), (outputs, dim), (outputs,)]
-        weights = [
-            torch.empty(shape, dtype=torch.bfloat16 if len(shape) > 1 else torch.float32) for shape in shapes
-        ]
+        weights = [torch.empty(shape, dtype=torch.bfloat16 if len(shape) > 1 else torch.float32) for shape in shapes]
         x = torch.empty(batch, length, dim)
         targets = torch.zeros((batch,) if pooled else (batch, length), dtype=torch.long)
         kept = torch.ones_like(targets, dtype=torch.bool) if keep else None
@@ -303,17 +288,7 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         stack_loss_op._backward(found[0], found[1], None, ids, table, seed, found[3], own, last, *given)
 
     yield "small stack and loss", partial(stack_and_loss, 32, 64, 128, 67)
-    for sizes in (
-        (32, 64, 128, 67, False),
-        (32, 64, 128, 131, True),
-        (8, 13, 256, 512, True),
-        (8, 13, 16, 5, False),
-    ):
+    for sizes in ((32, 64, 128, 67, False), (32, 64, 128, 131, True), (8, 13, 256, 512, True), (8, 13, 16, 5, False)):
         yield f"small head {sizes}", partial(head, *sizes)
-    for sizes in (
-        (32, 8, 128, 10, False),
-        (32, 64, 128, 10, True),
-        (8, 13, 256, 512, True),
-        (8, 13, 16, 5, False),
-    ):
+    for sizes in ((32, 8, 128, 10, False), (32, 64, 128, 10, True), (8, 13, 256, 512, True), (8, 13, 16, 5, False)):
         yield f"pooled head {sizes}", partial(head, *sizes, pooled=True)

@@ -53,9 +53,7 @@ class Counts:
             self.skipped += 1
             self.tried -= report.when == "call"
         if report.when == "call":
-            self.tried += sum(
-                int(str(count)) - 1 for name, count in report.user_properties if name == "tried"
-            )
+            self.tried += sum(int(str(count)) - 1 for name, count in report.user_properties if name == "tried")
 
 
 def main(arguments: list[str]) -> int:

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from regard.comparison.evaluate import evaluate_run
 from regard.errors import BadValue, RegardError
-from regard.tasks.measures.bleu import Bleu
-from regard.tasks.text.parallel import REFERENCES
-from regard.tasks.translate import Translate
-from regard.training.data import generator
-from regard.training.loading import load
+from regard_workbench.comparison.evaluate import evaluate_run
+from regard_workbench.tasks.measures.bleu import Bleu
+from regard_workbench.tasks.text.parallel import REFERENCES
+from regard_workbench.tasks.translate import Translate
+from regard_workbench.training.data import generator
+from regard_workbench.training.loading import load
 
 PENALTIES = (0.0, 0.4, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 SENTENCES = 10**9  # of the validation split: all
@@ -43,11 +43,7 @@ def validation_scores(run: str, beam: int, device: str, limit: int | None = None
         chosen = range(begin, min(begin + size, count))
         batch = task.batch(examples, chosen, generator(0, "validation", begin)).to(loaded.device)
         references += batch.notes[REFERENCES]
-        options: dict[str, Any] = {
-            **task.problem.answer.decoding(beam),
-            "length_penalty": 1.0,
-            "n_best": beam,
-        }
+        options: dict[str, Any] = {**task.problem.answer.decoding(beam), "length_penalty": 1.0, "n_best": beam}
         for found in model.generate(batch, **options):
             for penalty in PENALTIES:
                 # A score is the log-probability over the length; this makes it one over length to another power.
@@ -59,9 +55,7 @@ def validation_scores(run: str, beam: int, device: str, limit: int | None = None
 
 def main() -> None:
     """Read the command line, choose, and print both as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", help="folders of translation runs")
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--device", default="auto")
@@ -76,14 +70,11 @@ def main() -> None:
     if not scores:
         raise SystemExit("runs: none of them can be measured.")
     run, penalty = max(
-        ((run, penalty) for run, found in scores.items() for penalty in found),
-        key=lambda one: scores[one[0]][one[1]],
+        ((run, penalty) for run, found in scores.items() for penalty in found), key=lambda one: scores[one[0]][one[1]]
     )
     chosen = {"run": run, "beam": given.beam, "length_penalty": penalty}
     print(json.dumps({"validation_bleu": scores, "chosen": chosen}), flush=True)
-    found = evaluate_run(
-        run, "test", beam=given.beam, length_penalty=penalty, device=given.device, limit=given.limit
-    )
+    found = evaluate_run(run, "test", beam=given.beam, length_penalty=penalty, device=given.device, limit=given.limit)
     print(json.dumps(found.to_dict(), ensure_ascii=False))
 
 

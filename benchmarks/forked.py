@@ -73,9 +73,7 @@ class Forked:
     def children(self) -> list[int]:
         """The processes that its main thread has started and that are still there."""
         with suppress(OSError):
-            return [
-                int(one) for one in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-            ]
+            return [int(one) for one in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
         return []
 
 

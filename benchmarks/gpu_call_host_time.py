@@ -18,10 +18,10 @@ from benchmarks.call_host_time import microseconds
 from benchmarks.unlaunched import unlaunched
 
 import regard
-from regard.benchmarks.gpu.decoding import HEADS, SHARED, SHORT_CACHE, WIDTH
-from regard.benchmarks.gpu.host import NOTHING, SIZE, WORKS, Nothing
-from regard.benchmarks.gpu.work import gradient, inputs, timed_call
-from regard.core import repeated_calls
+from regard.dispatch import repeated_calls
+from regard_workbench.bench.gpu.decoding import HEADS, SHARED, SHORT_CACHE, WIDTH
+from regard_workbench.bench.gpu.host import NOTHING, SIZE, WORKS, Nothing
+from regard_workbench.bench.gpu.work import gradient, inputs, timed_call
 
 TINY = (1, 1, 2, 8)  # of a CPU, so that torch's own function computes next to nothing
 
@@ -30,8 +30,7 @@ def training() -> dict[str, Callable[[], object]]:
     """A training call with each mask."""
     rows, upstream = inputs(SIZE, "cpu", torch.bfloat16, grad=True), gradient(SIZE, "cpu", torch.bfloat16)
     return {
-        work.name: timed_call(partial(regard.attend, **work.options(SIZE, "cpu")), rows, upstream)
-        for work in WORKS
+        work.name: timed_call(partial(regard.attend, **work.options(SIZE, "cpu")), rows, upstream) for work in WORKS
     }
 
 
@@ -77,9 +76,13 @@ def training_parts() -> dict[str, float]:
     (known,) = direct.prepared().layouts.values()
     (step,) = known.backward.values()
     likes = (
-        direct.like_output, direct.like_logsumexp, direct.like_stats, direct.like_query, direct.like_key,
+        direct.like_output,
+        direct.like_logsumexp,
+        direct.like_stats,
+        direct.like_query,
+        direct.like_key,
         direct.like_value,
-    )  # fmt: skip
+    )
     counts = (5, 4, 8, 7)  # of the tensors that each launch takes
     given = [tuple(range(1 << 40, (1 << 40) + count)) for count in counts]
     steps = list(zip((known.forward, *step), given, strict=True))
@@ -105,9 +108,7 @@ def decoding_parts() -> dict[str, float]:
     return {
         **found,
         "two tensors": microseconds(lambda: (torch.empty_like(like), torch.empty_like(known.scratch))),
-        "arguments of two launches": microseconds(
-            lambda: (known.first.at(0, first), known.second.at(0, second))
-        ),
+        "arguments of two launches": microseconds(lambda: (known.first.at(0, first), known.second.at(0, second))),
         "whole call": microseconds(call),
     }
 

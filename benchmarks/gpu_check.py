@@ -31,16 +31,7 @@ from typing import Any
 
 import torch
 from benchmarks.gpu_checking.circumstances import ALL
-from benchmarks.gpu_checking.formula import (
-    BOUNDS,
-    DEVICE,
-    configurations,
-    error,
-    options,
-    rows,
-    same,
-    trained,
-)
+from benchmarks.gpu_checking.formula import BOUNDS, DEVICE, configurations, error, options, rows, same, trained
 from benchmarks.gpu_checking.normalizers import compile_once, normalizers
 from benchmarks.gpu_checking.normalizers import configurations as normalized
 from benchmarks.gpu_checking.regret import by_kind, regret
@@ -49,25 +40,21 @@ from benchmarks.gpu_checking.summaries import CASES as SUMMARIES
 from benchmarks.gpu_checking.summaries import summarized
 from benchmarks.gpu_checking.timing import host, peer_cases, peers, regarded_and_flex
 
-from regard.benchmarks.gpu.warm import taken, written
+from regard_workbench.bench.gpu.warm import taken, written
 
 SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60, "normalizers": 150, "regret": 100}
 
 
 def check(report: Report) -> None:
     """Compare with float64."""
-    from regard.implementations.triton import raw_launches
+    from regard.implementations.triton.launch import raw_launches
 
     refused = raw_launches.refusal(torch.device(DEVICE, 0))
-    report.write(
-        "check", "raw launches", refused=refused, torch=torch.__version__, gpu=torch.cuda.get_device_name()
-    )
+    report.write("check", "raw launches", refused=refused, torch=torch.__version__, gpu=torch.cuda.get_device_name())
     for circumstance in ALL:
         report.try_case("check", circumstance.__name__.replace("_", " "), circumstance)
     for name, d, dtype, n in configurations():
-        report.try_case(
-            "check", f"{name} n{n} d{d} {str(dtype)[6:]}", partial(compare_with_float64, name, d, dtype, n)
-        )
+        report.try_case("check", f"{name} n{n} d{d} {str(dtype)[6:]}", partial(compare_with_float64, name, d, dtype, n))
     for case in SUMMARIES:
         report.try_case("check", "summary of {} d{} n{}".format(*case), partial(summarized, *case))
 
@@ -135,9 +122,7 @@ def warm(report: Report, processes: int, stages: str) -> None:
 
 def main() -> None:
     """Run the stages."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to which results are appended, one line of JSON each")
     parser.add_argument("--stages", default="warm,check,host,peers", help="which to run, joined by commas")
     parser.add_argument("--seconds", default="", help="limits of stages, such as check=40,peers=60")
@@ -150,14 +135,16 @@ def main() -> None:
     if given.compile:
         compile_jobs(given.stages)
         return
-    limits = SECONDS | {
-        pair.split("=")[0]: float(pair.split("=")[1]) for pair in given.seconds.split(",") if pair
-    }
+    limits = SECONDS | {pair.split("=")[0]: float(pair.split("=")[1]) for pair in given.seconds.split(",") if pair}
     report = Report(given.out, given.only)
     stages: dict[str, Callable[[Report], object]] = {
-        "warm": partial(warm, processes=given.processes, stages=given.stages), "check": check, "host": host,
-        "peers": peers, "normalizers": normalizers, "regret": regret,
-    }  # fmt: skip
+        "warm": partial(warm, processes=given.processes, stages=given.stages),
+        "check": check,
+        "host": host,
+        "peers": peers,
+        "normalizers": normalizers,
+        "regret": regret,
+    }
     for stage in given.stages.split(","):
         report.until = time.time() + limits[stage]
         try:

@@ -21,19 +21,15 @@ from benchmarks.observing.worker import library
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "recorded" / "huggingface.json"
 PAGE = RECORD.with_suffix(".md")
-DETAILS = (
-    "trace",
-    "reasons",
-    "rules",
-    "inputs",
-    "seconds_in_all",
-)  # what a record of --out has beside the page's
+DETAILS = ("trace", "reasons", "rules", "inputs", "seconds_in_all")  # what a record of --out has beside the page's
 EXPLAINED = """A model is built small, with random weights and windows of 6, in float32. *Difference* is the largest
 difference of any output from that on eager attention, relative to the largest number of that output (at most 1e-5
 counts as equal); then the same on a batch padded on the right and on the left, real positions only. *Empty rows*: an
 output reads rows of padding that see no key. They are zeros on regard and on sdpa, the mean of all values on eager
-attention; with that mean put in their place, every number of every output equals eager attention. *Without attention*
-is the difference when all attention returns zeros: how much the comparison can show. *Tokens*: greedy search, three
+attention; with that mean put in their place, every number of every output equals eager attention. The next numbers
+are how much the comparison can show, where they were taken: *without attention* is the difference when all attention
+returns zeros, *wrong scale* that when scores are 10 % too large, *dense* that of a model that chooses keys when its
+queries see all keys instead (inputs are longer than every window, chunk and choice). *Tokens*: greedy search, three
 beams, a static cache after a left-padded prompt; – where the model does not write text, or cannot do so on eager
 attention either."""
 KINDS = (
@@ -42,6 +38,7 @@ KINDS = (
     ("as sdpa", "Different from eager attention, equal to sdpa"),
     ("error", "Fails on regard"),
     ("unstable", "Different, and as different after a change of rounding size"),
+    ("blunt", "Equal, but a mistake would not show"),
     ("random", "Random even on eager attention"),
     ("not finite", "NaN on eager attention"),
     ("failed", "The comparison failed on eager attention"),
@@ -59,9 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--left", action="store_true", help="only what was never walked")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=60.0, help="processor time for each architecture")
-    parser.add_argument(
-        "--total", type=float, default=float("inf"), help="seconds, after which the walk ends"
-    )
+    parser.add_argument("--total", type=float, default=float("inf"), help="seconds, after which the walk ends")
     parser.add_argument("--gigabytes", type=float, default=3.0, help="memory for each process")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "huggingface_everything.json")
     parser.add_argument("--record", type=Path, help="walk nothing: take this file of --out into the record")
@@ -86,9 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(text.rstrip(), file=sys.stderr, flush=True)
 
     if names:
-        examine_all(
-            "transformers", names, "regard", given.jobs, given.seconds, given.gigabytes, told, given.total
-        )
+        examine_all("transformers", names, "regard", given.jobs, given.seconds, given.gigabytes, told, given.total)
     print(f"{headline(recorded(given.out))}; {len(names) - len(found)} names of this walk are left")
     return 0
 
@@ -126,13 +119,15 @@ def page(records: Records, left: Sequence[str] = ()) -> str:
     lines = [
         "# Every architecture of transformers on regard",
         "",
-        f"Written by `python -m benchmarks.huggingface_everything --record`{versions(records)}. {headline(records)}.",
+        f"Written by `python -m benchmarks.huggingface_everything --record`{versions(records)}. {headline(records)}. "
+        f"A wrong scale was tried with {sum('wrong_scale' in one for one in records)} of them.",
         "",
         EXPLAINED,
         "",
-        "| architecture | class | calls | difference | right-padded | left-padded | without attention | tokens |",
-        "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+        "| architecture | class | calls | difference | right-padded | left-padded | without attention | wrong scale "
+        "| dense | tokens |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     compared = [one for one in records if "without_attention" in one]
     lines += [_row(one) for one in compared]
     for status, title in KINDS:
@@ -147,8 +142,8 @@ def page(records: Records, left: Sequence[str] = ()) -> str:
 
 def _row(record: dict[str, Any]) -> str:
     cells = [record["name"], record["class"], str(record["calls"])]
-    for name in ("difference", "right_padded", "left_padded", "without_attention"):
-        found = record[name]
+    for name in ("difference", "right_padded", "left_padded", "without_attention", "wrong_scale", "without_choice"):
+        found = record.get(name, "–")
         cells.append(f"{found:.1e}" if isinstance(found, float) else found if "empty rows" in found else "–")
     tokens = [_tokens(found) for found in record["generation"].values()]
     return f"| {' | '.join([*cells, ', '.join(tokens) or '–'])} |"

@@ -21,9 +21,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault(
-    "TORCHINDUCTOR_COMPILE_THREADS", "1"
-)  # no pool of compiling processes that outlives this one
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compiling processes that outlives this one
 
 import torch
 import transformers
@@ -44,10 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seconds", type=float, default=1.5, help="of measuring, for each case")
     parser.add_argument(
-        "--total",
-        type=float,
-        default=80.0,
-        help="seconds of this process after which FlexAttention is left out",
+        "--total", type=float, default=80.0, help="seconds of this process after which FlexAttention is left out"
     )
     parser.add_argument("--length", type=int, help="tokens (default: 8192 on a GPU, 96 on a CPU)")
     parser.add_argument("--window", type=int, help="of sliding layers (default: 1024 on a GPU, 17 on a CPU)")
@@ -91,9 +86,15 @@ def _model(family: str, given: argparse.Namespace, on_gpu: bool) -> Any:
     """A model of random weights, in the shape of Llama 1B on a GPU."""
     window = given.window or (1024 if on_gpu else 17)
     sizes: dict[str, Any] = {
-        "vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 1 << 17,
-    }  # fmt: skip
+        "vocab_size": 32000,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "max_position_embeddings": 1 << 17,
+    }
     if not on_gpu:
         sizes |= {"vocab_size": 211, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
         sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
@@ -102,10 +103,7 @@ def _model(family: str, given: argparse.Namespace, on_gpu: bool) -> Any:
     elif family == "mistral":
         config = transformers.MistralConfig(**sizes, sliding_window=window)
     else:
-        kinds = [
-            "full_attention" if at % 6 == 5 else "sliding_attention"
-            for at in range(sizes["num_hidden_layers"])
-        ]
+        kinds = ["full_attention" if at % 6 == 5 else "sliding_attention" for at in range(sizes["num_hidden_layers"])]
         config = transformers.Gemma3TextConfig(**sizes, sliding_window=window, layer_types=kinds)
     config.pad_token_id = None
     dtype = torch.bfloat16 if on_gpu else torch.float32
@@ -124,10 +122,15 @@ def _measured(
 ) -> dict[str, Any]:
     """Seconds of regard and of a peer, and the median of the ratios of neighbouring rounds."""
     row: dict[str, Any] = {
-        "name": f"{family} {work}", "peer": peer, "tokens": text.shape[1], "device": _device(given.device),
-        "window": getattr(model.config, "sliding_window", None), "torch": torch.__version__,
-        "transformers": transformers.__version__, "regard": regard.__version__,
-    }  # fmt: skip
+        "name": f"{family} {work}",
+        "peer": peer,
+        "tokens": text.shape[1],
+        "device": _device(given.device),
+        "window": getattr(model.config, "sliding_window", None),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "regard": regard.__version__,
+    }
     if peer == "flex_attention" and time.perf_counter() + COMPILING + given.seconds > ends:
         return row | {"left_out": "no time left to compile"}
     run = _prefill(model, text) if work == "prefill" else _training(model, text)
@@ -156,11 +159,17 @@ def _measured(
     bar, found = BARS.get((family, peer), 1.0), statistics.median(ratios)
     low, _, high = statistics.quantiles(ratios, n=4)
     return row | {
-        "ours_seconds": statistics.median(seconds["regard"]), "peer_seconds": statistics.median(seconds[peer]),
-        "measured": found, "low": low, "high": high, "samples": len(ratios),
+        "ours_seconds": statistics.median(seconds["regard"]),
+        "peer_seconds": statistics.median(seconds[peer]),
+        "measured": found,
+        "low": low,
+        "high": high,
+        "samples": len(ratios),
         "apart": float((results[0] - results[1]).abs().max() / results[1].abs().max()),
-        "compiled_meanwhile": _compiled_graphs() - graphs, "bar": bar, "met": found >= bar,
-    }  # fmt: skip
+        "compiled_meanwhile": _compiled_graphs() - graphs,
+        "bar": bar,
+        "met": found >= bar,
+    }
 
 
 def _compiled_graphs() -> int:

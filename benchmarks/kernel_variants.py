@@ -27,14 +27,10 @@ from benchmarks.variants.trying import run_case
 
 def main() -> None:
     """Compile side by side, then check and time."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to which results are appended, one line of JSON each")
     parser.add_argument("--seconds", type=float, default=150, help="after so many no further case is begun")
-    parser.add_argument(
-        "--warm", type=float, default=55, help="seconds that other processes may compile; 0: none do"
-    )
+    parser.add_argument("--warm", type=float, default=55, help="seconds that other processes may compile; 0: none do")
     parser.add_argument("--processes", type=int, default=14, help="how many compile at a time")
     parser.add_argument("--only", default="", help="parts of the names of cases to try, joined by commas")
     parser.add_argument("--compile", nargs=2, type=int, help=argparse.SUPPRESS)
@@ -45,16 +41,14 @@ def main() -> None:
     output = Output(given.out, given.seconds)
     if given.warm:
         stopped = warm(given.processes, given.warm, given.only)
-        output.write(
-            f"compiled by {given.processes} processes, {stopped} stopped", case="warm", stopped=stopped
-        )
-    jobs: list[tuple[str, Callable[[], None]]] = [
-        (case.name, partial(run_case, case, output)) for case in CASES
-    ]
+        output.write(f"compiled by {given.processes} processes, {stopped} stopped", case="warm", stopped=stopped)
+    jobs: list[tuple[str, Callable[[], None]]] = [(case.name, partial(run_case, case, output)) for case in CASES]
     others = [
-        ("decode", partial(run_decoding, output)), ("additive-4k", partial(run_additive, output)),
-        ("cuts", partial(run_cuts, output)), ("additive-many", partial(run_additive, output, (64, 1, 256, 256))),
-    ]  # fmt: skip
+        ("decode", partial(run_decoding, output)),
+        ("additive-4k", partial(run_additive, output)),
+        ("cuts", partial(run_cuts, output)),
+        ("additive-many", partial(run_additive, output, (64, 1, 256, 256))),
+    ]
     for name, run in [*jobs[:2], *others[:2], *jobs[2:5], others[2], *jobs[5:], others[3]]:
         if is_chosen(name, given.only):
             output.attempt(name, run)

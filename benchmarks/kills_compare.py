@@ -31,21 +31,19 @@ from typing import Any
 
 from benchmarks.forked import Forked, lives
 
-from regard import plugins
-from regard.comparison import compare as module
-from regard.comparison.compare import ComparisonPlan, compare
-from regard.comparison.job import Job, Outcome
-from regard.training import evaluate, load_run
-from regard.training.run_folder import metrics_file
+from regard_workbench import plugins
+from regard_workbench.comparison import compare as module
+from regard_workbench.comparison.compare import ComparisonPlan, compare
+from regard_workbench.comparison.job import Job, Outcome
+from regard_workbench.training import evaluate, load_run
+from regard_workbench.training.run_folder import metrics_file
 
 STRANGERS = str(Path(__file__).resolve().parents[1] / "tests" / "comparison" / "strangers.py")
 SETTINGS = {"task": "toy", "steps": 24, "eval_every": 5, "save_every": 3, "log_every": 1, "device": "cpu"}
 MODELS = ["toy-net", "toy-net(dim=5)"]
 SEEDS = [0, 1]
 CHAIN = 10  # kills of one comparison, at most
-AT_ONCE = (
-    2  # workers killed under one command, at most: the third death of a run is its failure, and rightly so
-)
+AT_ONCE = 2  # workers killed under one command, at most: the third death of a run is its failure, and rightly so
 WRONG = ("consumers", "tracebacks", "mixed", "unfinished", "left behind")
 CLOCK = ("seconds", "steps_per_second")
 
@@ -167,9 +165,7 @@ def facts(out: Path) -> dict[str, Any]:
         )
     if (out / "results.json").exists():
         rows = json.loads((out / "results.json").read_bytes())
-        found["table"] = [
-            [row[name] for name in ("model", "seeds", "failed", "validation", "test")] for row in rows
-        ]
+        found["table"] = [[row[name] for name in ("model", "seeds", "failed", "validation", "test")] for row in rows]
     return found
 
 
@@ -181,12 +177,13 @@ def _is_worker(number: int) -> bool:
 
 
 def _compare(out: Path) -> int:
-    from regard.comparison.engines import child
+    from regard_workbench.comparison import report
+    from regard_workbench.comparison.engines import child
 
     # For the engine alone: what else starts processes starts them as ever.
     child.subprocess = SimpleNamespace(Popen=Forked, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore
     module.costs_of = lambda *_: {}
-    module.report.write = lambda *_: None
+    report.write = lambda *_: None
     plan = ComparisonPlan(
         settings=SETTINGS, models=MODELS, seeds=SEEDS, out=out, workers=2, threads=1, use=(STRANGERS,)
     )
@@ -211,10 +208,13 @@ def main(arguments: list[str] | None = None) -> int:
         while ground.kills.total() < options.kills and time.monotonic() - began < options.seconds:
             ground.trial()
     counts = {
-        "tried": ground.kills.total(), "killed": dict(ground.kills), "comparisons": ground.comparisons,
-        "commands": ground.commands, "seconds": round(time.monotonic() - began),
+        "tried": ground.kills.total(),
+        "killed": dict(ground.kills),
+        "comparisons": ground.comparisons,
+        "commands": ground.commands,
+        "seconds": round(time.monotonic() - began),
         "wrong": {name: ground.wrong[name] for name in WRONG},
-    }  # fmt: skip
+    }
     print(json.dumps(counts, indent=1))
     return int(ground.wrong.total() > 0)
 

@@ -26,14 +26,12 @@ WINDOW = 320  # steps: a whole number of groups and of batches that are gathered
 
 def main() -> int:
     """Print a table for each model."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--group", type=int, default=1, help="steps in a graph")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    from regard.training.signals import Signals
+    from regard_workbench.training.signals import Signals
 
     for task, model in CONTESTANTS[:2]:
         with tempfile.TemporaryDirectory() as folder, Signals() as signals:

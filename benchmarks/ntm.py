@@ -22,13 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.benchmarks.gpu.capture import captured
-from regard.benchmarks.gpu.events import group
-from regard.benchmarks.ntm import HIDDEN, INPUTS, OUTPUTS, SLOTS, WIDTH, PlainMachine, same_weights
 from regard.nn.ntm import Machine, fused
-from regard.training import train as run
-from regard.training.cuda_graph.rmsprop import SkippableRMSprop
-from regard.training.trainer import Trainer
+from regard_workbench.bench.gpu.capture import captured
+from regard_workbench.bench.gpu.events import group
+from regard_workbench.bench.ntm import HIDDEN, INPUTS, OUTPUTS, SLOTS, WIDTH, PlainMachine, same_weights
+from regard_workbench.training import train as run
+from regard_workbench.training.cuda_graph.rmsprop import SkippableRMSprop
+from regard_workbench.training.trainer import Trainer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -68,9 +68,7 @@ def error(x: Tensor, y: Tensor) -> float:
     for dtype in (torch.float32, torch.float64):
         module = machine(dtype)
         loss_of(module, x.to(dtype), y.to(dtype)).backward()
-        grads.append(
-            torch.cat([p.grad.double().flatten() for p in module.parameters() if p.grad is not None])
-        )
+        grads.append(torch.cat([p.grad.double().flatten() for p in module.parameters() if p.grad is not None]))
     return float((grads[0] - grads[1]).norm() / grads[1].norm())
 
 
@@ -111,11 +109,18 @@ def train(graph: bool, steps: int) -> float:
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(Trainer, "advance", noted):
         run(
             {
-                "task": "copy", "device": DEVICE, "steps": steps, "out": folder, "graph": graph, "log_every": never,
-                "eval_every": never, "save_every": never, "eval_limit": 1,
+                "task": "copy",
+                "device": DEVICE,
+                "steps": steps,
+                "out": folder,
+                "graph": graph,
+                "log_every": never,
+                "eval_every": never,
+                "save_every": never,
+                "eval_limit": 1,
             },
             quiet=True,
-        )  # fmt: skip
+        )
     return (steps - 2 - steps // 2) / (marks[steps - 2] - marks[steps // 2])
 
 
@@ -132,16 +137,15 @@ def main() -> None:
     assert apart < 1e-4, "what is wrong is not timed"
     work = f"b{asked.batch} {asked.steps} steps"
     for name, module, kernels, calls in (
-        ("kernels", machine, True, 20), ("loop of few operations", machine, False, 3),
+        ("kernels", machine, True, 20),
+        ("loop of few operations", machine, False, 3),
         ("plain torch", plain_machine, False, 2),
-    ):  # fmt: skip
+    ):
         for recorded in (False, True):
             with nullcontext() if kernels else without_kernels():
                 step = training_step(module(), x, y)
                 found = milliseconds(captured(step).replay if recorded else step, calls)
-            print(
-                f"{work}  {name:24s} {'one graph' if recorded else 'eager':10s} {found:8.3f} ms", flush=True
-            )
+            print(f"{work}  {name:24s} {'one graph' if recorded else 'eager':10s} {found:8.3f} ms", flush=True)
     if asked.train:
         for graph, kernels, steps in ((True, True, 1200), (False, True, 300), (False, False, 40)):
             with nullcontext() if kernels else without_kernels():

@@ -78,11 +78,7 @@ def overhead() -> Iterator[Row]:
     llama = LlamaModel(LlamaConfig(vocab_size=1000, intermediate_size=1376, **sizes)).eval()
     yield "Llama, 6 layers × 512, 256 tokens", _ratio(llama, torch.randint(3, 999, (1, 256))), "≤ 1.10"
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True), 6).eval()
-    yield (
-        "nn.TransformerEncoder (fast path), 6 × 512, 256",
-        _ratio(encoder, torch.randn(1, 256, 512)),
-        "≤ 1.10",
-    )
+    yield ("nn.TransformerEncoder (fast path), 6 × 512, 256", _ratio(encoder, torch.randn(1, 256, 512)), "≤ 1.10")
 
 
 @torch.no_grad()
@@ -108,7 +104,7 @@ def _seconds(work: Callable[[], Any], clock: Callable[[], float] = time.perf_cou
 
 def bytes_of_a_page() -> Iterator[Row]:
     """One HTML file with everything of 12 layers × 12 heads × 512 tokens."""
-    from regard.viewer.export import export
+    from regard_workbench.viewer.export import export
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"
@@ -200,9 +196,7 @@ def patching() -> Iterator[Row]:
 
 def typed() -> Iterator[Row]:
     """From Enter in the text box to the first picture of the new sentence: MiniLM, 30 tokens."""
-    words = (
-        "the old man who lived in the small house near the river walked slowly to the market every morning "
-    )
+    words = "the old man who lived in the small house near the river walked slowly to the market every morning "
     words += "because he loved fresh bread and hot"
     drawn = "document.querySelectorAll('[data-testid^=cell-] canvas').length === 72"
     with served() as found, _page() as page:
@@ -215,16 +209,10 @@ def typed() -> Iterator[Row]:
             worked = _worked(found.process.process.pid, session)
             begin = time.perf_counter()
             page.get_by_test_id("input-text").press("Enter")
-            until(
-                page,
-                f"window.__regard.input > given && {drawn} && !document.querySelector('.waiting')",
-                before,
-            )
+            until(page, f"window.__regard.input > given && {drawn} && !document.querySelector('.waiting')", before)
             spent.append(time.perf_counter() - begin)
             busy.append(_worked(found.process.process.pid, session) - worked)
-        count = page.evaluate(
-            "() => fetch('/api/scene').then(r => r.json()).then(s => s.tokens.tokens.length)"
-        )
+        count = page.evaluate("() => fetch('/api/scene').then(r => r.json()).then(s => s.tokens.tokens.length)")
     told = f"{statistics.median(spent):.2f} s, from {min(spent):.2f} to {max(spent):.2f}; "
     told += f"{statistics.median(busy):.2f} s of processor time of server and browser"
     yield f"all 72 heads after typing a sentence: MiniLM, {count} tokens, median of {ROUNDS}", told, "≤ 0.5 s"
@@ -262,28 +250,25 @@ POINTING = """async (seconds) => {
 def views() -> Iterator[Row]:
     """Frames in a second of every view while the pointer moves over it and it scrolls."""
     shown = [("minilm", name) for name in ("overview", "matrix", "tokens", "lines", "causes")]
-    shown += [
-        ("vision", "image"),
-        ("alignment", "alignment"),
-        ("timeline", "timeline"),
-        ("compare", "compare"),
-    ]
+    shown += [("vision", "image"), ("alignment", "alignment"), ("timeline", "timeline"), ("compare", "compare")]
     shown += [("memory", "memory"), ("graph", "graph"), ("written", "steps")]
     with served() as found, _page() as page:
         for model, view in shown:
             opened(page, found[model], view)
             page.wait_for_timeout(800)
-            yield (
-                f"{view} ({model}), pointer and scrolling",
-                f"{page.evaluate(POINTING, 3):.0f} frames/s",
-                "≥ 30",
-            )
+            yield (f"{view} ({model}), pointer and scrolling", f"{page.evaluate(POINTING, 3):.0f} frames/s", "≥ 30")
 
 
 PARTS = {
-    "exact": exact, "overhead": overhead, "bytes": bytes_of_a_page, "picture": picture, "frames": frames,
-    "patching": patching, "typed": typed, "views": views,
-}  # fmt: skip
+    "exact": exact,
+    "overhead": overhead,
+    "bytes": bytes_of_a_page,
+    "picture": picture,
+    "frames": frames,
+    "patching": patching,
+    "typed": typed,
+    "views": views,
+}
 
 
 def main(names: list[str]) -> None:

@@ -61,21 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--left", action="store_true", help="only what the file of --out does not have yet (with --merge)"
     )
-    parser.add_argument(
-        "--again", help="only what has one of these statuses in the file of --out, joined by commas"
-    )
-    parser.add_argument(
-        "--eager", action="store_true", help='transformers also with attn_implementation="eager"'
-    )
+    parser.add_argument("--again", help="only what has one of these statuses in the file of --out, joined by commas")
+    parser.add_argument("--eager", action="store_true", help='transformers also with attn_implementation="eager"')
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each architecture")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="for each process")
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "outputs" / "observe_everything.json", help="all details"
-    )
-    parser.add_argument(
-        "--merge", action="store_true", help="replace only what was examined in the file of --out"
-    )
+    parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "observe_everything.json", help="all details")
+    parser.add_argument("--merge", action="store_true", help="replace only what was examined in the file of --out")
     parser.add_argument("--json", action="store_true", help="print the records")
     parser.add_argument("--write", action="store_true", help="rewrite the table in docs/seeing.md")
     return parser

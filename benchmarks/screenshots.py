@@ -101,9 +101,7 @@ def scenes(trained: Path, home: Path) -> dict[str, tuple[list[str], dict[str, An
     }
 
 
-def shoot(
-    page: Any, address: str, view: str, link: dict[str, Any], act: Callable[[Any], None] | None = None
-) -> bytes:
+def shoot(page: Any, address: str, view: str, link: dict[str, Any], act: Callable[[Any], None] | None = None) -> bytes:
     """One view as PNG, when everything is loaded and `act` was done."""
     opened(page, address, view, theme="light", **link)
     if act is not None:

@@ -126,9 +126,12 @@ class Session:
         files = (self.out / f"{job.name}.out").open("w"), (self.out / f"{job.name}.err").open("w")
         # A session of its own, so that everything a job started can be ended with it.
         process = subprocess.Popen(
-            ["bash", "-c", self.commands[job.name]], stdout=files[0], stderr=files[1], start_new_session=True,
+            ["bash", "-c", self.commands[job.name]],
+            stdout=files[0],
+            stderr=files[1],
+            start_new_session=True,
             env=self.environment,
-        )  # fmt: skip
+        )
         self.running.append(Running(job, outcome, process, files, time.monotonic()))
         print(f"{job.name}: started beside {outcome.beside}", flush=True)
 
@@ -212,26 +215,18 @@ def _pack(folder: Path, into: Path) -> None:
     """Everything in a folder but checkpoints, which are large."""
     if folder.is_dir():
         with tarfile.open(into, "w:gz") as archive:
-            archive.add(
-                folder, filter=lambda entry: None if "checkpoints" in Path(entry.name).parts else entry
-            )
+            archive.add(folder, filter=lambda entry: None if "checkpoints" in Path(entry.name).parts else entry)
 
 
 def main() -> None:
     """Read the command line and run a list."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", type=Path, help="a file of jobs")
-    parser.add_argument(
-        "--data", type=Path, default=Path("../shared/data"), help="the folder of the data sets"
-    )
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="the folder of the data sets")
     parser.add_argument("--seconds", type=float, default=560, help="when everything must have ended")
     parser.add_argument("--together", type=int, help="how many jobs run at once; default: what the list says")
     parser.add_argument("--only", help="names of jobs, separated by commas")
-    parser.add_argument(
-        "--needs", action="store_true", help="print the data sets that the jobs read, and stop"
-    )
+    parser.add_argument("--needs", action="store_true", help="print the data sets that the jobs read, and stop")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "outputs/session")))
     given = parser.parse_args()
     jobs, together = read_jobs(given.list)

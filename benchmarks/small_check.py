@@ -27,21 +27,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script finds only what lies beside it
 
 from benchmarks.small_checking.losses import losses
-from benchmarks.small_checking.pieces import (
-    HEADS,
-    SHORT,
-    checked_head,
-    checked_piece,
-    checked_short,
-    piece_cases,
-)
-from benchmarks.small_checking.processes import (
-    collect,
-    end_the_cold,
-    start_aside,
-    start_contestant,
-    take_turns,
-)
+from benchmarks.small_checking.pieces import HEADS, SHORT, checked_head, checked_piece, checked_short, piece_cases
+from benchmarks.small_checking.processes import collect, end_the_cold, start_aside, start_contestant, take_turns
 from benchmarks.small_checking.report import Report
 from benchmarks.small_checking.training import CONTESTANTS
 from benchmarks.small_checking.tuning import compile_tuning, read_tuning, timed_pieces, tuning_cases
@@ -49,16 +36,12 @@ from benchmarks.small_checking.tuning import compile_tuning, read_tuning, timed_
 
 def main() -> int:
     """Run all parts; 1 if something failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=1.0, help="duration of one timing")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds for all to warm up")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
-    parser.add_argument(
-        "--only", default="", help="parts to run: pieces, losses, steps, tuning (separated by commas)"
-    )
+    parser.add_argument("--only", default="", help="parts to run: pieces, losses, steps, tuning (separated by commas)")
     parser.add_argument(
         "--set", type=read_tuning, default={}, help="sizes of blocks for the steps, as in tile=128,warps=8"
     )

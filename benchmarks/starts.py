@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.forked import Forked
 from tests.training import toy
 
-from regard.cli.main import main as command
-from regard.training.run_folder import checkpoints, metrics_file
+from regard_workbench.cli.main import main as command
+from regard_workbench.training.run_folder import checkpoints, metrics_file
 
 SEEDS = (1, 2)
 AHEAD = 0.05  # seconds from the fork to the moment of both starts
@@ -46,9 +46,7 @@ def facts(run: Path) -> list[Any]:
     """What must be equal in two equal runs."""
     tensors, progress = toy.weights(run)
     kept = checkpoints.load(checkpoints.paths(run / "checkpoints")[0]).state["settings"]
-    rows = [
-        {k: v for k, v in row.items() if k not in CLOCK} for row in metrics_file.read(run / "metrics.jsonl")
-    ]
+    rows = [{k: v for k, v in row.items() if k not in CLOCK} for row in metrics_file.read(run / "metrics.jsonl")]
     return [{name: tensor.tolist() for name, tensor in tensors.items()}, progress, kept, rows]
 
 

@@ -28,14 +28,14 @@ from studying.evidence import (
     read_comparison,
     read_yardsticks,
     write_yardsticks,
-)  # fmt: skip
+)
 from studying.verdict import RACING, STRUCK, Verdict, draw, judge
 
-from regard.comparison.columns import Column, counted, number, quality, significant
-from regard.comparison.grid import compose
-from regard.nn.mechanism import MECHANISMS
+from regard.nn.parts.mechanism import MECHANISMS
 from regard.registry import parse
-from regard.training.run_folder import durable
+from regard_workbench.comparison.columns import Column, counted, number, quality, significant
+from regard_workbench.comparison.grid import compose
+from regard_workbench.training.run_folder import durable
 
 HOME = Path("runs/study")
 PAGE = Path("docs/study.md")
@@ -61,11 +61,11 @@ QUESTIONS = (
         title="Continue a text",
         job="continue a text, letter by letter",
         asks="Which attention should a small decoder use to guess the next character?",
-        arguments=(
-            "language(context=256)", "--data", f"{DATA}/tinyshakespeare/input.txt",
-            "--models", "decoder(layers=2,num_heads=4)", "--attention", CAUSAL, "--match", "parameters",
-            "--seeds", "3", "--steps", "5000", "--batch-size", "64", "--optim.lr", "1e-3", "--eval-every", "1000",
-            "--eval-limit", "256", "--device", "cuda", "--precision", "bf16-mixed", "--workers", "8", "--threads", "1",
+        words=(
+            f"language(context=256) --data {DATA}/tinyshakespeare/input.txt --models "
+            f"decoder(layers=2,num_heads=4) --attention {CAUSAL} --match parameters --seeds 3 --steps 5000 "
+            "--batch-size 64 --optim.lr 1e-3 --eval-every 1000 --eval-limit 256 --device cuda --precision "
+            "bf16-mixed --workers 8 --threads 1"
         ),
         margin=Margin(0.02, "2 %", relative=True),
         story=(
@@ -84,11 +84,10 @@ QUESTIONS = (
         title="Copy from memory",
         job="repeat a long input exactly",
         asks="Which architecture learns to store bits and give them back?",
-        arguments=(
-            "copy(max_length=10)", "--models", "ntm,lstm-attention,decoder", "--seeds", "3", "--steps", "1500",
-            "--batch-size", "8", "--optim.optimizer", "adamw", "--optim.lr", "1e-3",
-            "--optim.warmup", "50", "--optim.schedule", "cosine", "--optim.clip", "10",
-            "--workers", "2", "--threads", "1",
+        words=(
+            "copy(max_length=10) --models ntm,lstm-attention,decoder --seeds 3 --steps 1500 --batch-size "
+            "8 --optim.optimizer adamw --optim.lr 1e-3 --optim.warmup 50 --optim.schedule cosine "
+            "--optim.clip 10 --workers 2 --threads 1"
         ),
         margin=Margin(0.5, "half a bit"),
         story=(
@@ -104,10 +103,9 @@ QUESTIONS = (
         title="Translate dates",
         job="turn one sequence into another",
         asks="Which attention should a recurrent translator use to look at its source?",
-        arguments=(
-            "dates", "--models", "seq2seq(dim=64)",
-            "--attention", "additive,dot,general,local-p,hard", "--seeds", "3", "--steps", "400",
-            "--workers", "2", "--threads", "1",
+        words=(
+            "dates --models seq2seq(dim=64) --attention additive,dot,general,local-p,hard --seeds 3 "
+            "--steps 400 --workers 2 --threads 1"
         ),
         margin=POINT,
         story=(
@@ -121,9 +119,9 @@ QUESTIONS = (
         title="Translate dates: the model",
         job="choose a translator",
         asks="A recurrent translator, a Transformer, or one of the documents' two encoder-decoders?",
-        arguments=(
-            "dates", "--models", "seq2seq,transformer,gla,bridge", "--match", "parameters", "--seeds", "3",
-            "--steps", "1600", "--eval-every", "200", "--workers", "2", "--threads", "1",
+        words=(
+            "dates --models seq2seq,transformer,gla,bridge --match parameters --seeds 3 --steps 1600 "
+            "--eval-every 200 --workers 2 --threads 1"
         ),
         margin=POINT,
         story=(
@@ -137,7 +135,7 @@ QUESTIONS = (
         title="Recognise a digit",
         job="classify a short sequence",
         asks="Static memory, dynamic memory, or an LSTM with attention?",
-        arguments=("digits", "--seeds", "3", "--workers", "2", "--threads", "1"),
+        words=("digits --seeds 3 --workers 2 --threads 1"),
         margin=POINT,
         story=(
             "scikit-learn's 1,797 scanned digits of 8 × 8 pixels, read as eight rows, and the three models that "
@@ -151,9 +149,9 @@ QUESTIONS = (
         title="Recognise a digit: the attention",
         job="choose the attention of an encoder",
         asks="Which attention should a small encoder use?",
-        arguments=(
-            "digits", "--models", "encoder(layers=2,num_heads=4)", "--attention", "all", "--match", "parameters",
-            "--seeds", "3", "--workers", "2", "--threads", "1",
+        words=(
+            "digits --models encoder(layers=2,num_heads=4) --attention all --match parameters --seeds 3 "
+            "--workers 2 --threads 1"
         ),
         margin=POINT,
         story=(
@@ -166,11 +164,10 @@ QUESTIONS = (
         title="Judge a sentence",
         job="judge the mood of a sentence",
         asks="Static memory, dynamic memory, or an LSTM with attention, from scratch on 6,920 sentences?",
-        arguments=(
-            "classify(min_count=2,hide=0.1,parts=20000,naive_bayes=2)", "--data", f"{DATA}/sst2",
-            "--models", SENTIMENT, "--match", "parameters", "--seeds", "3", "--steps", "500", "--eval-every", "50",
-            "--optim.lr", "2e-3", "--optim.average", "0.99", "--optim.consistency", "8", "--device", "cpu",
-            "--workers", "2", "--threads", "1",
+        words=(
+            f"classify(min_count=2,hide=0.1,parts=20000,naive_bayes=2) --data {DATA}/sst2 --models "
+            f"{SENTIMENT} --match parameters --seeds 3 --steps 500 --eval-every 50 --optim.lr 2e-3 "
+            "--optim.average 0.99 --optim.consistency 8 --device cpu --workers 2 --threads 1"
         ),
         margin=POINT,
         story=(
@@ -185,7 +182,7 @@ QUESTIONS = (
             "on the validation sentences (docs/lab-notes.md)."
         ),
     ),
-)  # fmt: skip
+)
 
 SHOWN_DATA = "../shared/data"  # as the commands on the page name it
 IMAGES = "images"
@@ -245,22 +242,16 @@ def answers(verdicts: Sequence[Verdict]) -> str:
     lines = ["| job | take | because | certain? |", "| :-- | :-- | :-- | :-- |"]
     for verdict in verdicts:
         if verdict.take is None:
-            lines.append(
-                f"| {_link(verdict)} | nothing yet | nobody got beyond guessing within this budget | – |"
-            )
+            lines.append(f"| {_link(verdict)} | nothing yet | nobody got beyond guessing within this budget | – |")
         else:
             why = text.because(verdict) + text.but(verdict)
-            lines.append(
-                f"| {_link(verdict)} | {text.code(verdict.take.name)} | {why} | {text.sure(verdict)} |"
-            )
+            lines.append(f"| {_link(verdict)} | {text.code(verdict.take.name)} | {why} | {text.sure(verdict)} |")
     parts = ["## The short answer", "\n".join(lines), tally(verdicts), everywhere(verdicts)]
     return "\n\n".join(part for part in parts if part)
 
 
 def _link(verdict: Verdict) -> str:
-    anchor = "".join(
-        letter for letter in verdict.question.title.lower() if letter.isalnum() or letter in " -"
-    )
+    anchor = "".join(letter for letter in verdict.question.title.lower() if letter.isalnum() or letter in " -")
     return f"[{verdict.question.job}](#{anchor.replace(' ', '-')})"
 
 
@@ -400,10 +391,7 @@ def table(verdict: Verdict) -> str:
     ]
     made = [column for column in columns if column is not None]
     seeds = max(len(entry.seeds) for entry in verdict.everyone)
-    lines = [
-        ["", _heading(verdict), *[_title(column) for column in made]],
-        [":-:", ":--", *["--:"] * len(made)],
-    ]
+    lines = [["", _heading(verdict), *[_title(column) for column in made]], [":-:", ":--", *["--:"] * len(made)]]
     for index, entry in enumerate(verdict.everyone):
         mark = STRUCK if entry.label in verdict.struck else RACING
         lines.append([mark, _names(entry, verdict, seeds), *[_cell(column, index) for column in made]])
@@ -459,9 +447,7 @@ def details(verdict: Verdict, data: str, home: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run or write. 0; 1 if a comparison failed or a folder cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
     running = verbs.add_parser("run", help="make the comparisons, or go on with them")
     running.add_argument("--only", choices=[question.name for question in QUESTIONS], help="one of them")
@@ -491,9 +477,7 @@ def run(questions: list[Question], data: str, workers: int | None = None) -> int
             command += ["--workers", str(workers)]  # the later one counts
         print(f"== {question.name}: {question.asks}", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
-        if not (
-            folder / YARDSTICKS
-        ).exists():  # first, so that a comparison that is stopped can be judged, too
+        if not (folder / YARDSTICKS).exists():  # first, so that a comparison that is stopped can be judged, too
             write_yardsticks(folder, question.settings(data))
         codes.append(subprocess.run([sys.executable, "-m", *command], check=False).returncode)
     return max(codes, default=0)

@@ -19,7 +19,7 @@ from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 from typing import Any
 
-from regard.comparison.step_cost import measure
+from regard_workbench.comparison.step_cost import measure
 
 PATIENCE = 900  # seconds a warm contestant waits for its turn
 SIZE = "layers=2,dim=128"
@@ -84,15 +84,11 @@ def show(row: dict[str, Any]) -> None:
 
 def main() -> int:
     """Print the table; 1 if a contestant failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of one timing")
-    parser.add_argument(
-        "--patience", type=float, default=300.0, help="seconds for all to compile and warm up"
-    )
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds for all to compile and warm up")
     parser.add_argument("--out", type=Path, help="write the rows to this file as JSON")
     options = parser.parse_args()
     common: dict[str, Any] = {"device": options.device, "compile": not options.no_compile}

@@ -44,26 +44,17 @@ COUNTS = {
     "torchrun": Count("kills under torchrun", _tests("tests/training/test_distributed.py", *NIGHTLY)),
     "ray": Count(
         "kills under Ray: a worker, the head, the node, the command, all",
-        _tests(
-            "tests/comparison/test_ray.py",
-            "tests/comparison/test_ray_lost.py",
-            "-m",
-            "nightly or not nightly",
-        ),
+        _tests("tests/comparison/test_ray.py", "tests/comparison/test_ray_lost.py", "-m", "nightly or not nightly"),
     ),
     "starts": Count("two starts on one folder", ("benchmarks.starts", "--pairs", "80")),
-    "disks": Count(
-        "small, read-only and unwritable disks", _tests("tests/training/test_small_disks.py", *NIGHTLY)
-    ),
+    "disks": Count("small, read-only and unwritable disks", _tests("tests/training/test_small_disks.py", *NIGHTLY)),
     "damage": Count("damaged files of a run", _tests("tests/training/test_damaged_runs.py", *NIGHTLY)),
     "states": Count("changed states of a checkpoint", _tests("tests/training/test_schema.py", *NIGHTLY)),
     "flips": Count("flipped bits of config.yaml", _tests("tests/training/test_checksums.py", *NIGHTLY)),
     "settings": Count("made-up settings files", _tests("tests/cli/test_settings_file.py", *NIGHTLY)),
     "tables": Count("made-up CSV, TSV and JSONL", _tests("tests/tasks/test_fuzzed_tables.py", *NIGHTLY)),
     "requests": Count("hostile requests", _tests("tests/viewer/test_fuzzed_requests.py", *NIGHTLY)),
-    "folders": Count(
-        "hostile model folders", _tests("tests/viewer/test_fuzzed_files.py", *NIGHTLY, "-k", "folders")
-    ),
+    "folders": Count("hostile model folders", _tests("tests/viewer/test_fuzzed_files.py", *NIGHTLY, "-k", "folders")),
     "images": Count("hostile images", _tests("tests/viewer/test_fuzzed_files.py", *NIGHTLY, "-k", "images")),
     "page": Count("hostile text in a browser", _tests("tests/browser/test_page_safety.py")),
 }
@@ -74,11 +65,7 @@ def run(name: str) -> dict[str, Any]:
     began = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", *COUNTS[name].command],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", *COUNTS[name].command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
     )
     try:
         found = json.loads(done.stdout)

@@ -17,8 +17,8 @@ import torch
 from benchmarks.gpu_checking.timing import milliseconds
 
 import regard
-from regard.implementations.triton import summary
-from regard.implementations.triton.summary import SummaryBlockSizes
+from regard.implementations.triton.summary import op as summary
+from regard.implementations.triton.summary.op import SummaryBlockSizes
 
 TOP = 8
 
@@ -32,11 +32,19 @@ class Choice(NamedTuple):
 
 
 CHOICES = (
-    Choice(), Choice(columns=(64, 128, 4, 2, None)), Choice(columns=(64, 128, 4, 3, 168)),
-    Choice(columns=(64, 128, 4, 3, None)), Choice(columns=(128, 128, 8, 2, 128)), Choice(columns=(64, 64, 4, 3, 128)),
-    Choice(noting=(8, 0, 2)), Choice(noting=(4, 128, 2)), Choice(noting=(4, 168, 4)), Choice(noting=(4, 168, 1)),
-    Choice(rows=(128, 128, 8, 3, 128)), Choice(rows=(64, 128, 4, 2, None)),
-)  # fmt: skip
+    Choice(),
+    Choice(columns=(64, 128, 4, 2, None)),
+    Choice(columns=(64, 128, 4, 3, 168)),
+    Choice(columns=(64, 128, 4, 3, None)),
+    Choice(columns=(128, 128, 8, 2, 128)),
+    Choice(columns=(64, 64, 4, 3, 128)),
+    Choice(noting=(8, 0, 2)),
+    Choice(noting=(4, 128, 2)),
+    Choice(noting=(4, 168, 4)),
+    Choice(noting=(4, 168, 1)),
+    Choice(rows=(128, 128, 8, 3, 128)),
+    Choice(rows=(64, 128, 4, 2, None)),
+)
 
 
 def choose(choice: Choice) -> None:
@@ -64,19 +72,21 @@ def measured(choice: Choice, rows: list[torch.Tensor], first: Any) -> dict[str, 
         part: float((getattr(found, part) - getattr(first, part)).abs().max())
         for part in ("entropy", "received", "top_weights")
     }
-    times = milliseconds({
-        "summarize": lambda: regard.summarize(query, key, top=TOP),
-        "no notes": lambda: regard.summarize(query, key, top=0),
-        "attend": lambda: regard.attend(query, key, value),
-    }, count=5, groups=5)  # fmt: skip
+    times = milliseconds(
+        {
+            "summarize": lambda: regard.summarize(query, key, top=TOP),
+            "no notes": lambda: regard.summarize(query, key, top=0),
+            "attend": lambda: regard.attend(query, key, value),
+        },
+        count=5,
+        groups=5,
+    )
     return {"ratio": times["summarize"] / times["attend"], "ms": times, "apart": apart}
 
 
 def main() -> None:
     """Compile side by side, then measure."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to which results are appended, one line of JSON each")
     parser.add_argument("--compile", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -18,9 +18,9 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from regard.core import attention, plan, repeated_calls
+from regard.dispatch import attention, plan, repeated_calls
 from regard.implementations import triton as kernels
-from regard.implementations.triton import blocks, launching, raw_launches
+from regard.implementations.triton.launch import blocks, launching, raw_launches
 
 # Written in C, and takes any arguments: stands for Triton's C function, without the time that it takes to read them.
 _nothing = itertools.chain
@@ -105,11 +105,5 @@ def unlaunched() -> Iterator[None]:
 
 def _forget() -> None:
     """Clear what earlier calls have left behind: plans, tables of masks and launches."""
-    for table in (
-        attention._PLANS,
-        repeated_calls.KNOWN,
-        blocks._BY_SPEC,
-        blocks._OF_MASKS,
-        launching._KNOWN,
-    ):
+    for table in (attention._PLANS, repeated_calls.KNOWN, blocks._BY_SPEC, blocks._OF_MASKS, launching._KNOWN):
         table.clear()

@@ -11,18 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 
-from regard.core.arguments import share, whole_number
 from regard.errors import BadValue
-from regard.tasks.language import Language
-from regard.training.evaluation import evaluate
-from regard.training.loading import load
+from regard.support.arguments import share, whole_number
+from regard_workbench.tasks.language import Language
+from regard_workbench.training.evaluation import evaluate
+from regard_workbench.training.loading import load
 
 
 def main() -> None:
     """Read the command line, measure, and print one line of JSON for each protocol."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="the folder of a run")
     parser.add_argument("--protocols", default="256:0", help="LENGTH:OVERLAP, separated by commas")
     parser.add_argument("--split", default="validation")
@@ -36,10 +34,7 @@ def main() -> None:
     longest = task.context
     for protocol in given.protocols.split(","):
         length, _, overlap = protocol.partition(":")
-        task.context, task.overlap = (
-            whole_number("context", int(length), 2),
-            share("overlap", float(overlap or 0)),
-        )
+        task.context, task.overlap = (whole_number("context", int(length), 2), share("overlap", float(overlap or 0)))
         if task.context > longest:
             raise BadValue(f"--protocols: the model reads windows of at most {longest}, got {task.context}.")
         found = evaluate(task, loaded.model, given.split, batch_size=64, limit=given.limit)

@@ -52,8 +52,7 @@ def page() -> str:
     keys, both = WORDS, ("first", "second")
     last = powers[2].tolist()
     terms = [
-        f"e^{number(score, 4)} = {number(power, 4)}"
-        for score, power in zip(scaled[2].tolist(), last, strict=True)
+        f"e^{number(score, 4)} = {number(power, 4)}" for score, power in zip(scaled[2].tolist(), last, strict=True)
     ]
     shares = zip(weights[2].tolist(), VALUE[:, 0].tolist(), strict=True)
     mixed = " + ".join(f"{number(share, 4)}·{number(value, 0)}" for share, value in shares)

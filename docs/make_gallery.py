@@ -10,14 +10,32 @@ import argparse
 import sys
 from pathlib import Path
 
-from regard.cli.show.models_and_tasks import of_task
-from regard.tasks import TASKS
+from regard_workbench.cli.show.models_and_tasks import of_task
+from regard_workbench.tasks import TASKS
 
 IMAGES = Path(__file__).with_name("images")
 NAMES = (
-    "speech", "dialogue", "respond", "reply", "answer", "graph", "series", "recommend", "tag", "align", "match",
-    "images", "video", "caption", "ask", "detect", "segment", "glimpse", "agent",
-)  # fmt: skip
+    "speech",
+    "dialogue",
+    "respond",
+    "reply",
+    "answer",
+    "graph",
+    "series",
+    "recommend",
+    "tag",
+    "align",
+    "match",
+    "images",
+    "video",
+    "caption",
+    "ask",
+    "detect",
+    "segment",
+    "glimpse",
+    "generate",
+    "agent",
+)
 
 
 def commands(name: str) -> list[str]:
@@ -28,7 +46,7 @@ def commands(name: str) -> list[str]:
 
 def make(runs: Path, name: str) -> int:
     """Train where there is no run yet, and draw. 0 if all went well."""
-    from regard.cli.main import main
+    from regard_workbench.cli.main import main
 
     run = runs / name
     if not (run / "config.yaml").exists() and main(["train", name, "--out", str(run)]):
@@ -38,9 +56,7 @@ def make(runs: Path, name: str) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="the folder of the runs")
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="tasks; all by default")
     given = parser.parse_args()

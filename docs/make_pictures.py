@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from regard.cli.show import models_and_tasks
 from regard.observation import architecture
+from regard_workbench.cli.show import models_and_tasks
 
 IMAGES = Path(__file__).with_name("images")
 MODELS = ("transformer", "seq2seq", "ntm")
@@ -19,16 +19,10 @@ MODELS = ("transformer", "seq2seq", "ntm")
 def picture(name: str) -> str:
     """The SVG of a model as `regard show` writes it."""
     facts = models_and_tasks.of_model(name, {})
-    return architecture.svg(
-        architecture.Diagram.from_dict(facts["architecture"]), f"built for {facts['built_for']}"
-    )
+    return architecture.svg(architecture.Diagram.from_dict(facts["architecture"]), f"built for {facts['built_for']}")
 
 
 if __name__ == "__main__":
     from generated import write_or_check
 
-    sys.exit(
-        write_or_check(
-            __doc__, lambda: {IMAGES / f"architecture-{name}.svg": picture(name) for name in MODELS}
-        )
-    )
+    sys.exit(write_or_check(__doc__, lambda: {IMAGES / f"architecture-{name}.svg": picture(name) for name in MODELS}))

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from regard import nn
-from regard.cli.common import docstring
-from regard.cli.list import rows_of
-from regard.cli.show import options as option_rows
-from regard.cli.show.models_and_tasks import of_model, of_task
-from regard.nn.mechanism import options_of
+from regard.nn.parts.mechanism import options_of
+from regard_workbench.cli.common import docstring
+from regard_workbench.cli.list import rows_of
+from regard_workbench.cli.show import options as option_rows
+from regard_workbench.cli.show.models_and_tasks import of_model, of_task
 
 PAGE = Path(__file__).with_name("reference.md")
 Facts = dict[str, Any]
@@ -38,13 +38,11 @@ PIECES = {
         "Query i stands at position `i + (k − q)`, key j at j: the last query aligns with the last key."
     ),
     "scores": (
-        "A score compares a query with a key. Pass the value, or the name of one without arguments: "
-        '`score="dot"`.'
+        'A score compares a query with a key. Pass the value, or the name of one without arguments: `score="dot"`.'
     ),
     "biases": "A bias is added to the scores after everything else, and receives gradient.",
     "normalizers": (
-        "A normaliser turns a row of scores into weights. Pass the name or the value: "
-        '`normalize="sparsemax"`.'
+        'A normaliser turns a row of scores into weights. Pass the name or the value: `normalize="sparsemax"`.'
     ),
     "positions": (
         'Positions of a model (`--model "decoder(positions=half-wave)"`) are added to its embeddings; those of an '
@@ -116,7 +114,7 @@ def options(known: list[Facts]) -> str:
     rows = [
         [f"`{one['name']}`", f"`{one['type']}`", "" if one["required"] else f"`{one['default']!r}`", one["meaning"]]
         for one in known
-    ]  # fmt: skip
+    ]
     return table(["option", "type", "default", "meaning"], rows) if rows else "No options.\n"
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from regard.models import from_pretrained, save_pretrained
-from regard.models.pretrained.llama2c import SPECIAL, read_tokenizer
+from regard_workbench.models import from_pretrained, save_pretrained
+from regard_workbench.models.pretrained.llama2c import SPECIAL, read_tokenizer
 
 
 def convert(checkpoint: Path, vocabulary: Path, folder: Path) -> Path:

@@ -18,13 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import regard
-from regard import masks, models, scores, tasks
-from regard.models.embedding import StreamEmbedding, pooled
-from regard.nn.attention import AttentionInputs
+from regard import masks, scores
 from regard.nn.multihead import Multihead
-from regard.tasks.generated.draws import Draws, Generated
-from regard.tasks.padding import padded
-from regard.tasks.shown import Shown, texts
+from regard.nn.parts.attention import AttentionInputs
+from regard_workbench import models, tasks
+from regard_workbench.models.parts.embedding import StreamEmbedding, pooled
+from regard_workbench.tasks.generated.draws import Draws, Generated
+from regard_workbench.tasks.parts.padding import padded
+from regard_workbench.tasks.parts.shown import Shown, texts
 
 
 @regard.nn.mechanism("cosine", causal="option", time="n²·d", memory="n·d", num_heads=2)

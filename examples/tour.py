@@ -27,13 +27,16 @@ from picture import Panel, draw
 from regard import biases, masks, scores
 
 OPENING = "the fisherman fished until the fish slept and then the fisher slept"
-STORY = OPENING + """
+STORY = (
+    OPENING
+    + """
 in the morning the boat that had drifted all night was far from the harbour and the sleepy man in it saw
 neither the lighthouse nor the light only water and above the water a white bird that circled the boat
 he fished the oars from under the bench and rowed toward the circling bird because birds sleep on land
 by noon the land was a line by evening the line was a harbour with a lighthouse and a lit window
 and in the window sat his daughter who had watched the light all night and had not slept at all
-"""  # fmt: skip
+"""
+)
 
 DIM = 64
 NGRAMS = (3, 4, 2, 1)  # head 0 compares words by their three-letter pieces, head 1 by four letters, …
@@ -52,9 +55,7 @@ class Attention:
 def main() -> None:
     """Embed, train the additive score, tabulate all attentions on the story, draw them on its opening."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument(
-        "--out", type=Path, default=Path("demo/attention.png"), help="where to save the picture"
-    )
+    arguments.add_argument("--out", type=Path, default=Path("demo/attention.png"), help="where to save the picture")
     out = arguments.parse_args().out
     console = Console()
     if not console.is_terminal:
@@ -95,9 +96,7 @@ def attentions(additive: torch.Tensor) -> list[Attention]:
             "mask=masks.causal(), bias=biases.alibi(4)",
             lambda n: {"mask": masks.causal(), "bias": biases.alibi(heads)},
         ),
-        Attention(
-            "additive, trained", "score=scores.additive(w)", lambda n: {"score": scores.additive(additive)}
-        ),
+        Attention("additive, trained", "score=scores.additive(w)", lambda n: {"score": scores.additive(additive)}),
         Attention("sparsemax", 'normalize="sparsemax"', lambda n: {"normalize": "sparsemax"}),
         Attention("hard", 'normalize="hard"', lambda n: {"normalize": "hard"}),
         Attention(
@@ -112,9 +111,7 @@ def embed(words: list[str]) -> torch.Tensor:
     """Words as (1, h, n, d): per head, the normalised sum of fixed random vectors of their letter n-grams."""
     heads = []
     for size in NGRAMS:
-        rows = torch.stack(
-            [sum((_piece(p) for p in _pieces(word, size)), torch.zeros(DIM)) for word in words]
-        )
+        rows = torch.stack([sum((_piece(p) for p in _pieces(word, size)), torch.zeros(DIM)) for word in words])
         heads.append(rows / rows.norm(dim=-1, keepdim=True))
     strength = (SHARPNESS * DIM**0.5) ** 0.5  # so that q·k/√d of a word with itself is SHARPNESS
     return torch.stack(heads)[None] * strength

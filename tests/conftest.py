@@ -17,6 +17,7 @@ import regard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that `from tests.oracle import …` works
 
+from tests.missing_extras import pytest_runtest_call, pytest_runtest_setup  # noqa: F401 - hooks of pytest
 from tests.selection import (  # noqa: F401 - hooks of pytest
     pytest_addoption,
     pytest_collection,
@@ -28,11 +29,7 @@ from tests.selection import (  # noqa: F401 - hooks of pytest
 try:
     from hypothesis import HealthCheck, settings
 except ImportError:  # a bare GPU machine; the project's own environment always has it
-    collect_ignore = [
-        "masks/test_algebra.py",
-        "test_normalizers_any_row.py",
-        "test_repeated_calls_any_request.py",
-    ]
+    collect_ignore = ["masks/test_algebra.py", "test_normalizers_any_row.py", "test_repeated_calls_any_request.py"]
 else:
     for name, examples in (("regard", 60), ("quick", 10)):
         settings.register_profile(

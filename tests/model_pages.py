@@ -4,9 +4,9 @@ import copy
 import functools
 from typing import Any
 
-from regard import models, tasks
-from regard.cli.common import catalogue
-from regard.cli.show import facts
+from regard_workbench import models, tasks
+from regard_workbench.cli.common import catalogue
+from regard_workbench.cli.show import facts
 
 
 @functools.cache

@@ -23,19 +23,13 @@ def positions(q, k):
 
 def visible(predicate, b, h, q, k):
     """A dense bool mask, entry by entry, from predicate(b, h, i, j)."""
-    rows = [
-        [[[bool(predicate(n, m, i, j)) for j in range(k)] for i in range(q)] for m in range(h)]
-        for n in range(b)
-    ]
+    rows = [[[[bool(predicate(n, m, i, j)) for j in range(k)] for i in range(q)] for m in range(h)] for n in range(b)]
     return torch.tensor(rows, dtype=torch.bool).reshape(b, h, q, k)
 
 
 def entries(function, b, h, q, k):
     """A dense float64 tensor, entry by entry, from function(b, h, i, j)."""
-    rows = [
-        [[[float(function(n, m, i, j)) for j in range(k)] for i in range(q)] for m in range(h)]
-        for n in range(b)
-    ]
+    rows = [[[[float(function(n, m, i, j)) for j in range(k)] for i in range(q)] for m in range(h)] for n in range(b)]
     return torch.tensor(rows, dtype=torch.float64).reshape(b, h, q, k)
 
 
@@ -115,8 +109,7 @@ def shaw(query, key, scale, t):
 def transformer_xl(query, key, scale, t):
     rows = _relative_rows(t["table"], query.shape[2], key.shape[2])
     content, position = (
-        query + (t[name] if t[name].dim() == 1 else t[name][:, None, :])
-        for name in ("content_bias", "position_bias")
+        query + (t[name] if t[name].dim() == 1 else t[name][:, None, :]) for name in ("content_bias", "position_bias")
     )
     return (_dots(content, key) + (position[:, :, :, None, :] * rows).sum(-1)) * _default(scale, 1.0)
 
@@ -167,10 +160,7 @@ def t5_bucket(distance, buckets, bidirectional, max_distance):
 def t5(table, q, k, bidirectional, max_distance):
     """(buckets, h) -> (1,h,q,k)."""
     pos = positions(q, k)
-    index = [
-        [t5_bucket(j - pos[i], table.shape[0], bidirectional, max_distance) for j in range(k)]
-        for i in range(q)
-    ]
+    index = [[t5_bucket(j - pos[i], table.shape[0], bidirectional, max_distance) for j in range(k)] for i in range(q)]
     return table[torch.tensor(index, device=table.device).reshape(q, k)].permute(2, 0, 1)[None]
 
 
@@ -300,8 +290,19 @@ def logsumexp(scores, seen):
     return torch.where(alive.any(-1), torch.logsumexp(z, -1), -math.inf)
 
 
-def attend(query, key, value, *, score=scaled_dot, tensors=None, seen=None, bias=None, normalizer=softmax,
-           scale=None, sink=None):  # fmt: skip
+def attend(
+    query,
+    key,
+    value,
+    *,
+    score=scaled_dot,
+    tensors=None,
+    seen=None,
+    bias=None,
+    normalizer=softmax,
+    scale=None,
+    sink=None,
+):
     """Output (b,h,q,v), logsumexp (b,h,q), weights (b,h,q,k) and scores, from the definitions."""
     h = query.shape[1]
     key, value = expand_heads(key, h), expand_heads(value, h)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from regard import models, nn, tasks
+from regard import nn
+from regard_workbench import models, tasks
 
 
 @contextmanager
@@ -15,5 +16,6 @@ def unchanged_registries() -> Iterator[None]:
         yield
     finally:
         for registry, things in zip(registries, before, strict=True):
-            registry._things.clear()
-            registry._things.update(things)
+            for name in registry._things.keys() - things.keys() - registry._modules.keys():
+                del registry._things[name]
+            registry._things.update(things)  # those that were replaced

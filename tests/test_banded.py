@@ -5,7 +5,8 @@ import torch
 
 import regard
 from regard import masks
-from regard.implementations.tiled import banded
+from regard.implementations.tiled import banded, strips
+from tests.contracts.user_masks import HeadWindows
 
 B, H, G, D = 2, 4, 2, 12
 MASKS = {
@@ -17,6 +18,7 @@ MASKS = {
     "from the top left": masks.window(40, 0, align="top-left"),
     "outside of a window": ~masks.window(61),
     "two bands": masks.causal() & masks.dilated(97),
+    "by head": HeadWindows(13),  # in strips: heads differ
     "union": masks.window(5, 9) | masks.dilated(131),
 }
 SIZES = [(331, 331), (257, 419), (419, 257), (67, 521)]
@@ -55,10 +57,20 @@ def test_equals_the_formula(mask, sizes, taken):
     plain = regard.attend(*rows, mask=mask, impl="reference")
     found = regard.attend(*rows, mask=mask, impl="tiled")
     # Only where each position sees itself, so that no key is hidden from all.
-    assert bool(taken) is (sizes[0] == sizes[1] and bool(mask.dense(*sizes)[0, 0].diagonal().all()))
+    seen = mask.dense(*sizes, heads=H)
+    fused = sizes[0] == sizes[1] and len(seen[0]) == 1 and bool(seen[0, 0].diagonal().all())
+    assert bool(taken) is fused
     assert (found.double() - true).abs().max() <= allowed(true, plain, torch.float32)
-    empty = ~mask.dense(*sizes)[0, 0].any(-1)
-    assert (found[:, :, empty] == 0).all()
+    empty = ~seen.any(-1, keepdim=True)
+    assert (found.masked_select(empty) == 0).all()
+
+
+def test_strips_of_different_heads_share_no_tile(monkeypatch):
+    monkeypatch.setitem(strips._CELLS, "cpu", 1 << 12)
+    rows, mask = drawn(257, 257), HeadWindows(13)
+    true = regard.attend(*[part.double() for part in rows], mask=mask.dense(257, 257, heads=H), impl="reference")
+    found = regard.attend(*rows, mask=mask, impl="tiled")
+    torch.testing.assert_close(found.double(), true, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)

@@ -7,7 +7,7 @@ import torch
 
 import regard
 from regard import biases
-from regard.core.grid import full_grid
+from regard.values.grid import full_grid
 from tests import oracle
 
 B, H, Q, K, D = 2, 3, 5, 7, 4
@@ -157,10 +157,7 @@ def test_a_sum_of_biases_is_the_bias_of_sums():
 
 
 def test_a_bias_is_added_after_soft_capping_and_scaling():
-    query, key = (
-        torch.randn(B, H, Q, D, dtype=torch.float64) * 50,
-        torch.randn(B, H, K, D, dtype=torch.float64) * 50,
-    )
+    query, key = (torch.randn(B, H, Q, D, dtype=torch.float64) * 50, torch.randn(B, H, K, D, dtype=torch.float64) * 50)
     bias = torch.randn(Q, K, dtype=torch.float64)
     arguments = {"score": regard.scores.softcap(2.0), "scale": 0.7, "normalize": "sigmoid"}
     capped = torch.logit(regard.weights(query, key, **arguments))

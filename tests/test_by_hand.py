@@ -24,8 +24,6 @@ def test_the_numbers_by_plain_arithmetic(written):
     for word, query in zip(written["WORDS"], queries, strict=True):
         powers = [math.exp((query[0] * key[0] + query[1] * key[1]) / math.sqrt(2)) for key in keys]
         shares = [power / sum(powers) for power in powers]
-        mixed = [
-            sum(share * value[side] for share, value in zip(shares, values, strict=True)) for side in (0, 1)
-        ]
+        mixed = [sum(share * value[side] for share, value in zip(shares, values, strict=True)) for side in (0, 1)]
         for row in (shares, mixed):
             assert f"| **{word}** | {' | '.join(f'{number:.4f}' for number in row)} |" in text

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import regard
-from regard.core.call import OPTIONS, SCORING, Call, Options, Scoring
+from regard.formula.call import OPTIONS, SCORING, Call, Options, Scoring
 
 TENSORS = ["query", "key", "value"]
 WEIGHING = ["score", "mask", "bias", "normalize", "scale"]
@@ -41,9 +41,7 @@ def test_type_checkers_are_told_the_types_of_the_call():
 @pytest.mark.parametrize("verb", SHOWN, ids=lambda verb: verb.__name__)
 def test_an_unknown_option_is_refused_with_the_known_ones(verb):
     tensors = [torch.randn(1, 2, 3, 5)] * len(set(SHOWN[verb]) & set(TENSORS))
-    with pytest.raises(
-        regard.RegardError, match=rf"option of {verb.__name__}.*'maks'.*mean 'mask'"
-    ) as caught:
+    with pytest.raises(regard.RegardError, match=rf"option of {verb.__name__}.*'maks'.*mean 'mask'") as caught:
         verb(*tensors, maks=None)
     assert isinstance(caught.value, TypeError)
 
@@ -65,6 +63,4 @@ def test_a_call_cannot_be_changed():
 
 def test_options_given_with_their_defaults_change_nothing():
     query, key, value = torch.randn(3, 2, 3, 17, 5).unbind()
-    assert torch.equal(
-        regard.attend(query, key, value, **Call._field_defaults), regard.attend(query, key, value)
-    )
+    assert torch.equal(regard.attend(query, key, value, **Call._field_defaults), regard.attend(query, key, value))

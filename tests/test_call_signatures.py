@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from regard import biases, masks, scores
-from regard.core import repeated_calls
+from regard.dispatch import repeated_calls
 from tests.test_repeated_calls import drawn, rows
 
 
@@ -44,11 +44,15 @@ def test_torchs_switches_on_a_gpu_are_part_of_a_signature(as_on_a_gpu, dtype):
 def test_what_a_plan_depends_on_is_part_of_a_signature(as_on_a_gpu):
     given = rows(queries=17)
     other = {
-        "gradient": [x.clone().requires_grad_() for x in given], "dtype": [x.double() for x in given],
-        "keys": rows(queries=17, keys=24), "queries": rows(queries=18), "heads": rows(queries=17, heads=8),
-        "groups": rows(queries=17, groups=4), "values": [*given[:2], given[2][..., :5]],
+        "gradient": [x.clone().requires_grad_() for x in given],
+        "dtype": [x.double() for x in given],
+        "keys": rows(queries=17, keys=24),
+        "queries": rows(queries=18),
+        "heads": rows(queries=17, heads=8),
+        "groups": rows(queries=17, groups=4),
+        "values": [*given[:2], given[2][..., :5]],
         "gradient of one": [*given[:2], given[2].clone().requires_grad_()],
-    }  # fmt: skip
+    }
     found = {name: signed(one) for name, one in other.items()}
     assert None not in found.values() and found["gradient"] == found["gradient of one"]
     assert len({signed(given), *found.values()}) == len(other)
@@ -63,11 +67,25 @@ def test_what_a_plan_depends_on_is_part_of_a_signature(as_on_a_gpu):
 def test_options_that_are_equal_but_mean_something_else_have_other_signatures(as_on_a_gpu):
     given = rows(queries=17)
     options = [
-        {}, {"scale": 1}, {"scale": 1.0}, {"scale": True}, {"dropout": 0}, {"dropout": 0.0}, {"dropout": False},
-        {"return_logsumexp": False}, {"return_logsumexp": True}, {"mask": masks.causal()}, {"mask": masks.window(3)},
-        {"mask": masks.window(4)}, {"mask": masks.causal(), "bias": biases.alibi(4)}, {"bias": biases.alibi(4)},
-        {"score": scores.softcap(3.0)}, {"score": scores.softcap(4.0)}, {"score": "dot"}, {"normalize": "sigmoid"},
-    ]  # fmt: skip
+        {},
+        {"scale": 1},
+        {"scale": 1.0},
+        {"scale": True},
+        {"dropout": 0},
+        {"dropout": 0.0},
+        {"dropout": False},
+        {"return_logsumexp": False},
+        {"return_logsumexp": True},
+        {"mask": masks.causal()},
+        {"mask": masks.window(3)},
+        {"mask": masks.window(4)},
+        {"mask": masks.causal(), "bias": biases.alibi(4)},
+        {"bias": biases.alibi(4)},
+        {"score": scores.softcap(3.0)},
+        {"score": scores.softcap(4.0)},
+        {"score": "dot"},
+        {"normalize": "sigmoid"},
+    ]
     assert len({signed(given, **one) for one in options}) == len(options)
     for one in options:
         assert signed(given, **one) == signed(rows(queries=17), **one) is not None

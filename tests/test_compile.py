@@ -89,9 +89,7 @@ def test_one_graph_serves_every_length_with_arguments_built_inside(name, impl):
     assert_one_graph(function, draw)
 
 
-@pytest.mark.parametrize(
-    ("name", "impl"), paths({name: {"mask": make(37)} for name, make in OUTSIDE.items()})
-)
+@pytest.mark.parametrize(("name", "impl"), paths({name: {"mask": make(37)} for name, make in OUTSIDE.items()}))
 def test_one_graph_serves_every_length_with_a_mask_from_outside(name, impl):
     def function(query, key, value, mask):
         return regard.attend(query, key, value, mask=mask, impl=impl)
@@ -129,9 +127,7 @@ def test_gradients_reach_weights_and_biases_through_a_compiled_call():
     compiled = torch.compile(function, fullgraph=True, dynamic=True, backend="aot_eager")
     qkv = draw(37)
     found = torch.autograd.grad(compiled(*qkv).square().sum(), [weight, table])
-    for grad, expected in zip(
-        found, torch.autograd.grad(function(*qkv).square().sum(), [weight, table]), strict=True
-    ):
+    for grad, expected in zip(found, torch.autograd.grad(function(*qkv).square().sum(), [weight, table]), strict=True):
         torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -181,7 +177,7 @@ NUMBERS = {
     "dropout": lambda x, number: {"dropout": number},
     "strength": lambda x, number: {"score": scores.cosine(number)},
     "sigma": lambda x, number: {"bias": biases.gaussian(x[..., 0].detach(), number)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "impl"), [*[(name, "auto") for name in NUMBERS], ("scale", "reference")])
@@ -189,9 +185,7 @@ def test_a_number_that_changes_from_call_to_call_becomes_symbolic_and_still_comp
     def function(x, number):
         return regard.attend(x, x, x, **NUMBERS[name](x, number), impl=impl)
 
-    compiled = torch.compile(
-        function, fullgraph=True, backend="aot_eager"
-    )  # dynamic from the second number on
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")  # dynamic from the second number on
     x = torch.randn(1, 2, 19, 5, requires_grad=True)
     for number in (0.25, 0.5, 0.7):
         found = []

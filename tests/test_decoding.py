@@ -104,9 +104,7 @@ def test_beams_equal_the_definition_and_a_batch_equals_its_rows(beam, alpha):
     start = torch.tensor([[1, 2], [3, 3], [2, 1]])
     for seed in range(4):
         step = random_model(seed)
-        found = beam_search(
-            step, start, end=END, beam=beam, max_length=6, length_penalty=alpha, n_best=min(2, beam)
-        )
+        found = beam_search(step, start, end=END, beam=beam, max_length=6, length_penalty=alpha, n_best=min(2, beam))
         for row, hypotheses in zip(start.tolist(), found, strict=True):
             expected = by_the_definition(step, row, beam, 6, alpha, min(2, beam))
             assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
@@ -158,9 +156,7 @@ def fixed(rows):
 
 def test_ties_go_to_the_lowest_ids():
     step = fixed([[0.25] * 4] * 3)
-    found = beam_search(
-        step, torch.tensor([[1]]), end=END, beam=4, max_length=3, length_penalty=0.0, n_best=4
-    )[0]
+    found = beam_search(step, torch.tensor([[1]]), end=END, beam=4, max_length=3, length_penalty=0.0, n_best=4)[0]
     assert [h.tokens for h in found] == [[0], [1, 0], [1, 1, 0], [1, 1, 1]]
     assert beam_search(step, torch.tensor([[1]]), end=3, beam=1, max_length=2)[0][0].tokens == [0, 0]
 
@@ -197,16 +193,9 @@ def test_empty_batches_and_max_length_zero():
     step = random_model(0)
     assert beam_search(step, torch.zeros(0, 2, dtype=torch.long), end=END) == []
     assert sample(step, torch.zeros(0, 2, dtype=torch.long), end=END) == []
-    start, nothing = (
-        torch.tensor([[1], [2]]),
-        Hypothesis([], 0.0, finished=False),
-    )  # unfinished sequences count
+    start, nothing = (torch.tensor([[1], [2]]), Hypothesis([], 0.0, finished=False))  # unfinished sequences count
     assert beam_search(step, start, end=END, max_length=0, n_best=2) == [[nothing], [nothing]]
-    assert (
-        greedy(step, start, end=END, max_length=0)
-        == sample(step, start, end=END, max_length=0)
-        == [nothing] * 2
-    )
+    assert greedy(step, start, end=END, max_length=0) == sample(step, start, end=END, max_length=0) == [nothing] * 2
 
 
 def tree(ways, vocab=VOCAB):
@@ -223,8 +212,15 @@ def tree(ways, vocab=VOCAB):
 
 
 # Token 3 is likely but leads to a dead end; exactly three sequences exist.
-TRAPS = tree({(): {3: 0.6, 2: 0.3, 1: 0.1}, (2,): {3: 0.7, 1: 0.3}, (2, 1): {END: 1.0}, (1,): {END: 0.5, 1: 0.5},
-              (1, 1): {END: 1.0}})  # fmt: skip
+TRAPS = tree(
+    {
+        (): {3: 0.6, 2: 0.3, 1: 0.1},
+        (2,): {3: 0.7, 1: 0.3},
+        (2, 1): {END: 1.0},
+        (1,): {END: 0.5, 1: 0.5},
+        (1, 1): {END: 1.0},
+    }
+)
 THREE = {(2, 1, END): 0.09, (1, END): 0.05, (1, 1, END): 0.05}
 
 
@@ -235,9 +231,7 @@ def test_dead_ends_leave_fewer_sequences_only_where_fewer_exist(beam):
         found = beam_search(TRAPS, start, end=END, beam=beam, n_best=n_best, length_penalty=0.0)[0]
         assert len(found) == min(n_best, 3)
         for hypothesis in found:
-            assert hypothesis.finished and hypothesis.score == pytest.approx(
-                math.log(THREE[tuple(hypothesis.tokens)])
-            )
+            assert hypothesis.finished and hypothesis.score == pytest.approx(math.log(THREE[tuple(hypothesis.tokens)]))
     assert greedy(TRAPS, start, end=END)[0].tokens == [2, 1, END]
 
 
@@ -278,13 +272,8 @@ def test_errors_explain_dead_ends_that_cannot_be_avoided():
     with pytest.raises(regard.RegardError, match=r"cannot sample for row 1 .* after \[1\]"):
         sample(lambda p: torch.where(p[:, :1] == 1, tree({(): {1: 1.0}})(p), math.log(0.25)), start, end=END)
     with pytest.raises(regard.RegardError, match=r"beam: .*row 1 of start.*Widen the beam"):
-        beam_search(
-            GoesOn(lambda p: torch.where(p[:, :1] == 1, TRAPS(p), math.log(0.25))), start, end=END, beam=1
-        )
-    assert beam_search(GoesOn(tree({(): {1: 1.0}})), start, end=END, beam=1) == [
-        [],
-        [],
-    ]  # no prefix was cut
+        beam_search(GoesOn(lambda p: torch.where(p[:, :1] == 1, TRAPS(p), math.log(0.25))), start, end=END, beam=1)
+    assert beam_search(GoesOn(tree({(): {1: 1.0}})), start, end=END, beam=1) == [[], []]  # no prefix was cut
 
 
 def test_samples_follow_the_distribution_of_the_model():
@@ -296,11 +285,7 @@ def test_samples_follow_the_distribution_of_the_model():
         assert abs(found - expected) < 5 * math.sqrt(expected * (1 - expected) / 20_000)
     again = [
         sample(
-            step,
-            torch.ones(9, 1, dtype=torch.long),
-            end=END,
-            generator=torch.Generator().manual_seed(3),
-            max_length=1,
+            step, torch.ones(9, 1, dtype=torch.long), end=END, generator=torch.Generator().manual_seed(3), max_length=1
         )
         for _ in range(2)
     ]
@@ -309,9 +294,16 @@ def test_samples_follow_the_distribution_of_the_model():
 
 @pytest.mark.parametrize(
     ("options", "allowed"),
-    [({"top_k": 1}, {1}), ({"top_k": 2}, {1, 2}), ({"top_p": 0.5}, {1}), ({"top_p": 0.51}, {1, 2}),
-     ({"top_p": 0.01}, {1}), ({"temperature": 0.01}, {1}), ({"top_p": 1.0, "top_k": 99}, {0, 1, 2})],
-)  # fmt: skip
+    [
+        ({"top_k": 1}, {1}),
+        ({"top_k": 2}, {1, 2}),
+        ({"top_p": 0.5}, {1}),
+        ({"top_p": 0.51}, {1, 2}),
+        ({"top_p": 0.01}, {1}),
+        ({"temperature": 0.01}, {1}),
+        ({"top_p": 1.0, "top_k": 99}, {0, 1, 2}),
+    ],
+)
 def test_top_k_and_top_p_keep_the_expected_tokens(options, allowed):
     step = fixed([[0.2, 0.5, 0.3]])
     rows = sample(step, torch.ones(500, 1, dtype=torch.long), end=END, max_length=1, **options)
@@ -319,9 +311,7 @@ def test_top_k_and_top_p_keep_the_expected_tokens(options, allowed):
 
 
 def test_the_score_of_a_sample_is_that_of_the_model():
-    found = sample(
-        fixed([[0.2, 0.5, 0.3]]), torch.tensor([[1]]), end=END, max_length=1, top_k=1, temperature=0.1
-    )
+    found = sample(fixed([[0.2, 0.5, 0.3]]), torch.tensor([[1]]), end=END, max_length=1, top_k=1, temperature=0.1)
     assert found[0].score == pytest.approx(math.log(0.5))
 
 

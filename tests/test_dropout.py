@@ -178,9 +178,7 @@ def test_returned_weights_and_summaries_are_those_before_dropout(device):
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_logsumexp_and_empty_rows_do_not_change_with_dropout(impl, device):
     query, key, value = (torch.randn(2, 3, n, 5, device=device) for n in (19, 17, 17))
-    out, lse = regard.attend(
-        query, key, value, mask=masks.causal(), dropout=0.5, return_logsumexp=True, impl=impl
-    )
+    out, lse = regard.attend(query, key, value, mask=masks.causal(), dropout=0.5, return_logsumexp=True, impl=impl)
     _, expected = regard.attend(query, key, value, mask=masks.causal(), return_logsumexp=True, impl=impl)
     torch.testing.assert_close(lse, expected)
     assert (out[:, :, :2] == 0).all()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import models, tasks
+from regard_workbench import models, tasks
 from tests.registries import unchanged_registries
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,10 +19,10 @@ OWN = ROOT / "examples" / "own.py"
 
 def regard_with_own_file(*words, cwd):
     """What a command prints with `--use examples/own.py`, in a process of its own as users run it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "regard", "--use", str(OWN), *words],
-        cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True,
-    )  # fmt: skip
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "regard", "--use", str(OWN), *words]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -48,9 +48,23 @@ def test_a_mechanism_from_a_file_is_listed_and_explained(tmp_path):
 @pytest.mark.slow
 def test_a_task_a_model_and_a_mechanism_from_a_file_train_and_predict(tmp_path):
     said = regard_with_own_file(
-        "train", "brackets", "--model", "conv-attention(dim=8)", "--attention", "cosine(num_heads=2)", "--steps", "2",
-        "--eval-limit", "7", "--out", "run", "--device", "cpu", "--json", cwd=tmp_path,
-    )  # fmt: skip
+        "train",
+        "brackets",
+        "--model",
+        "conv-attention(dim=8)",
+        "--attention",
+        "cosine(num_heads=2)",
+        "--steps",
+        "2",
+        "--eval-limit",
+        "7",
+        "--out",
+        "run",
+        "--device",
+        "cpu",
+        "--json",
+        cwd=tmp_path,
+    )
     result = json.loads(said)
     assert result["steps"] == 2 and 0 <= result["metrics"]["f1"] <= 1
     answer = regard_with_own_file("predict", "run", "--text", "([)]", "--device", "cpu", cwd=tmp_path)
@@ -74,9 +88,7 @@ def lonely_by_deleting(text):
     """Delete neighbouring pairs; where none is left, the first closing bracket has no partner: delete it and go on."""
     left, found = list(enumerate(text)), []
     while left:
-        pairs = (
-            here for here in range(len(left) - 1) if left[here][1] + left[here + 1][1] in ("()", "[]", "{}")
-        )
+        pairs = (here for here in range(len(left) - 1) if left[here][1] + left[here + 1][1] in ("()", "[]", "{}"))
         closing = (here for here, (_, symbol) in enumerate(left) if symbol in ")]}")
         if (pair := next(pairs, None)) is not None:
             del left[pair : pair + 2]

@@ -12,73 +12,61 @@ import regard
 from tests.kept_files import kept_files
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src" / "regard"
+PACKAGES = ("regard", "regard_workbench")
+SOURCES = [ROOT / "src" / package for package in PACKAGES]
 
 # Lower floors know nothing of higher ones. A new room says here where it stands.
-FLOORS = [
-    [
-        "errors",
-        "core.files",
-        "registry",
-        "plugins",
-        "core.options",
-        "core.autocast",
-        "core.display",
-        "core.tracing",
-        "core.extras",
-    ],
-    ["core.arguments", "core.value", "core.edges", "core.grid", "core.differentiate", "core.dropout"],
+LIBRARY = [
+    ["errors", "registry"],
+    ["support"],
+    ["values"],
     ["masks", "scores", "biases", "normalizers"],
-    ["core.call"],
-    ["core.request", "core.formula"],
+    ["formula"],
     ["implementations"],
-    ["core.plan", "core.summary"],
-    ["core.repeated_calls"],
-    ["core.attention", "core.edge_attention"],
+    ["dispatch"],
     ["parallel"],
     ["nn"],
-    ["interop", "decoding"],
-    ["models", "tasks"],
-    ["training"],
+    ["interop", "decoding", "operators"],
     ["observation"],
-    ["comparison"],
-    ["viewer", "benchmarks", "attacks"],
-    ["cli"],
-    ["workbench_arguments"],
-    ["workbench"],
-    ["__main__"],
 ]
-FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
-FORBIDDEN = [("tasks", "models"), ("viewer", "nn")]
-# Imports that the order does not allow, made inside functions, and why each has to exist.
-UPWARD = {
-    ("regard.observation.seen", "viewer"): "seen.show() and seen.export() are methods that open the viewer",
-    (
-        "regard.observation.observe",
-        "viewer",
-    ): "a name is opened with the viewer's checks of strangers' folders",
-    (
-        "regard.benchmarks.memory",
-        None,
-    ): "a child process is told by name which module of benchmarks to measure",
+WORKBENCH = [
+    ["workbench.files", "workbench.csv_text", "workbench.extras", "workbench.plugins"],
+    ["workbench.models", "workbench.tasks"],
+    ["workbench.training"],
+    ["workbench.inspection"],
+    ["workbench.comparison"],
+    ["workbench.viewer", "workbench.bench", "workbench.attacks"],
+    ["workbench.cli"],
+    ["workbench.arguments", "workbench.notebook_view"],
+    ["workbench.verbs"],
+]
+DOORS = [["models", "tasks", "training", "viewer"], ["__main__"]]  # public names of the workbench in `regard`
+FLOOR = {room: level for level, rooms in enumerate(LIBRARY + WORKBENCH + DOORS) for room in rooms}
+FORBIDDEN = [("workbench.tasks", "workbench.models"), ("workbench.viewer", "nn")]
+# Imports whose module cannot be read here, and why each has to exist.
+UNREADABLE = {
+    "regard.registry": "a name is looked up in the file that is called so",
+    "regard_workbench.models.parts.embedding": "a kind of stream names the module of its embedding",
+    "regard_workbench.bench.memory": "a child process is told by name which module of the bench to measure",
 }
 
 
 def modules():
-    return sorted(path for path in SOURCE.rglob("*.py") if "__pycache__" not in path.parts)
+    paths = (path for source in SOURCES for path in source.rglob("*.py"))
+    return sorted(path for path in paths if "__pycache__" not in path.parts)
 
 
 def room(path):
-    return room_of(path.relative_to(SOURCE).with_suffix("").parts)
+    return room_of(path.relative_to(ROOT / "src").with_suffix("").parts)
 
 
 def room_of(parts):
-    """A folder of the package, or a file of `core`, whose files stand on several floors."""
-    return ".".join(parts[:2]) if parts[0] == "core" and len(parts) > 1 else parts[0]
+    """The first folder or file inside a package; `workbench.` stands before those of the workbench."""
+    return parts[1] if parts[0] == "regard" else f"workbench.{parts[1]}"
 
 
 def module_name(path):
-    return ".".join(["regard", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+    return ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
 
 
 def imported_rooms(text, module, package):
@@ -97,18 +85,18 @@ def imported_rooms(text, module, package):
             base = base + (node.module.split(".") if node.module else [])
             names = (
                 [".".join([*base, alias.name]) for alias in node.names]
-                if base in (["regard"], ["regard", "core"])
+                if base in (["regard"], ["regard_workbench"])
                 else [".".join(base)]
             )
         elif isinstance(node, ast.Call) and called_name(node) in ("import_module", "__import__"):
             name = constant_beginning(node.args[0], module)
-            if name in ("", "regard"):
+            if name in ("", *PACKAGES):
                 yield None, node.lineno
             names = [name]
         for name in names:
             parts = name.split(".")
-            if parts[0] == "regard" and len(parts) > 1:
-                yield room_of(parts[1:]), node.lineno
+            if parts[0] in PACKAGES and len(parts) > 1:
+                yield room_of(parts), node.lineno
 
 
 def called_name(call):
@@ -135,15 +123,15 @@ def constant_beginning(node, module):
 @pytest.mark.parametrize(
     ("line", "room"),
     [
-        ("import regard.viewer.export", "viewer"),
+        ("import regard_workbench.viewer.export", "workbench.viewer"),
         ("from regard import viewer", "viewer"),
         ("from ..viewer import show", "viewer"),
-        ("from regard.core.plan import Plan", "core.plan"),
-        ("def show():\n    from regard.viewer import show", "viewer"),
-        ("import_module('regard.viewer').show()", "viewer"),
-        ("importlib.import_module('regard.core.plan')", "core.plan"),
-        ("__import__('regard.viewer')", "viewer"),
-        ("import_module(f'regard.viewer.{name}')", "viewer"),
+        ("from regard.dispatch.plan import Plan", "dispatch"),
+        ("def show():\n    from regard_workbench.viewer import show", "workbench.viewer"),
+        ("import_module('regard_workbench.viewer').show()", "workbench.viewer"),
+        ("importlib.import_module('regard.dispatch.plan')", "dispatch"),
+        ("__import__('regard_workbench.viewer')", "workbench.viewer"),
+        ("import_module(f'regard_workbench.viewer.{name}')", "workbench.viewer"),
         ("import_module(f'{__name__}.{name}')", "observation"),
         ("import_module(f'regard.{name}')", None),
         ("import_module(f'regard.view{name}')", None),
@@ -163,24 +151,22 @@ def test_imports_point_one_way():
     wrong, used = [], set()
     for path in modules():
         here = room(path)
-        if here in ("__init__", "core.__init__"):
+        if here in ("__init__", "workbench.__init__"):
             continue
         name, where = module_name(path), path.relative_to(ROOT)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         assert here in FLOOR, f"{where}: say in FLOORS on which floor {here} stands"
         for there, line in imported_rooms(path.read_text(), name, package):
-            if (name, there) in UPWARD:
-                used.add((name, there))
-            elif there is None and FLOOR[here] < FLOOR["cli"]:
-                wrong.append(
-                    f"{where}:{line} imports by a name that cannot be read here; begin it with its room"
-                )
+            if there is None and name in UNREADABLE:
+                used.add(name)
+            elif there is None and FLOOR[here] < FLOOR["workbench.cli"]:
+                wrong.append(f"{where}:{line} imports by a name that cannot be read here; begin it with its room")
             elif there in FLOOR and FLOOR[there] > FLOOR[here]:
                 wrong.append(f"{where}:{line} imports {there}, which stands above {here}")
             elif (here, there) in FORBIDDEN:
                 wrong.append(f"{where}:{line} imports {there}, which {here} may not import")
     assert not wrong, "\n".join(wrong)
-    assert used == set(UPWARD), "UPWARD lists imports that no longer exist"
+    assert used == set(UNREADABLE), "UNREADABLE lists imports that no longer exist"
 
 
 def test_no_two_modules_import_each_other_at_the_top():
@@ -191,11 +177,7 @@ def test_no_two_modules_import_each_other_at_the_top():
         found = set()
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ImportFrom):
-                base = (
-                    ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
-                    if node.level
-                    else ""
-                )
+                base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
                 module = ".".join(x for x in (base, node.module) if x)
                 found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Import):
@@ -207,7 +189,7 @@ def test_no_two_modules_import_each_other_at_the_top():
 
 
 def test_no_folder_inside_tasks_imports_a_task():
-    tasks = SOURCE / "tasks"
+    tasks = ROOT / "src" / "regard_workbench" / "tasks"
     names = {path.stem for path in tasks.glob("*.py") if re.search(r"^@task\(", path.read_text(), flags=re.M)}
     assert len(names) > 10
     wrong = []
@@ -217,40 +199,48 @@ def test_no_folder_inside_tasks_imports_a_task():
         for node in ast.walk(ast.parse(path.read_text())):
             found = []
             if isinstance(node, ast.ImportFrom):
-                assert node.level == 0, (
-                    f"{path.relative_to(ROOT)}:{node.lineno}: write the whole name of the module"
-                )
+                assert node.level == 0, f"{path.relative_to(ROOT)}:{node.lineno}: write the whole name of the module"
                 found = [f"{node.module}.{alias.name}" for alias in node.names]
             elif isinstance(node, ast.Import):
                 found = [alias.name for alias in node.names]
-            inside = [name.split(".")[2] for name in found if name.startswith("regard.tasks.")]
-            wrong += [
-                f"{path.relative_to(ROOT)}:{node.lineno} imports {name}" for name in inside if name in names
-            ]
+            inside = [name.split(".")[2] for name in found if name.startswith("regard_workbench.tasks.")]
+            wrong += [f"{path.relative_to(ROOT)}:{node.lineno} imports {name}" for name in inside if name in names]
     assert not wrong, "\n".join(wrong)
 
 
 def test_every_folder_says_what_belongs_there():
     silent = [
         str(path.relative_to(ROOT))
-        for path in SOURCE.rglob("__init__.py")
-        if not ast.get_docstring(ast.parse(path.read_text()))
+        for path in modules()
+        if path.name == "__init__.py" and not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert not silent
 
 
-def folders_in_readme():
-    """Paths in the first column of the README's ```text block that speaks of src/regard."""
-    blocks = re.findall(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
-    blocks = [block for block in blocks if "src/regard/" in block]
-    assert len(blocks) == 1, "README holds one folder map"
-    return [line.split()[0] for line in blocks[0].splitlines() if line.strip()]
+def rooms(package):
+    return sorted(path.name for path in package.iterdir() if path.is_dir() and any(path.rglob("*.py")))
 
 
-def test_the_map_in_the_readme_names_every_folder_once():
-    folders = [path for path in SOURCE.iterdir() if path.is_dir() and any(path.rglob("*.py"))]
-    on_disk = ["src/regard/", *(f"src/regard/{path.name}/" for path in folders)]
-    assert sorted(folders_in_readme()) == sorted(on_disk)
+@pytest.mark.parametrize("package", SOURCES, ids=PACKAGES)
+def test_the_readme_of_a_package_names_every_room_once(package):
+    table = (package / "README.md").read_text().split("\n\n| to add")[0]
+    columns = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    assert sorted(re.findall(r"`(\w+)/`", " ".join(columns))) == rooms(package)
+
+
+@pytest.mark.parametrize("package", SOURCES, ids=PACKAGES)
+def test_every_room_has_a_readme_of_at_most_300_words_that_names_its_tests(package):
+    for name in rooms(package):
+        text = (package / name / "README.md").read_text()
+        assert len(text.split()) <= 300, name
+        for path in re.findall(r"`(tests/[\w/.*]+)`", text):
+            assert any(ROOT.glob(path)), f"{name}: there is no {path}"
+        assert "tests/" in text, name
+
+
+def test_the_readme_names_both_packages():
+    text = (ROOT / "README.md").read_text()
+    assert all(f"\nsrc/{package}/ " in text for package in PACKAGES)
 
 
 def test_the_readme_has_at_most_two_hundred_lines():
@@ -268,9 +258,7 @@ def test_no_file_is_longer_than_four_hundred_lines(folder):
 
 
 def test_no_file_names_a_place_on_one_machine():
-    places = re.compile(
-        "|".join(("/wor" + "k/", "/ho" + "me/", "/Use" + "rs/", "/ro" + "ot/", r"C:\\\\Use" + "rs"))
-    )
+    places = re.compile("|".join(("/wor" + "k/", "/ho" + "me/", "/Use" + "rs/", "/ro" + "ot/", r"C:\\\\Use" + "rs")))
     found = []
     for path in kept_files():
         if path.suffix in (".pyc", ".png", ".svg", ".pdf") or path.name == "LICENSE":
@@ -308,9 +296,7 @@ def test_the_public_names_exist_and_are_explained():
         assert name in regard.__all__
     missing = [name for name in regard.__all__ if not hasattr(regard, name)]
     assert not missing
-    silent = [
-        name for name in regard.__all__ if not name.startswith("__") and not getattr(regard, name).__doc__
-    ]
+    silent = [name for name in regard.__all__ if not name.startswith("__") and not getattr(regard, name).__doc__]
     assert not silent, f"without a docstring: {silent}"
 
 
@@ -321,19 +307,15 @@ def test_every_value_says_what_it_computes(module):
     assert names, f"regard.{module} has an __all__"
     for name in names:
         thing = getattr(place, name)
-        assert not callable(thing) or (thing.__doc__ and thing.__doc__.strip()), (
-            f"{module}.{name} has no docstring"
-        )
+        assert not callable(thing) or (thing.__doc__ and thing.__doc__.strip()), f"{module}.{name} has no docstring"
 
 
 def test_the_package_is_marked_as_typed():
-    assert (SOURCE / "py.typed").exists()
+    assert all((source / "py.typed").exists() for source in SOURCES)
 
 
 def test_importing_regard_loads_no_implementation_that_was_not_asked_for():
-    code = (
-        "import sys, regard; print(sorted(m for m in sys.modules if m.startswith(('triton', 'regard.impl'))))"
-    )
+    code = "import sys, regard; print(sorted(m for m in sys.modules if m.startswith(('triton', 'regard.impl'))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = done.stdout
     assert "triton" not in loaded

@@ -1,6 +1,7 @@
 """What `pip install regard` brings is enough for `attend`, `nn` and `observe`, and every import is declared."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -12,12 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src" / "regard"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BROUGHT_ALONG = {
-    "huggingface-hub": "transformers",
-    "traitlets": "anywidget",
-}  # imported beside what brings them
+BROUGHT_ALONG = {"huggingface-hub": "transformers", "traitlets": "anywidget"}  # imported beside what brings them
 
 
 def canonical(name):
@@ -41,13 +38,13 @@ def distributions(module):
 def imported_modules():
     """Top-level modules that a file of the package imports, at the top or inside a function, less the standard ones."""
     found = set()
-    for path in SOURCE.rglob("*.py"):
+    for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
                 found.add(node.module.partition(".")[0])
-    return found - set(sys.stdlib_module_names) - {"regard"}
+    return found - set(sys.stdlib_module_names) - {"regard", "regard_workbench"}
 
 
 def test_every_import_is_declared():
@@ -145,6 +142,32 @@ def test_the_light_install_attends_builds_layers_and_observes():
     assert {"matplotlib", "scipy", "accelerate", "rich", "jsonargparse"} <= refused
     done = subprocess.run(
         [sys.executable, "-c", LIGHT, ",".join(sorted(refused))],
-        env={"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}, cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
+        env={"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
+
+
+def test_importing_what_draws_only_at_the_end_writes_nothing_into_the_home_folder(tmp_path):
+    """matplotlib makes ~/.config/matplotlib when it is imported, and reads the user's own settings there."""
+    modules = [
+        "regard_workbench.cli.main",
+        "regard_workbench.cli.train",
+        "regard_workbench.cli.view",
+        "regard_workbench.training",
+        "regard_workbench.comparison.compare",
+        "regard_workbench.viewer.server",
+        "regard_workbench.viewer.opening.pretrained",
+        "regard_workbench.viewer.export",
+        "regard.observation.observe",
+        "regard_workbench.attacks",
+    ]
+    code = "\n".join([*(f"import {name}" for name in modules), "import sys; print('matplotlib' in sys.modules)"])
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MPL"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**clean, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout == "False\n", done.stderr
+    assert not list(tmp_path.rglob("*matplotlib*"))

@@ -42,11 +42,14 @@ def make(tmp_path):
 
     def run(*arguments, **codes):
         environment = {**os.environ, **{name: str(code) for name, code in codes.items()}}
-        for name in ("MAKEFLAGS", "ARGS"):  # this test may itself run under `make test ARGS=…`
+        for name in (
+            "MAKEFLAGS",
+            "ARGS",
+            "PYTORCH",
+            "TRANSFORMERS",
+        ):  # this test may itself run under `make test ARGS=…`
             environment.pop(name, None)
-        done = subprocess.run(
-            ["make", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
+        done = subprocess.run(["make", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
         ran = [line for line in done.stdout.splitlines() if line.startswith("ran: ")]
         return done.returncode, ran, done.stderr
 
@@ -80,6 +83,16 @@ def test_nightly_runs_what_is_marked_so(make):
     assert code == 0
     assert len(ran) == 3 and all("-m nightly" in line for line in ran)
     assert "tests/browser" in ran[1] and "tests/triton/rehearsal" in ran[2]
+
+
+def test_nightly_runs_the_tests_of_others_whose_checkouts_it_is_given(make):
+    code, ran, _ = make("nightly", "TRANSFORMERS=/some where", BROWSER=1)
+    assert code != 0 and "foreign" not in ran[-1]
+    code, ran, _ = make("nightly", "TRANSFORMERS=/some where", "ARGS=-k window")
+    assert code == 0 and len(ran) == 4
+    assert ran[-1] == "ran: -m tests.foreign --transformers /some where"
+    code, ran, _ = make("foreign", "PYTORCH=/here", "TRANSFORMERS=/there", "ARGS=--models bert")
+    assert ran == ["ran: -m tests.foreign --pytorch /here --transformers /there --models bert"]
 
 
 def test_quick_takes_a_sample_of_every_part_but_the_browsers(make):

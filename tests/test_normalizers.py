@@ -88,10 +88,7 @@ def test_hard_ties_go_to_the_lowest_index_in_attention(impl, device):
     value = torch.arange(400.0, device=device)[None, None, :, None]
     mask = torch.ones(2, 400, dtype=torch.bool, device=device)
     mask[1, :7] = False
-    assert regard.attend(query, key, value, normalize="hard", mask=mask, impl=impl).flatten().tolist() == [
-        0,
-        7,
-    ]
+    assert regard.attend(query, key, value, normalize="hard", mask=mask, impl=impl).flatten().tolist() == [0, 7]
 
 
 def test_sparsemax_is_a_threshold_in_a_small_case():

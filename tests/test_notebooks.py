@@ -17,9 +17,7 @@ by_notebook = pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) 
 
 
 def code_cells(path):
-    return [
-        cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"
-    ]
+    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
 
 def printed(outputs):
@@ -54,17 +52,13 @@ def test_a_notebook_runs_and_prints_what_it_was_committed_with(path, monkeypatch
     for number, cell in enumerate(code_cells(path)):
         found = run(cell, names, f"{path.name} cell {number}")
         if "varies" not in cell["metadata"].get("tags", []):
-            assert found == printed(cell["outputs"]), (
-                f"{path.name}, code cell {number}: run it again and save it"
-            )
+            assert found == printed(cell["outputs"]), f"{path.name}, code cell {number}: run it again and save it"
 
 
 @by_notebook
 def test_a_notebook_is_small_and_holds_no_picture(path):
     assert path.stat().st_size < 30_000
-    kinds = {
-        kind for cell in code_cells(path) for output in cell["outputs"] for kind in output.get("data", {})
-    }
+    kinds = {kind for cell in code_cells(path) for output in cell["outputs"] for kind in output.get("data", {})}
     assert kinds <= {"text/plain"}
 
 
@@ -76,8 +70,6 @@ def test_a_notebook_runs_in_a_kernel(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    for before, after in zip(
-        code_cells(path), [c for c in notebook.cells if c.cell_type == "code"], strict=True
-    ):
+    for before, after in zip(code_cells(path), [c for c in notebook.cells if c.cell_type == "code"], strict=True):
         if "varies" not in before["metadata"].get("tags", []):
             assert printed(after.outputs) == printed(before["outputs"])

@@ -21,7 +21,7 @@ CASES = {
     "bfloat16 documents": Case(mask="documents", dtype=torch.bfloat16, score="cosine per head"),
     "no keys": Case(sizes=entries.Sizes(k=0)),
     "no queries": Case(sizes=entries.Sizes(q=0)),
-}  # fmt: skip
+}
 
 
 class Recorder(TorchDispatchMode):
@@ -42,9 +42,7 @@ def record(case, device, **more):
     with Recorder() as seen:
         out, lse = regard.attend(*qkv, **arguments, **more, return_logsumexp=True, impl="tiled")
         leaves = [x for x in found.values() if x.requires_grad]
-        torch.autograd.grad(
-            [out, lse], leaves, [torch.ones_like(out), torch.ones_like(lse)], allow_unused=True
-        )
+        torch.autograd.grad([out, lse], leaves, [torch.ones_like(out), torch.ones_like(lse)], allow_unused=True)
     return {str(func): (func, args, kwargs) for func, args, kwargs in seen.calls}
 
 
@@ -53,9 +51,7 @@ def fresh(x, trainable):
         x = x.detach().clone()
         return x.requires_grad_() if trainable and x.is_floating_point() else x
     return (
-        [fresh(y, trainable) for y in x]
-        if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor)
-        else x
+        [fresh(y, trainable) for y in x] if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor) else x
     )
 
 

@@ -7,12 +7,12 @@ from typing import Literal
 import pytest
 
 import regard
-from regard import models, tasks
-from regard.comparison import search_space
-from regard.core.options import converted, read_options
 from regard.registry import options_of
-from regard.tasks import HiddenTokens, NextToken, Problem, Tokens
-from regard.training.config.recipe import complete
+from regard.support.options import converted, read_options
+from regard_workbench import models, tasks
+from regard_workbench.comparison import search_space
+from regard_workbench.tasks import HiddenTokens, NextToken, Problem, Tokens
+from regard_workbench.training.config.recipe import complete
 
 LANGUAGE = Problem.of(Tokens(7, length=31), NextToken(7))
 FALSE = ["false", "False", "FALSE", "no", "off", "0"]
@@ -122,9 +122,18 @@ def test_the_declared_type_decides_what_a_value_means(given, kind, found):
 
 @pytest.mark.parametrize(
     ("given", "kind"),
-    [("x", int), ("1,x", tuple[int, ...]), ((1, 2, 3), tuple[int, int]), ("all", Literal["one", "both"]),
-     (3, Sequence[int]), (1.5, bool), ("", bool), ("", int), ([], str)],
-)  # fmt: skip
+    [
+        ("x", int),
+        ("1,x", tuple[int, ...]),
+        ((1, 2, 3), tuple[int, int]),
+        ("all", Literal["one", "both"]),
+        (3, Sequence[int]),
+        (1.5, bool),
+        ("", bool),
+        ("", int),
+        ([], str),
+    ],
+)
 def test_a_value_that_does_not_convert_is_refused(given, kind):
     with pytest.raises(regard.RegardError, match="it: this takes"):
         converted("it", given, kind, "this")
@@ -139,12 +148,7 @@ def test_without_a_declared_type_that_of_the_default_counts():
     def read(**given):
         return read_options("thing", Unannotated, given, options_of(Unannotated, leading=0))
 
-    assert read(flag="no", size="5", free="no", lost="4") == {
-        "flag": False,
-        "size": 5,
-        "free": "no",
-        "lost": 4,
-    }
+    assert read(flag="no", size="5", free="no", lost="4") == {"flag": False, "size": 5, "free": "no", "lost": 4}
     with pytest.raises(regard.RegardError, match="flag: thing takes true or false"):
         read(flag="perhaps")
 

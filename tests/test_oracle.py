@@ -56,61 +56,87 @@ PAIRWISE = {
     "scaled_dot scale": (oracle.scaled_dot, {}, 0.3, lambda x, y, n, m, i, j: 0.3 * vector_dot(x, y)),
     "dot": (oracle.dot, {}, None, lambda x, y, n, m, i, j: vector_dot(x, y)),
     "softcap": (
-        oracle.softcap, {"cap": 1.5}, 0.3, lambda x, y, n, m, i, j: 1.5 * math.tanh(0.3 * vector_dot(x, y) / 1.5),
+        oracle.softcap,
+        {"cap": 1.5},
+        0.3,
+        lambda x, y, n, m, i, j: 1.5 * math.tanh(0.3 * vector_dot(x, y) / 1.5),
     ),
     "general": (
-        oracle.general, {"weight": W}, 0.3,
+        oracle.general,
+        {"weight": W},
+        0.3,
         lambda x, y, n, m, i, j: 0.3 * vector_dot(x, matrix_vector(W[m].tolist(), y)),
     ),
     "general shared": (
-        oracle.general, {"weight": W[0]}, None,
+        oracle.general,
+        {"weight": W[0]},
+        None,
         lambda x, y, n, m, i, j: vector_dot(x, matrix_vector(W[0].tolist(), y)),
     ),
-    "additive": (
-        oracle.additive, {"weight": WD}, None, lambda x, y, n, m, i, j: tanh_score(x, y, WD[m].tolist()),
-    ),
+    "additive": (oracle.additive, {"weight": WD}, None, lambda x, y, n, m, i, j: tanh_score(x, y, WD[m].tolist())),
     "additive shared": (
-        oracle.additive, {"weight": WD[0]}, 2.0, lambda x, y, n, m, i, j: 2 * tanh_score(x, y, WD[0].tolist()),
+        oracle.additive,
+        {"weight": WD[0]},
+        2.0,
+        lambda x, y, n, m, i, j: 2 * tanh_score(x, y, WD[0].tolist()),
     ),
     "concat": (
-        oracle.concat, {"weight_query": WQ, "weight_key": WK, "weight": WA}, None,
+        oracle.concat,
+        {"weight_query": WQ, "weight_key": WK, "weight": WA},
+        None,
         lambda x, y, n, m, i, j: tanh_score(
             matrix_vector(WQ[m].tolist(), x), matrix_vector(WK[m].tolist(), y), WA[m].tolist()
         ),
     ),
     "concat shared": (
-        oracle.concat, {"weight_query": WQ[0], "weight_key": WK[0], "weight": WA[0]}, None,
+        oracle.concat,
+        {"weight_query": WQ[0], "weight_key": WK[0], "weight": WA[0]},
+        None,
         lambda x, y, n, m, i, j: tanh_score(
             matrix_vector(WQ[0].tolist(), x), matrix_vector(WK[0].tolist(), y), WA[0].tolist()
         ),
     ),
     "cosine": (
-        oracle.cosine, {"strength": STRENGTH}, None,
+        oracle.cosine,
+        {"strength": STRENGTH},
+        None,
         lambda x, y, n, m, i, j: STRENGTH[n, m, i, 0].item() * vector_dot(unit(x), unit(y)),
     ),
     "cosine per head": (
-        oracle.cosine, {"strength": STRENGTH[0, :, 0, 0]}, 2.0,
+        oracle.cosine,
+        {"strength": STRENGTH[0, :, 0, 0]},
+        2.0,
         lambda x, y, n, m, i, j: 2 * STRENGTH[0, m, 0, 0].item() * vector_dot(unit(x), unit(y)),
     ),
     "shaw": (
-        oracle.shaw, {"table": TABLE}, None,
+        oracle.shaw,
+        {"table": TABLE},
+        None,
         lambda x, y, n, m, i, j: vector_dot(x, y) + vector_dot(x, rows(m, i, j)),
     ),
     "shaw shared": (
-        oracle.shaw, {"table": TABLE[0]}, 0.3,
+        oracle.shaw,
+        {"table": TABLE[0]},
+        0.3,
         lambda x, y, n, m, i, j: 0.3 * (vector_dot(x, y) + vector_dot(x, rows(0, i, j))),
     ),
     "transformer_xl": (
-        oracle.transformer_xl, {"content_bias": U, "position_bias": V, "table": TABLE}, None,
-        lambda x, y, n, m, i, j: vector_dot(added(x, U[m].tolist()), y)
-        + vector_dot(added(x, V[m].tolist()), rows(m, i, j)),
+        oracle.transformer_xl,
+        {"content_bias": U, "position_bias": V, "table": TABLE},
+        None,
+        lambda x, y, n, m, i, j: (
+            vector_dot(added(x, U[m].tolist()), y) + vector_dot(added(x, V[m].tolist()), rows(m, i, j))
+        ),
     ),
     "transformer_xl shared": (
-        oracle.transformer_xl, {"content_bias": U[0], "position_bias": V[0], "table": TABLE[0]}, None,
-        lambda x, y, n, m, i, j: vector_dot(added(x, U[0].tolist()), y)
-        + vector_dot(added(x, V[0].tolist()), rows(0, i, j)),
+        oracle.transformer_xl,
+        {"content_bias": U[0], "position_bias": V[0], "table": TABLE[0]},
+        None,
+        lambda x, y, n, m, i, j: (
+            vector_dot(added(x, U[0].tolist()), y) + vector_dot(added(x, V[0].tolist()), rows(0, i, j))
+        ),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PAIRWISE)
@@ -159,10 +185,7 @@ def brute_projection(z, alpha):
             power = math.fsum(v**alpha for v in p)
             value = vector_dot(p, chosen) + (math.fsum(p) - power) / (alpha * (alpha - 1))
             if value > best_value + 1e-15:
-                best_value, best = (
-                    value,
-                    [p[support.index(j)] if j in support else 0.0 for j in range(len(z))],
-                )
+                best_value, best = (value, [p[support.index(j)] if j in support else 0.0 for j in range(len(z))])
     return best
 
 
@@ -240,7 +263,5 @@ def test_t5_buckets_in_whole_numbers_equal_hugging_face_in_floats():
 
 def test_gaussian_is_the_logarithm_of_an_unnormalised_bell():
     center = draw(B, H, Q) * 3
-    expected = oracle.entries(
-        lambda n, m, i, j: -((j - center[n, m, i].item()) ** 2) / (2 * 1.7**2), B, H, Q, K
-    )
+    expected = oracle.entries(lambda n, m, i, j: -((j - center[n, m, i].item()) ** 2) / (2 * 1.7**2), B, H, Q, K)
     torch.testing.assert_close(oracle.gaussian(center, 1.7, K), expected)

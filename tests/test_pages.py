@@ -30,9 +30,7 @@ def test_every_file_a_page_names_exists(page):
     text = page.read_text(encoding="utf-8")
     told = set(re.findall(r"`([\w/.-]+\.(?:py|js))`", text))
     files = [
-        path
-        for folder in ("src", "tests", "docs", "examples", "benchmarks")
-        for path in (ROOT / folder).rglob("*.*")
+        path for folder in ("src", "tests", "docs", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.*")
     ]
     known = [f"/{path.relative_to(ROOT).as_posix()}" for path in [*files, *ROOT.glob("*.*")]]
     missing = [name for name in told if not any(path.endswith(f"/{name}") for path in known)]
@@ -66,7 +64,7 @@ def test_the_reference_is_what_the_registries_and_docstrings_say():
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, str(script), "--check"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )  # fmt: skip
+    )
     assert done.returncode == 0, f"run `python docs/make_reference.py`\n{done.stderr}"
 
 
@@ -77,8 +75,20 @@ def test_the_examples_of_the_readme_pass_strict_type_checks(tmp_path):
     brought = "from typing import Any\n\nmodel: Any\ntokenizer: Any\n"  # a reader's own, as the README says
     (tmp_path / "readme.py").write_text(brought + "\n".join(blocks), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", "--cache-dir",
-         str(ROOT / ".mypy_cache" / "readme"), "readme.py"],
-        cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT / "src")}, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--follow-imports=silent",
+            "--config-file=",
+            "--cache-dir",
+            str(ROOT / ".mypy_cache" / "readme"),
+            "readme.py",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -34,10 +34,14 @@ def copied(place, mode):
 
 
 def built(place, out):
+    for name in ("build", "hatchling"):
+        pytest.importorskip(name, reason=f"needs {name}: pip install build hatchling")
     done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(place)],
-        env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, capture_output=True, text=True,
-    )  # fmt: skip
+        env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return {path.name: path for path in out.iterdir()}
 
@@ -75,10 +79,7 @@ def test_two_builds_are_equal_bit_for_bit(release, tmp_path):
     assert (
         sorted(again)
         == sorted(release)
-        == [
-            f"regard-{regard.__version__}-py3-none-any.whl",
-            f"regard-{regard.__version__}.tar.gz",
-        ]
+        == [f"regard-{regard.__version__}-py3-none-any.whl", f"regard-{regard.__version__}.tar.gz"]
     )
     assert all(again[name].read_bytes() == release[name].read_bytes() for name in release)
 
@@ -87,9 +88,7 @@ def test_two_builds_are_equal_bit_for_bit(release, tmp_path):
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
-    sources = {
-        path.relative_to(ROOT / "src").as_posix() for path in kept_files() if ROOT / "src" in path.parents
-    }
+    sources = {path.relative_to(ROOT / "src").as_posix() for path in kept_files() if ROOT / "src" in path.parents}
     assert inside == sources
     assert "regard/py.typed" in inside
 
@@ -118,35 +117,21 @@ def test_the_metadata_say_what_the_project_says(wheel):
 @pytest.mark.slow
 def test_twine_finds_nothing_to_complain_about(release):
     files = [str(path) for path in release.values()]
-    done = subprocess.run(
-        [sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
 def test_the_installed_wheel_runs_without_the_repository(wheel, tmp_path):
     place = tmp_path / "installed"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        "--target",
-        str(place),
-    ]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(place)]
     subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
     code = (
         "import regard, torch; print(regard.__file__); x = torch.ones(1, 3, 2); "
-        "print(regard.attend(x, x, x).sum().item()); from regard.cli.main import main; main(['--version'])"
+        "print(regard.attend(x, x, x).sum().item()); from regard_workbench.cli.main import main; main(['--version'])"
     )
     environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     where, total, version = done.stdout.splitlines()[:3]
     assert Path(where).is_relative_to(place)
@@ -167,8 +152,10 @@ def empty_environment(wheel, tmp_path_factory):
 def install(python, *words):
     done = subprocess.run(
         [python, "-m", "pip", "install", "--constraint", str(ROOT / "constraints.txt"), *words],
-        capture_output=True, text=True, timeout=3000,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=3000,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -178,9 +165,7 @@ def install(python, *words):
 def test_the_light_core_runs_in_an_empty_environment(empty_environment):
     done = subprocess.run([empty_environment, "-c", LIGHT, "nothing"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    listed = subprocess.run(
-        [empty_environment, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True
-    )
+    listed = subprocess.run([empty_environment, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True)
     names = {canonical(line.partition("==")[0]) for line in listed.stdout.splitlines()}
     assert {"regard", "torch", "numpy"} <= names
     assert not names & {"scipy", "matplotlib", "rich", "jsonargparse", "accelerate", "transformers"}

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import regard
 from regard import masks
-from regard.core import repeated_calls
+from regard.dispatch import repeated_calls
 
 NAN, INF = float("nan"), float("inf")
 
@@ -114,9 +114,7 @@ def test_a_growing_cache_is_one_signature_from_sixteen_keys_on():
             torch.testing.assert_close(found, regard.attend(*given, impl="reference"), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "mask", [masks.causal(offset=20), masks.causal(align="top-left"), masks.window(4)], ids=repr
-)
+@pytest.mark.parametrize("mask", [masks.causal(offset=20), masks.causal(align="top-left"), masks.window(4)], ids=repr)
 @torch.no_grad()
 def test_a_mask_that_counts_keys_is_not_taken_for_the_last_one(mask):
     for keys in (23, 21, 40):
@@ -126,14 +124,46 @@ def test_a_mask_that_counts_keys_is_not_taken_for_the_last_one(mask):
             torch.testing.assert_close(found, true, rtol=1e-5, atol=1e-5)
 
 
+class Late(masks.Mask):
+    """A user's mask over keys: all but the first `skip`, of which there must be so many."""
+
+    skip: int
+    by_key = True
+
+    def visible(self, grid):
+        return grid.column >= self.skip
+
+    def check(self, sizes):
+        if sizes[3] < self.skip:
+            raise regard.errors.BadValue(f"mask: expected at least {self.skip} keys, got {sizes[3]}.")
+
+
+@pytest.mark.parametrize(
+    "mask", [masks.prefix(3), ~masks.prefix(1), masks.prefix(30) | masks.prefix(5), Late(19)], ids=repr
+)
+@torch.no_grad()
+def test_a_mask_over_keys_follows_their_number(mask):
+    for keys in (23, 29, 21, 40):
+        for _ in range(2):
+            found = regard.attend(*(given := rows(keys=keys)), mask=mask)
+            true = regard.attend(*given, mask=mask.dense(1, keys), impl="reference")
+            torch.testing.assert_close(found, true, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_users_mask_is_checked_again_where_the_number_of_keys_differs():
+    regard.attend(*rows(keys=23), mask=Late(19))
+    for _ in range(2):
+        with pytest.raises(regard.RegardError, match="at least 19 keys, got 17"):
+            regard.attend(*rows(keys=17), mask=Late(19))
+
+
 @torch.no_grad()
 def test_each_call_reads_the_lengths_it_is_given():
     given = rows()
     for mask in (lengths(23, 9), lengths(5, 1), lengths(0, 23)):
         found = regard.attend(*given, mask=mask)
-        torch.testing.assert_close(
-            found, regard.attend(*given, mask=mask, impl="reference"), rtol=1e-5, atol=1e-5
-        )
+        torch.testing.assert_close(found, regard.attend(*given, mask=mask, impl="reference"), rtol=1e-5, atol=1e-5)
     mask.key_lengths.fill_(3)
     assert torch.equal(regard.attend(*given, mask=mask), regard.attend(*given, mask=lengths(3, 3)))
 
@@ -329,7 +359,5 @@ def test_the_table_stays_small(monkeypatch):
     monkeypatch.setattr(repeated_calls, "_MOST_KNOWN", 5)
     for queries in range(1, 20):
         given = rows(queries)
-        torch.testing.assert_close(
-            regard.attend(*given), regard.attend(*given, impl="reference"), rtol=1e-5, atol=1e-5
-        )
+        torch.testing.assert_close(regard.attend(*given), regard.attend(*given, impl="reference"), rtol=1e-5, atol=1e-5)
         assert len(repeated_calls.KNOWN) <= 5

@@ -15,15 +15,19 @@ def requests(draw):
     groups, shared, width = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.sampled_from([1, 5, 8]))
     queries, keys = draw(st.sampled_from([1, 1, 2, 17])), draw(st.sampled_from([1, 15, 16, 17, 40]))
     kinds = {
-        "none": None, "causal": masks.causal(), "top-left": masks.causal(align="top-left"),
-        "offset": masks.causal(offset=draw(st.integers(-2, 18))), "window": masks.window(3), "full": masks.full(),
-        "lengths": lengths(keys // 2, keys), "all lengths": lengths(keys, 0), "prefix": masks.prefix(3),
+        "none": None,
+        "causal": masks.causal(),
+        "top-left": masks.causal(align="top-left"),
+        "offset": masks.causal(offset=draw(st.integers(-2, 18))),
+        "window": masks.window(3),
+        "full": masks.full(),
+        "lengths": lengths(keys // 2, keys),
+        "all lengths": lengths(keys, 0),
+        "prefix": masks.prefix(3),
         "padding": masks.padding(torch.arange(keys).expand(2, -1) % 2 > 0),
-    }  # fmt: skip
+    }
     options = {"mask": kinds[draw(st.sampled_from(sorted(kinds)))]}
-    options |= draw(
-        st.sampled_from([{}, {}, {"scale": 0.4}, {"scale": -0.4}, {"score": "dot"}, {"dropout": 0.0}])
-    )
+    options |= draw(st.sampled_from([{}, {}, {"scale": 0.4}, {"scale": -0.4}, {"score": "dot"}, {"dropout": 0.0}]))
     dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     shapes = ((2, queries, groups * shared, width), (2, keys, groups, width), (2, keys, groups, width))

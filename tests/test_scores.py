@@ -156,10 +156,7 @@ def test_shaw_adds_the_row_of_the_clipped_distance():
     query, key = torch.ones(1, 1, 2, 5, dtype=torch.float64), torch.zeros(1, 1, 4, 5, dtype=torch.float64)
     table = torch.diag(torch.arange(5, dtype=torch.float64))
     # queries stand at 2 and 3; distances key − query are −2…1 and −3…0, clipped to ±2, plus 2
-    close(
-        read(query, key, scores.shaw(table))[0, 0],
-        torch.tensor([[0, 1, 2, 3], [0, 0, 1, 2]], dtype=torch.float64),
-    )
+    close(read(query, key, scores.shaw(table))[0, 0], torch.tensor([[0, 1, 2, 3], [0, 0, 1, 2]], dtype=torch.float64))
 
 
 def test_transformer_xl_without_biases_is_shaw():
@@ -203,17 +200,11 @@ def attend(score, h=H, d=D):
         (lambda: attend(scores.additive(torch.randn(D + 1))), "weight"),
         (lambda: attend(scores.additive(torch.randn(H + 1, D))), "weight"),
         (lambda: attend(scores.concat(torch.randn(6, D), torch.randn(5, D), torch.randn(6))), "weight"),
-        (
-            lambda: attend(scores.concat(torch.randn(6, D + 1), torch.randn(6, D), torch.randn(6))),
-            "weight_query",
-        ),
+        (lambda: attend(scores.concat(torch.randn(6, D + 1), torch.randn(6, D), torch.randn(6))), "weight_query"),
         (lambda: attend(scores.cosine(torch.randn(H + 1))), "strength"),
         (lambda: attend(scores.shaw(torch.randn(4, D))), "table"),
         (lambda: attend(scores.shaw(torch.randn(5, D + 1))), "table"),
-        (
-            lambda: attend(scores.transformer_xl(torch.randn(D + 1), torch.randn(D), torch.randn(5, D))),
-            "content_bias",
-        ),
+        (lambda: attend(scores.transformer_xl(torch.randn(D + 1), torch.randn(D), torch.randn(5, D))), "content_bias"),
         (lambda: attend(scores.softcap(0.0)), "cap"),
         (lambda: attend(scores.softcap(-1.0)), "cap"),
         (lambda: attend(scores.softcap(math.nan)), "cap"),

@@ -38,12 +38,17 @@ def function(name, impl, device):
             for kind in ("score", "bias")
         }
         out, lse = regard.attend(
-            now["query"], now["key"], now["value"],
+            now["query"],
+            now["key"],
+            now["value"],
             score=entries.SCORES[case.score].build(parts["score"]),
             bias=entries.BIASES[case.bias].build(parts["bias"], case.sizes),
             mask=entries.MASKS[case.mask].build(case.sizes, device)[0],
-            normalize=case.normalize, sink=now.get("sink"), return_logsumexp=True, impl=impl,
-        )  # fmt: skip
+            normalize=case.normalize,
+            sink=now.get("sink"),
+            return_logsumexp=True,
+            impl=impl,
+        )
         return out, torch.where(lse.isfinite(), lse, 0.0)
 
     return call, tuple(leaves.values())
@@ -68,9 +73,7 @@ def test_a_gradient_penalty_trains(impl, device):
     )
     mask = masks.lengths(torch.tensor([0, 6], device=device))  # one sample without any key
     weight = torch.randn(5, dtype=torch.float64, device=device, requires_grad=True)
-    out = regard.attend(
-        query, key, value, mask=mask, score=scores.additive(weight), bias=biases.alibi(3), impl=impl
-    )
+    out = regard.attend(query, key, value, mask=mask, score=scores.additive(weight), bias=biases.alibi(3), impl=impl)
     grads = torch.autograd.grad(out.square().sum(), (query, key, value), create_graph=True)
     penalty = sum(grad.square().sum() for grad in grads)
     for grad in torch.autograd.grad(penalty, (query, key, value, weight)):
@@ -116,8 +119,7 @@ def test_the_hessian_of_tiled_equals_that_of_the_reference(device):
     query, key, value = (torch.randn(1, 1, n, 2, dtype=torch.float64, device=device) for n in (2, 3, 3))
     found, expected = (
         torch.autograd.functional.hessian(
-            lambda q, impl=impl: regard.attend(q, key, value, normalize="entmax15", impl=impl).square().sum(),
-            query,
+            lambda q, impl=impl: regard.attend(q, key, value, normalize="entmax15", impl=impl).square().sum(), query
         )
         for impl in ("tiled", "reference")
     )

@@ -37,7 +37,7 @@ def collected(pytester):
     pytester.makepyfile(TESTS)
 
     def names(*arguments):
-        lines = pytester.runpytest_inprocess("--collect-only", "-q", *arguments).outlines
+        lines = pytester.runpytest_inprocess("--collect-only", "-q", "-p", "no:benchmark", *arguments).outlines
         return [line.partition("::")[2] for line in lines if "::" in line]
 
     return names

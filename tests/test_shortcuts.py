@@ -22,11 +22,7 @@ def twice(*rows, **options):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @torch.no_grad()
 def test_few_keys_give_the_formula_the_first_and_the_second_time(keys, dtype):
-    rows = [
-        drawn(2, 4, 3, 8, dtype=dtype),
-        drawn(2, 2, keys, 8, dtype=dtype),
-        drawn(2, 2, keys, 8, dtype=dtype),
-    ]
+    rows = [drawn(2, 4, 3, 8, dtype=dtype), drawn(2, 2, keys, 8, dtype=dtype), drawn(2, 2, keys, 8, dtype=dtype)]
     true = regard.attend(*[part.double() for part in rows], impl="reference")
     tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5
     for found in twice(*rows):
@@ -47,9 +43,7 @@ def test_few_keys_keep_a_nan_and_an_infinity():
 def test_few_keys_have_second_derivatives():
     query, key, value = (drawn(1, 1, n, 8).requires_grad_() for n in (3, 5, 5))
     for _ in range(2):
-        (first,) = torch.autograd.grad(
-            regard.attend(query, key, value).square().sum(), query, create_graph=True
-        )
+        (first,) = torch.autograd.grad(regard.attend(query, key, value).square().sum(), query, create_graph=True)
         assert torch.autograd.grad(first.sum(), key)[0].isfinite().all()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.cli.common import docstring
+from regard_workbench.cli.common import docstring
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "docs")]
@@ -44,13 +44,17 @@ def test_a_formula_becomes_the_tree_that_its_notation_means():
         ["msub", "mi a", ["mrow", "mi i", "mi j"]],
         "mo =",
         ["msub", "mi softmax", ["mrow", "mi j"]],
-        ["mrow",
-         "mo (",
-         ["mfrac",
-          ["mrow", ["msub", "mi q", ["mrow", "mi i"]], "mo ·", ["msub", "mi k", ["mrow", "mi j"]]],
-          ["mrow", ["msqrt", "mi d"]]],
-         "mo )"],
-    ]  # fmt: skip
+        [
+            "mrow",
+            "mo (",
+            [
+                "mfrac",
+                ["mrow", ["msub", "mi q", ["mrow", "mi i"]], "mo ·", ["msub", "mi k", ["mrow", "mi j"]]],
+                ["mrow", ["msqrt", "mi d"]],
+            ],
+            "mo )",
+        ],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,8 +103,15 @@ def test_the_page_of_a_mechanism_has_all_its_parts(name):
     doc = docstring.read(regard.nn.entry(name).layer)
     headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
     assert headings == [
-        "Formula", "When to use it", "Picture", "Cost", "Options", "A query that sees nothing", "Example", "Paper",
-    ]  # fmt: skip
+        "Formula",
+        "When to use it",
+        "Picture",
+        "Cost",
+        "Options",
+        "A query that sees nothing",
+        "Example",
+        "Paper",
+    ]
     assert "<math" in page and "<svg" in page and f"({name}.svg)" in page
     assert regard.nn.entry(name).time in page
     assert doc.labelled["When to use"][-40:].replace("_", "\\_") in page

@@ -56,10 +56,7 @@ CASES = {
     "window": (lambda w: {"mask": masks.window(3)}, lambda w: {"visible": DISTANCE.abs() <= 3}),
     "lengths": (lambda w: {"mask": masks.lengths(LENGTHS)}, lambda w: {"visible": REAL}),
     "additive": (lambda w: {"score": scores.additive(w)}, lambda w: {"pairs": additive}),
-    "relative": (
-        lambda w: {"bias": biases.relative(w[None])},
-        lambda w: {"bias": w[DISTANCE.clamp(-2, 2) + 2]},
-    ),
+    "relative": (lambda w: {"bias": biases.relative(w[None])}, lambda w: {"bias": w[DISTANCE.clamp(-2, 2) + 2]}),
     "sink": (lambda w: {"sink": w[:H]}, lambda w: {"sink": w[:H]}),
     "own normaliser": (
         lambda w: {"normalize": Tempered(w[0])},
@@ -84,13 +81,13 @@ TRANSFORMS = {
     "vmap of several": lambda f, i: vmap(f, (None, 1, None, 0))(i[0], twice(i[1]).movedim(0, 1), i[2], twice(i[3])),
     "vmap of grad": lambda f, i: vmap(grad(loss(f), (0, 3)), (0, None, None, 0))(twice(i[0]), *i[1:3], twice(i[3])),
     "grad of vmap": lambda f, i: grad(lambda q: loss(vmap(f, (0, None, None, None)))(twice(q), *i[1:]))(i[0]),
-    "grad of grad": lambda f, i: grad(
-        lambda w: sum(g.square().sum() for g in grad(loss(f), (0, 1, 2, 3))(*i[:3], w))
-    )(i[3]),
+    "grad of grad": lambda f, i: grad(lambda w: sum(g.square().sum() for g in grad(loss(f), (0, 1, 2, 3))(*i[:3], w)))(
+        i[3]
+    ),
     "grad of grad of grad": lambda f, i: grad(
         lambda v: grad(lambda w: grad(loss(f))(*i[:3], w).square().sum())(v).square().sum()
     )(i[3]),
-}  # fmt: skip
+}
 FORWARD = {
     "jvp": lambda f, i: jvp(lambda q: f(q, *i[1:]), (i[0],), (i[0],)),
     "jacfwd": lambda f, i: jacfwd(lambda w: f(*i[:3], w)[0, 1])(i[3]),
@@ -129,9 +126,7 @@ def test_autograd_outside_of_vmap_sees_the_inputs(impl, inputs):
     query, key, value, weight = inputs
     query.requires_grad_()
     found, expected = (
-        torch.autograd.grad(
-            loss(vmap(function, (0, None, None, None)))(twice(query), key, value, weight), query
-        )
+        torch.autograd.grad(loss(vmap(function, (0, None, None, None)))(twice(query), key, value, weight), query)
         for function in both("window", impl)
     )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

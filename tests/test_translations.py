@@ -27,11 +27,7 @@ def numbers(text):
 def links(text):
     """Where links and pictures lead, those between the two languages left out."""
     found = re.findall(r"\]\(([^)\s]+)\)", text)
-    return [
-        to
-        for to in found
-        if Path(to).name not in ("README.md", "README.zh.md", "tutorial.md", "tutorial.zh.md")
-    ]
+    return [to for to in found if Path(to).name not in ("README.md", "README.zh.md", "tutorial.md", "tutorial.zh.md")]
 
 
 def test_the_readme_and_the_tutorial_are_translated():

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import regard
-from regard import masks, scores
+from regard import biases, masks, normalizers, scores
 from regard.biases import Bias
-from regard.core.value import rebuild
 from regard.normalizers import Normalizer
+from regard.values.value import rebuild
 
 TEXTS = ["", 'a"b', "a\\b", "a\\", "a\nb\tc", "\x00\x1f\u2028", "ä€😀", "\ud800", '","', "{}", "null", "#2"]
 NUMBERS = [0, -0.0, 2**70, -3, 0.1, 1e-320, 1e300, math.inf, -math.inf, True, False, None]
@@ -37,9 +37,7 @@ class Assigned(Normalizer):
 
     def __call__(self, scores, visible):
         power = getattr(self, "power", 1.0) * getattr(self, "scale", torch.ones(()))
-        return torch.softmax(
-            (scores * power + getattr(self, "shift", 0.0)).masked_fill(~visible, -math.inf), -1
-        )
+        return torch.softmax((scores * power + getattr(self, "shift", 0.0)).masked_fill(~visible, -math.inf), -1)
 
 
 class Inherited(Assigned):
@@ -117,6 +115,28 @@ def test_a_value_with_a_constructor_of_its_own_cannot_be_changed_later():
     assert isinstance(caught.value, regard.RegardError)
     with pytest.raises(AttributeError):
         value.other = 3.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "root"),
+    [
+        (masks.causal(), "Mask"),
+        (masks.causal() & masks.window(1), "Mask"),
+        (masks.prefix(3), "Mask"),
+        (biases.alibi(2), "Bias"),
+        (scores.dot(), "Score"),
+        (scores.scaled_dot(), "Score"),
+        (normalizers.softmax(), "Normalizer"),
+        (normalizers.entmax15(), "Normalizer"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else type(one).__name__,
+)
+def test_a_class_derived_from_one_of_ours_is_refused_where_it_is_defined(ours, root):
+    """Kernels take an instance for what our class computes: `auto` ignored what such a class defined."""
+    with pytest.raises(TypeError, match=f"derived from {type(ours).__name__}.*Derive it from {root}") as caught:
+        type("Mine", (type(ours),), {})
+    assert isinstance(caught.value, regard.RegardError)
+    type("Mine", (Inherited,), {})
 
 
 def powered(number):

@@ -24,7 +24,8 @@ PLAIN = {
     "global": ("masks.global_tokens([0, 5])", "masks.global_tokens([0, 6])"),
     "and": ("masks.causal() & masks.window(3)", "masks.causal() | masks.window(3)"),
     "or in and": (
-        "masks.causal() & (masks.prefix(2) | masks.blocks(4))", "masks.causal() & masks.prefix(2) | masks.blocks(4)",
+        "masks.causal() & (masks.prefix(2) | masks.blocks(4))",
+        "masks.causal() & masks.prefix(2) | masks.blocks(4)",
     ),
     "not": ("~(masks.causal() | masks.prefix(2))", "~masks.causal() | masks.prefix(2)"),
     "not leaf and": ("~masks.causal() & masks.window(4)", "~(masks.causal() & masks.window(4))"),
@@ -39,7 +40,7 @@ PLAIN = {
     "sparsemax": ("normalizers.sparsemax()", "normalizers.entmax15()"),
     "entmax15": ("normalizers.entmax15()", "normalizers.sparsemax()"),
     "hard": ("normalizers.hard()", "normalizers.softmax()"),
-}  # fmt: skip
+}
 NAMESPACE = {"regard": regard, "masks": masks, "scores": scores, "biases": biases, "normalizers": normalizers}
 
 # builders from tensors: (names of tensors to draw with their shapes and kinds) -> value
@@ -65,17 +66,7 @@ TENSORS = {
     "bias dense": (lambda t: biases.dense(t), lambda: torch.randn(3, 4)),
     "bias sum": (lambda t: biases.dense(t) + biases.alibi(3), lambda: torch.randn(3, 4)),
 }
-OF_MASKS = [
-    "lengths",
-    "lengths of both",
-    "padding",
-    "documents",
-    "packed",
-    "prefix",
-    "offsets",
-    "dense",
-    "nested",
-]
+OF_MASKS = ["lengths", "lengths of both", "padding", "documents", "packed", "prefix", "offsets", "dense", "nested"]
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -116,9 +107,7 @@ def test_tensors_of_another_shape_or_dtype_are_different_values(name):
     if tensor.is_floating_point():
         assert build(tensor) != build(tensor.double())
     elif name not in ("dense", "padding"):
-        assert build(tensor) != build(
-            torch.cat([tensor, tensor], -1).sort(-1).values
-        )  # offsets must not fall
+        assert build(tensor) != build(torch.cat([tensor, tensor], -1).sort(-1).values)  # offsets must not fall
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *TENSORS])
@@ -129,11 +118,9 @@ def test_values_survive_pickle_and_copies(name, how):
     else:
         build, make = TENSORS[name]
         value = build(make())
-    again = {
-        "pickle": lambda x: pickle.loads(pickle.dumps(x)),
-        "copy": copy.copy,
-        "deepcopy": copy.deepcopy,
-    }[how](value)
+    again = {"pickle": lambda x: pickle.loads(pickle.dumps(x)), "copy": copy.copy, "deepcopy": copy.deepcopy}[how](
+        value
+    )
     assert again == value
     assert repr(again) == repr(value)
     assert hash(again) == hash(value)
@@ -189,9 +176,7 @@ def test_values_are_frozen(name):
             setattr(value, field, None)
 
 
-@pytest.mark.parametrize(
-    "name", ["general", "additive", "shaw", "relative", "t5", "gaussian", "bias dense", "cosine"]
-)
+@pytest.mark.parametrize("name", ["general", "additive", "shaw", "relative", "t5", "gaussian", "bias dense", "cosine"])
 def test_scores_and_biases_keep_the_gradient_of_their_tensors(name):
     """Masks copy; what is trained must not be cut off."""
     build, make = TENSORS[name]

@@ -22,8 +22,10 @@ CASES = {
     "hard": Case(normalize="hard", score="shaw", mask="nested", sizes=MANY_QUERIES),
     "gaussian": Case(bias="gaussian", scale=0.3, sizes=FEW_QUERIES),
     "minus infinity": Case(bias="some minus infinity", mask="blocks"),
+    "a user's runs": Case(mask="a user's runs by head and entry", sizes=FEW_QUERIES),
+    "a user's windows": Case(mask="a user's windows by head"),
     "a user's own": Case(normalize="a user's own", mask="documents"),
-}  # fmt: skip
+}
 
 
 def exact(case):
@@ -37,11 +39,17 @@ def exact(case):
     seen = predicate_mask(case.mask, case.sizes)
     bias = entries.BIASES[case.bias].formula(part["bias"], case.sizes)
     _, lse, weights, scores = oracle.attend(
-        found["query"], found["key"], found["value"],
-        score=entries.SCORES[case.score].formula, tensors=part["score"], seen=seen,
-        bias=None if bias is None else bias.double(), normalizer=case.normalizer[1],
-        scale=case.scale, sink=found.get("sink"),
-    )  # fmt: skip
+        found["query"],
+        found["key"],
+        found["value"],
+        score=entries.SCORES[case.score].formula,
+        tensors=part["score"],
+        seen=seen,
+        bias=None if bias is None else bias.double(),
+        normalizer=case.normalizer[1],
+        scale=case.scale,
+        sink=found.get("sink"),
+    )
     return weights, lse, seen & (scores > -math.inf)
 
 
@@ -79,9 +87,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(
-    "name", ["causal with empty rows", "softmax with a sink", "gaussian", "hard", "sigmoid"]
-)
+@pytest.mark.parametrize("name", ["causal with empty rows", "softmax with a sink", "gaussian", "hard", "sigmoid"])
 def test_rows_are_those_of_the_whole(name, rows, device):
     """A row keeps its own position, bias and mask when asked for alone."""
     query, key, arguments = ask(CASES[name], device)
@@ -91,9 +97,7 @@ def test_rows_are_those_of_the_whole(name, rows, device):
     close(found, exact(CASES[name])[0][:, :, index])
 
 
-@pytest.mark.parametrize(
-    "heads", [[2], [-1, 0], (3, 1), slice(1, 3), torch.tensor([1]), range(2), [], None], ids=str
-)
+@pytest.mark.parametrize("heads", [[2], [-1, 0], (3, 1), slice(1, 3), torch.tensor([1]), range(2), [], None], ids=str)
 def test_heads_are_those_of_the_whole(heads, device):
     for name in ("softmax with a sink", "sparsemax additive", "entmax15 with a sink"):
         query, key, arguments = ask(CASES[name], device)

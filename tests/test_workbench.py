@@ -6,16 +6,9 @@ import pytest
 import torch
 
 import regard
-from regard.cli.main import main
+from regard_workbench.cli.main import main
 
-SMALL = {
-    "model": "seq2seq(dim=8)",
-    "steps": 3,
-    "batch_size": 5,
-    "eval_limit": 7,
-    "log_every": 1,
-    "device": "cpu",
-}
+SMALL = {"model": "seq2seq(dim=8)", "steps": 3, "batch_size": 5, "eval_limit": 7, "log_every": 1, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +56,7 @@ def test_compare_makes_the_plan_of_the_command(monkeypatch, tmp_path):
         plans.append(plan)
         raise Stop
 
-    monkeypatch.setattr("regard.comparison.compare.compare", compare)
+    monkeypatch.setattr("regard_workbench.comparison.compare.compare", compare)
     out = tmp_path / "comparison"
     with pytest.raises(Stop):
         regard.compare(
@@ -71,9 +64,21 @@ def test_compare_makes_the_plan_of_the_command(monkeypatch, tmp_path):
         )
     with pytest.raises(Stop):
         main(
-            ["compare", "dates", "--models", "seq2seq,gla", "--seeds", "3,5", "--steps", "7", "--out", str(out),
-             "--optim.lr", "0.002"]
-        )  # fmt: skip
+            [
+                "compare",
+                "dates",
+                "--models",
+                "seq2seq,gla",
+                "--seeds",
+                "3,5",
+                "--steps",
+                "7",
+                "--out",
+                str(out),
+                "--optim.lr",
+                "0.002",
+            ]
+        )
     ours, theirs = plans
     for name in ("models", "attentions", "seeds", "out", "trials", "engine", "workers", "beam", "heartbeat"):
         assert getattr(ours, name) == getattr(theirs, name), name
@@ -105,7 +110,7 @@ def test_view_shows_what_was_observed():
 
 @pytest.mark.slow
 def test_mistakes_name_the_argument(result):
-    with pytest.raises(regard.RegardError, match="run: expected the folder of a run"):
+    with pytest.raises(regard.RegardError, match=r"run: expected text or a path or what .* returned, got 3"):
         regard.evaluate(3)
     with pytest.raises(regard.RegardError, match="tokens:"):
         regard.view(result, tokens=["a"])

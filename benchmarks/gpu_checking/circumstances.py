@@ -13,7 +13,7 @@ from torch import Tensor
 
 import regard
 from regard import biases, masks, scores
-from regard.benchmarks.gpu.capture import captured
+from regard_workbench.bench.gpu.capture import captured
 
 
 def on_another_stream() -> dict[str, Any]:
@@ -83,9 +83,7 @@ def with_kept_scores() -> dict[str, Any]:
     q, k, v, grad = rows(3, 2, 127, 211, dtype=torch.float32)
     weight = torch.linspace(-1, 1, 211, device=DEVICE).requires_grad_()
     output = regard.attend(q, k, v, score=scores.additive(weight), mask=masks.causal(), impl="triton")
-    first, second = (
-        torch.autograd.grad(output, (q, k, v, weight), grad, retain_graph=True) for _ in range(2)
-    )
+    first, second = (torch.autograd.grad(output, (q, k, v, weight), grad, retain_graph=True) for _ in range(2))
     exact = [part.detach().double().requires_grad_() for part in (q, k, v, weight)]
     truth = regard.attend(*exact[:3], score=scores.additive(exact[3]), mask=masks.causal(), impl="reference")
     wanted = [truth, *torch.autograd.grad(truth, exact, grad.double())]
@@ -110,8 +108,12 @@ def with_changing_masks() -> dict[str, Any]:
     given, wrong = rows(2, 4, 300, 64), []
     for turn in range(8):
         ids = (torch.arange(300, device=DEVICE) // (20 + 9 * turn)).expand(2, -1)
-        for mask in (masks.documents(ids) & masks.causal(), masks.window(7 + turn, turn), masks.causal(offset=turn - 3),
-                     masks.lengths(torch.tensor([300 - turn, 31 + turn], device=DEVICE))):  # fmt: skip
+        for mask in (
+            masks.documents(ids) & masks.causal(),
+            masks.window(7 + turn, turn),
+            masks.causal(offset=turn - 3),
+            masks.lengths(torch.tensor([300 - turn, 31 + turn], device=DEVICE)),
+        ):
             found = trained(*given, mask=mask)[0].float()
             truth = regard.attend(*[part.float() for part in given[:3]], mask=mask, impl="reference")
             if not torch.allclose(found, truth, atol=3e-2, rtol=3e-2):
@@ -180,12 +182,9 @@ def with_hidden_nan() -> dict[str, Any]:
     }
     for name, (mask, hidden) in cases.items():
         spoiled = [
-            part.detach().masked_fill(hidden[:, None, :, None], torch.nan).requires_grad_()
-            for part in (q, k, v)
+            part.detach().masked_fill(hidden[:, None, :, None], torch.nan).requires_grad_() for part in (q, k, v)
         ]
-        clean = [
-            part.detach().masked_fill(hidden[:, None, :, None], 0).requires_grad_() for part in (q, k, v)
-        ]
+        clean = [part.detach().masked_fill(hidden[:, None, :, None], 0).requires_grad_() for part in (q, k, v)]
         bad = grad.masked_fill(hidden[:, None, :, None], 0)
         found[name] = same(trained(*spoiled, bad, mask=mask), trained(*clean, bad, mask=mask))
     return {"ok": all(found.values()), "by_mask": found}
@@ -197,10 +196,7 @@ def in_pieces() -> dict[str, Any]:
     for d in (64, 128):
         given, asked = rows(1, 2, 8192, d), options("global", 8192, 2)
         first = trained(*given, **asked)
-        found[d] = (
-            error("global", first, given, 1),
-            all(same(trained(*given, **asked), first) for _ in range(3)),
-        )
+        found[d] = (error("global", first, given, 1), all(same(trained(*given, **asked), first) for _ in range(3)))
     ok = all(off < BOUNDS[torch.bfloat16] and equal for off, equal in found.values())
     return {"ok": ok, "by_width": found}
 
@@ -263,7 +259,19 @@ def on_other_devices() -> dict[str, Any]:
 
 
 ALL = (
-    on_another_stream, in_threads, in_a_graph, in_used_memory, with_changing_masks, in_odd_layouts, deterministically,
-    compiled, with_hidden_nan, in_pieces, additive_in_a_graph, with_kept_scores, with_other_kernels,
-    while_decoding, on_other_devices,
-)  # fmt: skip
+    on_another_stream,
+    in_threads,
+    in_a_graph,
+    in_used_memory,
+    with_changing_masks,
+    in_odd_layouts,
+    deterministically,
+    compiled,
+    with_hidden_nan,
+    in_pieces,
+    additive_in_a_graph,
+    with_kept_scores,
+    with_other_kernels,
+    while_decoding,
+    on_other_devices,
+)

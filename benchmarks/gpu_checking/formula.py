@@ -12,11 +12,7 @@ from regard import biases, masks, scores
 
 DEVICE, WINDOW, GLOBALS, CAP = "cuda", 512, 16, 30.0
 NAMES = ("window", "global", "documents", "alibi", "prefix")
-OTHERS = {
-    torch.float32: (64,),
-    torch.float16: (40, 128),
-    torch.bfloat16: (16, 256),
-}  # besides bfloat16 of 64 and 128
+OTHERS = {torch.float32: (64,), torch.float16: (40, 128), torch.bfloat16: (16, 256)}  # besides bfloat16 of 64 and 128
 BOUNDS = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 

@@ -29,9 +29,17 @@ TIMED = {"4k": (4, 16, 4096), "16k": (1, 16, 16384)}
 def configurations() -> list[tuple[str, str, int, torch.dtype]]:
     """Normaliser, mask, width and dtype of every comparison with float64."""
     found = [(name, mask, 64, torch.bfloat16) for name in NAMES for mask in MASKS]
-    found += [(name, "causal", d, dtype) for name in NAMES for d, dtype in (
-        (64, torch.float32), (128, torch.float32), (40, torch.float16), (128, torch.bfloat16), (256, torch.bfloat16)
-    )]  # fmt: skip
+    found += [
+        (name, "causal", d, dtype)
+        for name in NAMES
+        for d, dtype in (
+            (64, torch.float32),
+            (128, torch.float32),
+            (40, torch.float16),
+            (128, torch.bfloat16),
+            (256, torch.bfloat16),
+        )
+    ]
     return found
 
 
@@ -49,10 +57,7 @@ def compare(name: str, mask: str, d: int, dtype: torch.dtype) -> dict[str, Any]:
 def _by_reference(given: list[Tensor], name: str, asked: dict[str, Any]) -> list[Tensor]:
     q, k, v, grad = [part.detach().requires_grad_() for part in given]
     output = regard.attend(q, k, v, normalize=name, impl="reference", **asked)
-    return [
-        output.detach(),
-        *torch.autograd.grad(output, (q, k, v), grad, allow_unused=True, materialize_grads=True),
-    ]
+    return [output.detach(), *torch.autograd.grad(output, (q, k, v), grad, allow_unused=True, materialize_grads=True)]
 
 
 def _error(found: Tensor, true: Tensor, by_row: bool) -> float:
@@ -97,10 +102,7 @@ def beside_softmax(name: str, size: str, d: int, mask: str) -> dict[str, Any]:
             calls[label] = partial(_call, q, k, v, grad, kind, normalize=normalize, impl=impl, **asked)
         times = milliseconds(calls, count=5, groups=3)
         ratio = times["ours"] / times["softmax"]
-        found[kind] = {
-            **{label: round(one, 4) for label, one in times.items()},
-            "times_softmax": round(ratio, 3),
-        }
+        found[kind] = {**{label: round(one, 4) for label, one in times.items()}, "times_softmax": round(ratio, 3)}
     if name in BARS:
         found["bar"], found["met"] = BARS[name], found["forward"]["times_softmax"] <= BARS[name]
     return found
@@ -116,9 +118,7 @@ def _call(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, kind: str, **asked: Any
 def normalizers(report: Report) -> None:
     """Check, then time."""
     for name, mask, d, dtype in configurations():
-        report.try_case(
-            "normalizers", f"{name} {mask} d{d} {str(dtype)[6:]}", partial(compare, name, mask, d, dtype)
-        )
+        report.try_case("normalizers", f"{name} {mask} d{d} {str(dtype)[6:]}", partial(compare, name, mask, d, dtype))
     for name in NAMES:
         report.try_case("normalizers", f"{name} memory", partial(linear_memory, name))
     for name in NAMES:

@@ -24,7 +24,7 @@ from benchmarks.gpu_checking.formula import DEVICE, WINDOW, options, rows
 from benchmarks.gpu_checking.report import Report
 
 import regard
-from regard.benchmarks.gpu.events import group
+from regard_workbench.bench.gpu.events import group
 
 REQUESTS, KINDS, ALLOWED = 200, 30, 0.05
 CANDIDATES = ("sdpa", "triton", "tiled")  # what `auto` may take; flex and reference are never automatic
@@ -125,9 +125,7 @@ def calls_of(one: Drawn) -> tuple[regard.Plan, Callable[[str], Any]]:
         return regard.explain(q, k, v, **asked), call
 
 
-def first_look(
-    one: Drawn, chosen: str, call: Callable[[str], Any]
-) -> tuple[dict[str, float], dict[str, str]]:
+def first_look(one: Drawn, chosen: str, call: Callable[[str], Any]) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds of one call under each candidate, `auto`'s first; and why others were not timed."""
     once: dict[str, float] = {}
     without: dict[str, str] = {}
@@ -178,9 +176,14 @@ def regret_of(one: Drawn) -> dict[str, Any]:
     best = min(times, key=times.__getitem__)
     lost = times[chosen] / times[best] - 1
     found = {
-        "auto": chosen, "best": best, "regret": round(lost, 4), "ok": lost <= ALLOWED, "looks": looks,
-        "ms": {impl: round(took, 4) for impl, took in times.items()}, "not_timed": without,
-    }  # fmt: skip
+        "auto": chosen,
+        "best": best,
+        "regret": round(lost, 4),
+        "ok": lost <= ALLOWED,
+        "looks": looks,
+        "ms": {impl: round(took, 4) for impl, took in times.items()},
+        "not_timed": without,
+    }
     return found if best == chosen else {**found, "why": f"{plan.reason}; {best}: {plan.rejected.get(best)}"}
 
 
@@ -189,11 +192,15 @@ def summary(found: Sequence[tuple[float, str]], asked: int) -> dict[str, Any]:
     every = sorted((lost for lost, _ in found), reverse=True)
     worst = sorted(found, reverse=True)[:10]
     return {
-        "requests": len(found), "asked": asked, "mean": round(statistics.fmean(every), 4),
-        "median": round(statistics.median(every), 4), "p95": round(every[math.ceil(0.05 * len(every)) - 1], 4),
-        "largest": every[0], "above": sum(lost > ALLOWED for lost in every),
+        "requests": len(found),
+        "asked": asked,
+        "mean": round(statistics.fmean(every), 4),
+        "median": round(statistics.median(every), 4),
+        "p95": round(every[math.ceil(0.05 * len(every)) - 1], 4),
+        "largest": every[0],
+        "above": sum(lost > ALLOWED for lost in every),
         "worst": [f"{lost:.1%} {words}" for lost, words in worst if lost > 0],
-    }  # fmt: skip
+    }
 
 
 def regret(report: Report, count: int = REQUESTS) -> dict[str, Any] | None:

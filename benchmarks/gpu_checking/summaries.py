@@ -12,8 +12,12 @@ import regard
 TOP = 8
 CASES = (
     *[(name, 64, 1009) for name in ("full", "causal", "window", "documents", "global", "alibi", "softcap")],
-    ("full", 128, 1009), ("causal", 256, 777), ("full", 40, 777), ("window", 64, 9001), ("full", 128, 9001),
-)  # fmt: skip
+    ("full", 128, 1009),
+    ("causal", 256, 777),
+    ("full", 40, 777),
+    ("window", 64, 9001),
+    ("full", 128, 9001),
+)
 
 
 def summarized(name: str, d: int, n: int) -> dict[str, Any]:
@@ -33,9 +37,7 @@ def summarized(name: str, d: int, n: int) -> dict[str, Any]:
         "top weights": (found.top_weights[:, -1:], top),
         "top keys": (chosen.where(top > 0, 0.0), top),
     }
-    errors = {
-        part: float((ours.double() - true).norm() / true.norm()) for part, (ours, true) in pairs.items()
-    }
+    errors = {part: float((ours.double() - true).norm() / true.norm()) for part, (ours, true) in pairs.items()}
     names = ("received", "entropy", "top_weights", "top_keys", "logsumexp")
     equal = all(torch.equal(getattr(found, part), getattr(again, part)) for part in names)
     return {"ok": equal and all(off < 1e-3 for off in errors.values()), "errors": errors, "same_bits": equal}

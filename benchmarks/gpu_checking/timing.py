@@ -27,9 +27,9 @@ from torch import Tensor
 
 import regard
 from regard import biases, masks
-from regard.benchmarks.gpu.capture import captured
-from regard.benchmarks.gpu.events import group
-from regard.benchmarks.gpu.host import Nothing
+from regard_workbench.bench.gpu.capture import captured
+from regard_workbench.bench.gpu.events import group
+from regard_workbench.bench.gpu.host import Nothing
 
 SIZES = {"4k": (4, 16, 4096), "16k": (1, 16, 16384)}
 _FLEX: dict[Any, Callable[..., Tensor]] = {}
@@ -65,9 +65,7 @@ def host(report: Report) -> None:
         return run
 
     sdpa = torch.nn.functional.scaled_dot_product_attention
-    report.try_case(
-        "host", "an empty autograd function", lambda: {"training_us": host_us(training(Nothing.apply))}
-    )
+    report.try_case("host", "an empty autograd function", lambda: {"training_us": host_us(training(Nothing.apply))})
     report.try_case("host", "sdpa", partial(both_us, training(sdpa), forward(sdpa)))
     table = torch.zeros(16, 63, device=DEVICE, requires_grad=True)
     every = {name: options(name, 256, 16) for name in (*NAMES, "softcap", "padding")}
@@ -131,9 +129,7 @@ def compare(name: str, size: str, d: int) -> dict[str, Any]:
     def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return regard.attend(q, k, v, impl="triton", **asked)
 
-    found: dict[str, Any] = {
-        "error": error(name, trained(*given, **asked), given, h - 1) if n == 4096 else None
-    }
+    found: dict[str, Any] = {"error": error(name, trained(*given, **asked), given, h - 1) if n == 4096 else None}
     for kind in ("forward", "training"):
         calls: dict[str, Callable[[], Any]] = {}
         for label, call in (("ours", ours), ("flex", theirs)):
@@ -167,10 +163,7 @@ def regarded_and_flex(name: str, size: str, d: int) -> None:
     """Run a comparison's calls once, so that they are compiled."""
     b, h, n = SIZES[size]
     q, k, v, grad = rows(b, h, n, d)
-    for call in (
-        flex(name, n, h),
-        lambda q, k, v: regard.attend(q, k, v, impl="triton", **options(name, n, h)),
-    ):
+    for call in (flex(name, n, h), lambda q, k, v: regard.attend(q, k, v, impl="triton", **options(name, n, h))):
         torch.autograd.grad(call(q, k, v), (q, k, v), grad)
         with torch.no_grad():
             call(q, k, v)

@@ -28,12 +28,7 @@ class Disk:
     """
 
     def __init__(
-        self,
-        base: Path,
-        at: int = 0,
-        strike: Callable[[], None] = lambda: None,
-        half: bool = False,
-        full: bool = False,
+        self, base: Path, at: int = 0, strike: Callable[[], None] = lambda: None, half: bool = False, full: bool = False
     ) -> None:
         self.base, self.at, self.strike, self.half, self.full = str(base), at, strike, half, full
         self.calls = 0

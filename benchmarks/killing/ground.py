@@ -117,9 +117,9 @@ class Ground:
 
 def _answers(folder: str, text: str) -> None:
     """What each reader says of each checkpoint of a run that keeps them all; and the outcome of the untouched run."""
-    from regard.comparison.job import Outcome
-    from regard.training import train
-    from regard.training.run_folder import checkpoints
+    from regard_workbench.comparison.job import Outcome
+    from regard_workbench.training import train
+    from regard_workbench.training.run_folder import checkpoints
 
     run = Path(folder) / "all"
     train(trial.settings(Path(text), out=str(run), keep="all"), quiet=True)
@@ -130,7 +130,9 @@ def _answers(folder: str, text: str) -> None:
     outcome = Outcome.load(Path(folder) / "untouched" / "runs" / "one")
     assert outcome is not None
     facts = {
-        "test": outcome.test, "validation": outcome.validation, "checkpoint": outcome.checkpoint,
+        "test": outcome.test,
+        "validation": outcome.validation,
+        "checkpoint": outcome.checkpoint,
         "sha256": outcome.checkpoint_sha256,
-    }  # fmt: skip
+    }
     (Path(folder) / "answers.json").write_text(json.dumps({"steps": steps, "outcome": facts}))

@@ -57,16 +57,12 @@ def newest_whole(run: Path) -> int | None:
 def _whole(path: Path) -> bool:
     try:
         files = json.loads((path / "manifest.json").read_bytes())["files"]
-        return all(
-            hashlib.sha256((path / f).read_bytes()).hexdigest() == told["sha256"] for f, told in files.items()
-        )
+        return all(hashlib.sha256((path / f).read_bytes()).hexdigest() == told["sha256"] for f, told in files.items())
     except (OSError, ValueError, KeyError):
         return False
 
 
-def readers(
-    found: dict[str, Any], newest: int | None, reference: Reference, *, strict: bool = True
-) -> list[str]:
+def readers(found: dict[str, Any], newest: int | None, reference: Reference, *, strict: bool = True) -> list[str]:
     """What is wrong with the readers' answers; `strict`: an answer must come where there is a whole checkpoint."""
     wrong = []
     for name, said in found.items():
@@ -117,11 +113,7 @@ def trial(
     resume, compared = found["resume"], found["compare"]
     told = "damaged" in resume["err"] or "not what was written" in resume["err"]
     if resume["code"] == 0:
-        wrong += [
-            f"resume: {words}"
-            for words in ended(base / "copy", reference)
-            if strict or "metrics" not in words
-        ]
+        wrong += [f"resume: {words}" for words in ended(base / "copy", reference) if strict or "metrics" not in words]
     elif "Traceback" in resume["err"] or resume["code"] not in (1, 2) or strict:
         wrong.append(f"resume ended with {resume['code']}: {resume['err'].strip()[-300:]}")
     if strict and told:

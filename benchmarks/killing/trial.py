@@ -23,10 +23,21 @@ from benchmarks.killing.disk import Disk
 MODEL = "decoder(layers=1,dim=8,num_heads=2,dropout=0.1)"
 STEPS, SEED = 7, 6
 SETTINGS: dict[str, Any] = {
-    "task": "language", "model": MODEL, "steps": STEPS, "batch_size": 2, "accumulate": 2, "eval_every": 2,
-    "eval_limit": 3, "save_every": 3, "log_every": 1, "device": "cpu", "seed": SEED, "optim.lr": 1.0,
-    "optim.warmup": 0, "optim.schedule": "constant",  # validations rise and fall: the last is the best
-}  # fmt: skip
+    "task": "language",
+    "model": MODEL,
+    "steps": STEPS,
+    "batch_size": 2,
+    "accumulate": 2,
+    "eval_every": 2,
+    "eval_limit": 3,
+    "save_every": 3,
+    "log_every": 1,
+    "device": "cpu",
+    "seed": SEED,
+    "optim.lr": 1.0,
+    "optim.warmup": 0,
+    "optim.schedule": "constant",  # validations rise and fall: the last is the best
+}
 TEXT = "Once upon a time there was a little girl named Lily who loved to play in the park. " * 12
 PROMPT = "Once"
 HOW = ("kill", "half", "drop", "error", "full")  # what happens in the chosen call
@@ -40,17 +51,13 @@ def settings(text: Path, **changes: Any) -> dict[str, Any]:
 
 def work(base: str, text: str, at: int, how: str) -> int:
     """Train and measure as a comparison does, on a disk that strikes in call `at`; the number of calls if not."""
-    from regard.comparison.job import Contestant, Job
-    from regard.comparison.worker import perform
+    from regard_workbench.comparison.job import Contestant, Job
+    from regard_workbench.comparison.worker import perform
 
     place = Path(base)
-    strike = {
-        "kill": disk.kill,
-        "half": disk.kill,
-        "drop": lambda: _drop(hurt, place),
-        "error": _fail,
-        "full": _fail,
-    }[how]
+    strike = {"kill": disk.kill, "half": disk.kill, "drop": lambda: _drop(hurt, place), "error": _fail, "full": _fail}[
+        how
+    ]
     hurt = Disk(place, at, strike, half=how == "half", full=how == "full")
     run = place / "runs" / "one"
     values = settings(Path(text))
@@ -95,7 +102,7 @@ def _flags(values: dict[str, Any]) -> list[str]:
 
 def _main(words: list[str]) -> tuple[int, str, str]:
     """The command line in this process: exit code, stdout, stderr."""
-    from regard.cli.main import main
+    from regard_workbench.cli.main import main
 
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -141,8 +148,8 @@ def _viewed(out: str) -> Any:
 
 def ask(base: str, text: str) -> None:
     """Ask every reader, then let the run go on: as `train --resume` in a copy, and as the comparison does it."""
-    from regard.comparison.job import Contestant, Job
-    from regard.comparison.worker import perform
+    from regard_workbench.comparison.job import Contestant, Job
+    from regard_workbench.comparison.worker import perform
 
     run = Path(base) / "runs" / "one"
     values = settings(Path(text))
@@ -155,9 +162,13 @@ def ask(base: str, text: str) -> None:
     with contextlib.redirect_stderr(io.StringIO()) as words:
         outcome = perform(Job(Contestant(MODEL), SEED, values, str(run)))
     found["compare"] = {
-        "error": outcome.error, "test": outcome.test, "validation": outcome.validation, "err": words.getvalue(),
-        "checkpoint": outcome.checkpoint, "sha256": outcome.checkpoint_sha256,
-    }  # fmt: skip
+        "error": outcome.error,
+        "test": outcome.test,
+        "validation": outcome.validation,
+        "err": words.getvalue(),
+        "checkpoint": outcome.checkpoint,
+        "sha256": outcome.checkpoint_sha256,
+    }
     found["after"] = readers(run)
     Path(f"{base}.json").write_text(json.dumps(found))
 

@@ -9,8 +9,16 @@ from torch import Tensor
 if TYPE_CHECKING:
     from benchmarks.observing.oracle import Marks, Oracle
 
-SCATTERS = {"scatter_add", "scatter_add_", "index_add", "index_add_", "scatter_reduce", "scatter_reduce_",
-            "segment_reduce", "_segment_reduce"}  # fmt: skip
+SCATTERS = {
+    "scatter_add",
+    "scatter_add_",
+    "index_add",
+    "index_add_",
+    "scatter_reduce",
+    "scatter_reduce_",
+    "segment_reduce",
+    "_segment_reduce",
+}
 
 
 def follow(oracle: Oracle, name: str, found: list[Marks], outputs: list[Tensor], after: Marks) -> Any:

@@ -18,9 +18,10 @@ def names() -> list[str]:
     from torch_geometric.utils import softmax
 
     return [
-        name for name, kind in vars(layers).items()
+        name
+        for name, kind in vars(layers).items()
         if inspect.isclass(kind) and getattr(inspect.getmodule(kind), "softmax", None) is softmax
-    ]  # fmt: skip
+    ]
 
 
 def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Built:

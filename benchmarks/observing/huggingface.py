@@ -14,6 +14,7 @@ from benchmarks.observing import inputs, shrinking
 from benchmarks.observing.building import Built, NoModel, NotBuilt, attempt
 from benchmarks.observing.repairs import mended
 
+SPARSE = re.compile(r"\w+_sparse|indexed_attention")  # kinds of layers
 Check = Callable[[Any, dict[str, Any]], int]  # a model and its inputs → attention calls of a pass
 
 
@@ -53,10 +54,14 @@ def _of_module(config: Any) -> list[type]:
         except ImportError:
             continue
         found += [
-            kind for kind in vars(module).values()
-            if inspect.isclass(kind) and hasattr(kind, "from_pretrained") and kind.__module__ == place
-            and _takes(kind) is type(config) and kind.forward is not torch.nn.Module.forward
-        ]  # fmt: skip
+            kind
+            for kind in vars(module).values()
+            if inspect.isclass(kind)
+            and hasattr(kind, "from_pretrained")
+            and kind.__module__ == place
+            and _takes(kind) is type(config)
+            and kind.forward is not torch.nn.Module.forward
+        ]
     return found
 
 
@@ -66,11 +71,7 @@ def _takes(kind: type) -> type | None:
     wanted = getattr(kind, "config_class", None) if said is None else said.annotation
     if isinstance(wanted, str):
         wanted = getattr(importlib.import_module(kind.__module__), wanted, None)
-    return (
-        wanted
-        if inspect.isclass(wanted) and hasattr(wanted, "to_dict")
-        else getattr(kind, "config_class", None)
-    )
+    return wanted if inspect.isclass(wanted) and hasattr(wanted, "to_dict") else getattr(kind, "config_class", None)
 
 
 def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Built:
@@ -80,14 +81,13 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     config = attempt(lambda: CONFIG_MAPPING[name](), "configuration", reasons) or _composite(name, reasons)
     if config is None:
         raise NotBuilt(reasons)
+    _use_sparse_layers(config)
     kinds = classes(name, config)
     found = _built(config, kinds, attend, check, reasons)
     if found is None and all(kind.forward is torch.nn.Module.forward for kind in kinds):
         # A container without a forward pass: represented by its first part that attends.
         for part in vars(config).values():
-            if not (hasattr(part, "to_dict") and hasattr(part, "model_type")) or (
-                found is not None and found.calls
-            ):
+            if not (hasattr(part, "to_dict") and hasattr(part, "model_type")) or (found is not None and found.calls):
                 continue
             built = _built(part, _of_module(part), attend, check, reasons)
             found = built if built is not None and (found is None or built.calls) else found
@@ -98,9 +98,21 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     return found
 
 
-def _built(
-    config: Any, kinds: list[type], attend: str | None, check: Check, reasons: list[str]
-) -> Built | None:
+def _use_sparse_layers(config: Any) -> None:
+    """Let every second layer be one that chooses keys, where a model has such layers but its defaults have none."""
+    for part in (config, *(one for one in vars(config).values() if hasattr(one, "layer_types"))):
+        layers = getattr(part, "layer_types", None)
+        if not isinstance(layers, list) or any(SPARSE.fullmatch(one) for one in layers):
+            continue
+        package = importlib.import_module(type(part).__module__.rpartition(".")[0])
+        texts = [file.read_text() for file in sorted(Path(package.__path__[0]).glob("modeling_*.py"))]
+        kinds = [kind for text in texts for kind in re.findall(r'layer_types\[\w+\] == "(\w+)"', text)]
+        kind = next(filter(SPARSE.fullmatch, kinds), None)
+        if kind is not None:
+            part.layer_types = [layer if at % 2 == 0 else kind for at, layer in enumerate(layers)]
+
+
+def _built(config: Any, kinds: list[type], attend: str | None, check: Check, reasons: list[str]) -> Built | None:
     """The first set of rules that gives a model that runs and attends; else one that only runs."""
     kinds = [kind for kind in kinds if kind.forward is not torch.nn.Module.forward]
     spare: Built | None = None
@@ -109,14 +121,10 @@ def _built(
             return spare
         if spare is not None and not spare.calls and rules is not shrinking.DEEPER:
             continue
-        smaller = attempt(
-            lambda rules=rules: shrinking.small(config, rules), f"small configuration {at}", reasons
-        )
+        smaller = attempt(lambda rules=rules: shrinking.small(config, rules), f"small configuration {at}", reasons)
         for kind in [] if smaller is None else kinds[: 1 if at else 3]:
             model = attempt(
-                lambda kind=kind, smaller=smaller: _made(kind, smaller, attend),
-                f"{kind.__name__} {at}",
-                reasons,
+                lambda kind=kind, smaller=smaller: _made(kind, smaller, attend), f"{kind.__name__} {at}", reasons
             )
             given = None if model is None else next(_working(model, reasons), None)
             if given is None:

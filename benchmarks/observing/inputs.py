@@ -11,16 +11,7 @@ import torch
 from torch import Tensor
 
 KINDS = ("input_ids", "pixel_values", "input_features", "input_values", "pixel_values_videos")
-NEVER = (
-    "labels",
-    "return_dict",
-    "use_cache",
-    "output_attentions",
-    "output_hidden_states",
-    "kwargs",
-    "args",
-    "self",
-)
+NEVER = ("labels", "return_dict", "use_cache", "output_attentions", "output_hidden_states", "kwargs", "args", "self")
 
 
 class Maker:
@@ -55,18 +46,8 @@ class Maker:
 
     def _parts(self, config: Any) -> list[Any]:
         parts = [config]
-        for name in (
-            "vision_config",
-            "audio_config",
-            "text_config",
-            "backbone_config",
-            "vision_tower_config",
-        ):
-            parts += (
-                [part]
-                if (part := getattr(config, name, None)) is not None and not isinstance(part, dict)
-                else []
-            )
+        for name in ("vision_config", "audio_config", "text_config", "backbone_config", "vision_tower_config"):
+            parts += [part] if (part := getattr(config, name, None)) is not None and not isinstance(part, dict) else []
         for value in list(vars(config).values()):
             if hasattr(value, "to_dict") and value not in parts:
                 parts += self._parts(value)
@@ -89,10 +70,7 @@ class Maker:
         """Token ids without special tokens, ending with the end of the text."""
         words = self.find("vocab_size", "text_vocab_size", "src_vocab_size", "input_vocab_size", default=1000)
         shape: tuple[int, ...] = (self.batch, length or self.length)
-        if (
-            self.variant == 2
-            and (books := self.find("num_codebooks", "n_codebooks", "num_channels", default=0)) > 3
-        ):
+        if self.variant == 2 and (books := self.find("num_codebooks", "n_codebooks", "num_channels", default=0)) > 3:
             shape = (*shape, books)  # one id of each codebook
         ids = torch.randint(min(5, words - 1), max(6, min(words, 800)), shape)
         end = getattr(self.config, "eos_token_id", None)
@@ -132,16 +110,30 @@ def _video(maker: Maker, name: str) -> Tensor:
 
 def _mel(maker: Maker, name: str) -> Tensor:
     bins = maker.find(
-        "num_mel_bins", "n_mels", "num_mel_features", "mel_bins", "input_feat_size",
-        "input_feat_per_channel", "feature_size", "input_dim", "input_size", "feature_projection_input_dim",
-        "model_in_dim", "mel_dim", default=80,
-    )  # fmt: skip
+        "num_mel_bins",
+        "n_mels",
+        "num_mel_features",
+        "mel_bins",
+        "input_feat_size",
+        "input_feat_per_channel",
+        "feature_size",
+        "input_dim",
+        "input_size",
+        "feature_projection_input_dim",
+        "model_in_dim",
+        "mel_dim",
+        default=80,
+    )
     frames = 2 * maker.find("max_source_positions", "n_window", "max_length", default=64)
     shapes = [
-        (maker.batch, bins, frames), (maker.batch, 96, bins), (maker.batch, 1, frames, bins), (bins, 96),
-        (maker.batch, bins, 200), (maker.batch, 1, bins, 256),
+        (maker.batch, bins, frames),
+        (maker.batch, 96, bins),
+        (maker.batch, 1, frames, bins),
+        (bins, 96),
+        (maker.batch, bins, 200),
+        (maker.batch, 1, bins, 256),
         (maker.batch, maker.find("max_length", default=96), bins),
-    ]  # fmt: skip
+    ]
     shape = shapes[maker.variant % len(shapes)]
     maker.frames = next((size for size in reversed(shape) if size != bins), maker.length)
     return torch.randn(shape)
@@ -153,8 +145,12 @@ def _wave(maker: Maker, name: str) -> Tensor:
     samples = 4 * frame if 1 < frame < 8000 else 4000
     spectrogram = (maker.batch, maker.find("max_length", default=96), bins or 80)
     shapes = [
-        (maker.batch, samples), (maker.batch, 1, samples), spectrogram, (maker.batch, 2, samples), (maker.batch, 32000)
-    ]  # fmt: skip
+        (maker.batch, samples),
+        (maker.batch, 1, samples),
+        spectrogram,
+        (maker.batch, 2, samples),
+        (maker.batch, 32000),
+    ]
     return torch.randn(shapes[maker.variant % len(shapes)])
 
 
@@ -195,14 +191,16 @@ def _hidden(maker: Maker, name: str) -> Tensor:
     if maker.packed and name in ("hidden_states", "x"):
         return _patches(maker, name)
     if "encoder_hidden" in name:
-        width = maker.find(
-            "encoder_hidden_size", "encoder_width", "cross_attention_hidden_size", default=width
-        )
-    other = maker.find(
-        "input_dim", "feature_projection_input_dim", "num_mel_bins", "in_channels", default=width
-    )
-    shapes = [(maker.batch, maker.length, width), (maker.batch, maker.length, other), (maker.length, width),
-              (maker.batch, width, 16), (maker.batch, width, 16, 16), (1, 16, width)]  # fmt: skip
+        width = maker.find("encoder_hidden_size", "encoder_width", "cross_attention_hidden_size", default=width)
+    other = maker.find("input_dim", "feature_projection_input_dim", "num_mel_bins", "in_channels", default=width)
+    shapes = [
+        (maker.batch, maker.length, width),
+        (maker.batch, maker.length, other),
+        (maker.length, width),
+        (maker.batch, width, 16),
+        (maker.batch, width, 16, 16),
+        (1, 16, width),
+    ]
     return torch.randn(shapes[maker.variant % len(shapes)])
 
 
@@ -248,24 +246,15 @@ RULES: tuple[tuple[str, Any], ...] = (
         r"(features?|mel|audio|feature_attention)_mask$",
         lambda maker, name: torch.ones(maker.batch, maker.frames, dtype=torch.long),
     ),
-    (
-        r"image_attention_mask$",
-        lambda maker, name: torch.ones(maker.batch, maker.length, 2, dtype=torch.long),
-    ),
+    (r"image_attention_mask$", lambda maker, name: torch.ones(maker.batch, maker.length, 2, dtype=torch.long)),
     (r"attention_mask$|^input_mask$", _mask),
-    (
-        r"token_type_ids$|segment_ids$",
-        lambda maker, name: torch.zeros(maker.batch, maker.length, dtype=torch.long),
-    ),
+    (r"token_type_ids$|segment_ids$", lambda maker, name: torch.zeros(maker.batch, maker.length, dtype=torch.long)),
     (
         r"pixel_position_ids$",
         lambda maker, name: torch.cartesian_prod(*[torch.arange(4)] * 2).expand(maker.batch, -1, -1),
     ),
     (r"position_ids$", lambda maker, name: torch.arange(maker.length)[None].expand(maker.batch, -1)),
-    (
-        r"hidden_states?$|embeds?$|^hidden|embeddings?$|^x$|^context$|^inputs?$|features?$|latents?$|^sample$",
-        _hidden,
-    ),
+    (r"hidden_states?$|embeds?$|^hidden|embeddings?$|^x$|^context$|^inputs?$|features?$|latents?$|^sample$", _hidden),
     (r"task_inputs$", lambda maker, name: maker.ids(maker.find("task_seq_len", default=maker.length))),
     (r"timesteps?$", lambda maker, name: torch.zeros(maker.batch, dtype=torch.long)),
     (r"(_ids|_codes|_id|^codes|indices|tokens)$", lambda maker, name: maker.ids()),
@@ -284,9 +273,10 @@ def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
     main = getattr(model, "main_input_name", "input_ids")
     main = main[0] if isinstance(main, (list, tuple)) else main
     needed = [
-        name for name, one in signature.items()
+        name
+        for name, one in signature.items()
         if one.default is one.empty and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
-    ]  # fmt: skip
+    ]
     if getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in signature:
         needed.append("decoder_input_ids")
     kinds = [name for name in KINDS if name in signature]
@@ -301,9 +291,7 @@ def guesses(model: Any, maker: Maker) -> Iterator[dict[str, Any]]:
         main = kinds[0]
     least = [main] if main in signature else kinds[:1] if not needed else []
     made: list[list[str]] = []
-    masks = [
-        name for name in signature if re.search(r"(attention|features?|audio|mel|values|pixel)_mask$", name)
-    ]
+    masks = [name for name in signature if re.search(r"(attention|features?|audio|mel|values|pixel)_mask$", name)]
     texts = ["input_ids", *needed] if "input_ids" in signature else []
     for names in ([*least, *needed, *kinds], [*least, *needed, *kinds, *masks], [*least, *needed], texts):
         names = [name for name in dict.fromkeys(names) if name not in NEVER]

@@ -59,9 +59,7 @@ def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
         "deterministic": deterministic,
         "same_bits": _same(plain, observed) if deterministic else None,
         "warnings": [
-            str(one.message)[:2000]
-            for one in caught
-            if "regard" in one.filename or "regard" in str(one.message)
+            str(one.message)[:2000] for one in caught if "regard" in one.filename or "regard" in str(one.message)
         ],
         "seconds": round(seconds, 3),
     }
@@ -186,9 +184,7 @@ def _missed(calls: list[Call], seen: Any) -> dict[str, int]:
         while path and not left.get(path):
             path = path.rpartition(".")[0]
         inside = (
-            next((one for one in left if left[one] and one.startswith(call.path + ".")), None)
-            if call.path
-            else None
+            next((one for one in left if left[one] and one.startswith(call.path + ".")), None) if call.path else None
         )
         place = path if left.get(path) else inside
         if place is not None and left.get(place):
@@ -228,6 +224,5 @@ def _same(one: list[Tensor], two: list[Tensor]) -> bool:
     if len(one) != len(two):
         return False
     return all(
-        a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
-        for a, b in zip(one, two, strict=True)
+        a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all()) for a, b in zip(one, two, strict=True)
     )

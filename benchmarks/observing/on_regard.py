@@ -5,19 +5,28 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from benchmarks.observing.building import NotBuilt
+from benchmarks.observing.changed_attention import (
+    MISTAKE,
+    called_with,
+    counted_calls,
+    empty_rows_of_eager,
+    replaced_output,
+    without_choices,
+    wrong_scale,
+)
 from benchmarks.observing.observation import run
 from torch import Tensor, nn
 
-import regard.core.attention as core
 from regard.interop import huggingface
-from regard.interop.huggingface.attention import attention_function
 
 CLOSE = 1e-5  # the largest difference of an output, relative to its largest number
+SHOWN = 100 * CLOSE  # what a mistake has to change for a comparison to say anything about it
+GAINS = (1.0, 3.0, 9.0)  # of the weights: the first at which a wrong scale shows
 PADDED = 5  # positions of padding in the second example
 NEW_TOKENS = 7
 WINDOW = 6
@@ -27,7 +36,7 @@ WINDOW = 6
 def count(model: Any, given: dict[str, Any]) -> int:
     """Calls of regard's attention function in a pass; 1 where the pass fails on regard, which `look` then reports."""
     try:
-        with _on(model, "regard"), _counted() as calls:
+        with _on(model, "regard"), counted_calls() as calls:
             run(model, given)
     except Exception:
         return 1
@@ -38,19 +47,16 @@ def count(model: Any, given: dict[str, Any]) -> int:
 def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     """Run a model on eager attention and on regard; returns a record of plain data."""
     _narrow(model)
-    _sharpen(model, given)
+    shown = _sharpened(model, given)
     expected, again = _outputs(model, given, "eager"), _outputs(model, given, "eager")
-    with _counted() as calls:
+    with counted_calls() as calls:
         try:
             found = _outputs(model, given, "regard")
         except Exception as error:
             return {"calls": len(calls), "status": "error", "reason": _named(error)}
     record: dict[str, Any] = {"calls": len(calls)}
     if not calls:
-        return record | {
-            "status": "does not dispatch",
-            "reason": "no attention goes through the interface",
-        }
+        return record | {"status": "does not dispatch", "reason": "no attention goes through the interface"}
     if not all(bool(one.isfinite().any()) for one in expected.values()):
         return record | {"status": "not finite", "reason": "on eager attention an output is NaN everywhere"}
     if _apart(expected, again) > CLOSE:
@@ -59,23 +65,22 @@ def look(model: Any, given: dict[str, Any]) -> dict[str, Any]:
     if record["difference"] > CLOSE:
         nudged = 0.0
         for _ in range(5):
-            with _replaced_output(lambda output: output * (1 + 1e-6 * torch.randn_like(output))):
+            with replaced_output(lambda output: output * (1 + 1e-6 * torch.randn_like(output))):
                 again = _outputs(model, given, "regard", seed=None)
             nudged = max(nudged, _apart(found, again))
         if nudged > CLOSE:
             reason = f"changes of 1e-6 in the output of attention change an output by {nudged:.0e} (routing, choices)"
-            return record | {
-                "status": "unstable",
-                "reason": f"differs by {record['difference']:.0e}; {reason}",
-            }
+            return record | {"status": "unstable", "reason": f"differs by {record['difference']:.0e}; {reason}"}
         reason = _slip_of_eager(model, given, expected)
         if reason is not None and _apart(_outputs(model, given, "sdpa"), found) <= CLOSE:
-            return record | {
-                "status": "as sdpa",
-                "reason": f"differs by {record['difference']:.0e}; {reason}",
-            }
-    with _replaced_output(torch.zeros_like):
+            return record | {"status": "as sdpa", "reason": f"differs by {record['difference']:.0e}; {reason}"}
+    with replaced_output(torch.zeros_like):
         record["without_attention"] = _apart(expected, _outputs(model, given, "regard"))
+    record["wrong_scale"] = shown
+    with without_choices() as choices:
+        dense = _outputs(model, given, "regard")
+    if choices:
+        record["without_choice"] = _apart(expected, dense)
     for side in ("right", "left"):
         record |= {f"{side}_padded": _padded(model, given, side)}
     record["generation"] = _generation(model)
@@ -87,13 +92,18 @@ def _judged(record: dict[str, Any]) -> dict[str, Any]:
     wrong = [
         f"{name}: {found:.1e}" if isinstance(found, float) else f"{name}: {found}"
         for name in ("difference", "right_padded", "left_padded")
-        if (isinstance(found := record[name], float) and not found <= CLOSE)
-        or str(found).startswith("regard")
+        if (isinstance(found := record[name], float) and not found <= CLOSE) or str(found).startswith("regard")
     ]
     for way, found in record["generation"].items():
         if found not in ("equal", "as sdpa") and not found.startswith("eager"):
             wrong.append(f"{way}: {found}")
-    return {"status": "differs", "reason": "; ".join(wrong)} if wrong else {"status": "equal"}
+    if wrong:
+        return {"status": "differs", "reason": "; ".join(wrong)}
+    mistakes = {"wrong_scale": f"a scale times {MISTAKE}", "without_choice": "seeing every key"}
+    unseen = [words for name, words in mistakes.items() if record.get(name, 1.0) <= SHOWN]
+    if unseen:
+        return {"status": "blunt", "reason": f"{' and '.join(unseen)} changes nothing that is compared"}
+    return {"status": "equal"}
 
 
 @contextlib.contextmanager
@@ -105,70 +115,6 @@ def _on(model: Any, name: str) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(before)
-
-
-@contextlib.contextmanager
-def _replaced(attend: Callable[..., Any]) -> Iterator[None]:
-    before, core.attend = core.attend, attend  # type: ignore[misc]
-    try:
-        yield
-    finally:
-        core.attend = before  # type: ignore[misc]
-
-
-@contextlib.contextmanager
-def _counted() -> Iterator[list[int]]:
-    """A list that gets one entry for each call of `attend`."""
-    calls: list[int] = []
-    attend = core.attend
-
-    def counted(*args: Any, **options: Any) -> Any:
-        calls.append(1)
-        return attend(*args, **options)
-
-    with _replaced(counted):
-        yield calls
-
-
-@contextlib.contextmanager
-def _replaced_output(change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Attention whose output is changed: zeros show how much a model depends on it, noise how stable it is."""
-    attend = core.attend
-    with _replaced(lambda *args, **options: change(attend(*args, **options))):
-        yield
-
-
-@contextlib.contextmanager
-def _empty_rows_of_eager() -> Iterator[None]:
-    """Attention that returns what eager attention does for a query that sees no key."""
-    attend = core.attend
-
-    def uniform(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
-        output = attend(query, key, value, **options)
-        return _uniform_where_nothing_is_seen(output, query, key, value, options)
-
-    with _replaced(uniform):
-        yield
-
-
-@contextlib.contextmanager
-def _called_with(change: Callable[[Any, Tensor], tuple[Any, dict[str, Any]]]) -> Iterator[None]:
-    """Layers that call regard with another mask, and with further options, as `change(mask, query)` says."""
-    from transformers import AttentionInterface
-
-    attend = attention_function()
-
-    def changed(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, *rest: Any, **more: Any
-    ) -> Any:
-        mask, options = change(mask, query)
-        return attend(module, query, key, value, mask, *rest, **more | options)
-
-    AttentionInterface.register("regard", changed)
-    try:
-        yield
-    finally:
-        AttentionInterface.register("regard", attend)
 
 
 def _slip_of_eager(model: Any, given: dict[str, Any], expected: dict[str, Tensor]) -> str | None:
@@ -186,37 +132,52 @@ def _slip_of_eager(model: Any, given: dict[str, Any], expected: dict[str, Tensor
     }
     for reason, change in slips.items():
         # Inside `_on`, which registers regard anew, so that the change is made afterwards.
-        with _on(model, "regard"), _called_with(change):
+        with _on(model, "regard"), called_with(change):
             found = dict(_tensors(run(model, given, 3), "output"))
         if _apart(expected, found) <= CLOSE:
             return reason
     return None
 
 
-def _uniform_where_nothing_is_seen(
-    output: Tensor, query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]
-) -> Tensor:
-    """The output with eager attention's rows for queries that see no key: the mean of all values, also hidden ones."""
-    mask = options.get("mask")
-    if mask is None:
-        return output
-    if not isinstance(mask, Tensor):
-        mask = mask.dense(query.shape[2], key.shape[2], query.shape[0], device=query.device)
-    mean = value.mean(2, keepdim=True).repeat_interleave(query.shape[1] // value.shape[1], 1)
-    return torch.where(mask.any(-1, keepdim=True), output, mean)
+SIZES = {
+    "sliding_window": WINDOW,
+    "attention_chunk_size": WINDOW,
+    "index_topk": WINDOW,
+    "keep_window_size": WINDOW,
+    "index_block_size": WINDOW // 2,
+    "index_topk_blocks": 2,
+    "topk_blocks": 2,
+}
 
 
 def _narrow(model: Any) -> None:
     """Windows, chunks and choices of keys that are shorter than the inputs: else they would hide nothing."""
     for module in model.modules():
-        for place in (module, getattr(module, "config", None)):
-            for name in ("sliding_window", "attention_chunk_size", "index_topk"):
+        blocks = {"block_size": WINDOW // 2} if hasattr(module, "topk_blocks") else {}
+        for place, sizes in ((module, {**SIZES, **blocks}), (getattr(module, "config", None), SIZES)):
+            for name, most in sizes.items():
                 size = getattr(place, "__dict__", {}).get(name)
-                if isinstance(size, int) and size > WINDOW:
-                    setattr(place, name, WINDOW)
+                if isinstance(size, int) and size > most:
+                    setattr(place, name, most)
 
 
-def _sharpen(model: Any, given: dict[str, Any]) -> None:
+def _sharpened(model: Any, given: dict[str, Any]) -> float:
+    """Give a model weights under which a wrong scale shows; returns how much it changes the outputs."""
+    shown = 0.0
+    for gain in GAINS:
+        _sharpen(model, given, gain)
+        expected = _outputs(model, given, "eager")
+        try:
+            with wrong_scale():
+                shown = _apart(expected, _outputs(model, given, "regard"))
+        except Exception:  # a model that fails on regard, which the comparison reports
+            break
+        if shown > SHOWN:
+            break
+    return shown
+
+
+def _sharpen(model: Any, given: dict[str, Any], gain: float = 1.0) -> None:
     """Larger weights than those of a fresh model, under which attention would be nearly uniform."""
     from transformers.pytorch_utils import Conv1D
 
@@ -225,7 +186,7 @@ def _sharpen(model: Any, given: dict[str, Any]) -> None:
     for module in model.modules():
         if isinstance(module, (nn.Linear, Conv1D)) and module.weight.is_floating_point():
             size = module.weight.shape[0 if isinstance(module, Conv1D) else 1]
-            module.weight.normal_(0.0, max(size, 1) ** -0.5, generator=generator)
+            module.weight.normal_(0.0, gain * max(size, 1) ** -0.5, generator=generator)
     if not all(bool(one.isfinite().all()) for one in _outputs(model, given, "eager").values()):
         model.load_state_dict(before)
 
@@ -267,10 +228,7 @@ def _apart(expected: dict[str, Tensor], found: dict[str, Tensor], real: Tensor |
         if not mine.numel():
             continue
         finite = mine.isfinite()
-        if (
-            not torch.equal(mine[~finite].isnan(), theirs[~finite].isnan())
-            or not theirs[finite].isfinite().all()
-        ):
+        if not torch.equal(mine[~finite].isnan(), theirs[~finite].isnan()) or not theirs[finite].isfinite().all():
             return float("inf")
         if finite.any():
             apart = (mine - theirs)[finite].abs().max() / mine[finite].abs().max().clamp(min=1e-12)
@@ -298,7 +256,7 @@ def _padded(model: Any, given: dict[str, Any], side: str) -> float | str:
     apart = _apart(expected, found, mask.bool())
     if apart > CLOSE:
         # An output that reads rows of padding, or has other positions than the mask: is it only the empty rows?
-        with _empty_rows_of_eager():
+        with empty_rows_of_eager():
             found = _outputs(model, {**given, "attention_mask": mask}, "regard")
         if _apart(expected, found) <= CLOSE:
             return f"{apart:.1e}, empty rows"
@@ -335,9 +293,7 @@ def _writer(model: Any) -> Any:
             torch.manual_seed(7)
             writer = kind._from_config(config, attn_implementation="eager").float().eval()
             text = {"input_ids": torch.arange(11)[None] + 3}
-            _sharpen(
-                writer, text | ({"decoder_input_ids": text["input_ids"]} if config.is_encoder_decoder else {})
-            )
+            _sharpen(writer, text | ({"decoder_input_ids": text["input_ids"]} if config.is_encoder_decoder else {}))
         except Exception:
             continue
         return writer if writer.can_generate() else None
@@ -353,9 +309,14 @@ def _written(writer: Any, options: dict[str, Any]) -> str:
     if writer.config.is_encoder_decoder:
         mask = mask.flip(1)
     settings = {
-        "max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "pad_token_id": 0,
-        "eos_token_id": min(size - 1, 95), "decoder_start_token_id": 1, "bos_token_id": 1,
-    }  # fmt: skip
+        "max_new_tokens": NEW_TOKENS,
+        "min_new_tokens": NEW_TOKENS,
+        "do_sample": False,
+        "pad_token_id": 0,
+        "eos_token_id": min(size - 1, 95),
+        "decoder_start_token_id": 1,
+        "bos_token_id": 1,
+    }
     found = {}
     for name in ("eager", "regard", "sdpa"):
         if name == "sdpa" and _same_tokens(found["eager"], found["regard"]):

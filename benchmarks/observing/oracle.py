@@ -22,20 +22,37 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 aten = torch.ops.aten
 FUSED = {
-    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math_for_mps",
-    "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
-}  # fmt: skip
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_attention_math_for_mps",
+    "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd",
+}
 WITH_WEIGHTS = {"_scaled_dot_product_flash_attention_for_cpu"}  # their weights can be recomputed here
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "dot": 0, "_grouped_mm": 0}
 SOFTMAXES = {"_softmax", "_safe_softmax"}
 # What separates layers: their outputs are activations like any other.
 LAYERS = {
-    "convolution", "_convolution", "native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm",
-    "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "_fused_rms_norm", "embedding",
-    "_embedding_bag", "_log_softmax", "mkldnn_rnn_layer", "gru", "lstm", "grid_sampler_2d",
-}  # fmt: skip
+    "convolution",
+    "_convolution",
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "cudnn_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "_fused_rms_norm",
+    "embedding",
+    "_embedding_bag",
+    "_log_softmax",
+    "mkldnn_rnn_layer",
+    "gru",
+    "lstm",
+    "grid_sampler_2d",
+}
 MOST_KEPT = 1 << 21  # of maps with more entries, only the first and the last row are kept for comparison
 
 
@@ -174,17 +191,11 @@ class Oracle(TorchDispatchMode):
             return Marks(0, scores=mark.scores, scored_by=mark.scored_by, softmaxes=mark.softmaxes)
         return Marks(0)
 
-    def _multiplied(
-        self, found: list[Marks], given: list[Tensor], outputs: list[Tensor], after: Marks
-    ) -> None:
+    def _multiplied(self, found: list[Marks], given: list[Tensor], outputs: list[Tensor], after: Marks) -> None:
         """Scores or mixing written as a product of elements and a sum."""
         one, two = found[0], found[1]
         broad = all(part.ndim >= 3 and part.shape != outputs[0].shape for part in given)
-        if (
-            broad
-            and not (one.parameter or two.parameter or one.softmaxes or two.softmaxes)
-            and not after.scores
-        ):
+        if broad and not (one.parameter or two.parameter or one.softmaxes or two.softmaxes) and not after.scores:
             after.multiplied = tuple(outputs[0].shape)
         weights, values = (one, given[1]) if one.softmaxes else (two, given[0])
         if weights.softmaxes and not (one.softmaxes and two.softmaxes) and outputs[0].ndim >= 2:
@@ -253,9 +264,16 @@ class Oracle(TorchDispatchMode):
 def _joined(one: Marks, two: Marks) -> Marks:
     scores, by = (one.scores, one.scored_by) if one.scores else (two.scores, two.scored_by)
     return Marks(
-        one.root, one.parameter and two.parameter, scores, by, one.multiplied or two.multiplied,
-        one.softmaxes | two.softmaxes, one.weighted | two.weighted, one.exponents | two.exponents, one.sums | two.sums,
-    )  # fmt: skip
+        one.root,
+        one.parameter and two.parameter,
+        scores,
+        by,
+        one.multiplied or two.multiplied,
+        one.softmaxes | two.softmaxes,
+        one.weighted | two.weighted,
+        one.exponents | two.exponents,
+        one.sums | two.sums,
+    )
 
 
 def _share(one: Tensor, two: Tensor) -> bool:
@@ -265,8 +283,17 @@ def _share(one: Tensor, two: Tensor) -> bool:
         return False
 
 
-def _weights(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *, attn_mask: Any = None,
-             scale: float | None = None, **_: Any) -> Tensor | None:  # fmt: skip
+def _weights(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Any = None,
+    scale: float | None = None,
+    **_: Any,
+) -> Tensor | None:
     """The weights of a fused call, by the formula, in float64."""
     if k.shape[1] != q.shape[1]:
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
@@ -279,11 +306,7 @@ def _weights(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal:
     if is_causal:
         scores = scores.masked_fill(~causal, -torch.inf)
     if attn_mask is not None:
-        scores = (
-            scores.masked_fill(~attn_mask, -torch.inf)
-            if attn_mask.dtype == torch.bool
-            else scores + attn_mask
-        )
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
     weights = torch.softmax(scores, -1)
     return weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
 
@@ -304,7 +327,5 @@ def _short(file: str) -> str:
     """A path relative to its package."""
     for mark in ("/site-packages/", "/tests/", "/benchmarks/"):
         if mark in file:
-            return (
-                file.rpartition(mark)[2] if mark == "/site-packages/" else mark[1:] + file.partition(mark)[2]
-            )
+            return file.rpartition(mark)[2] if mark == "/site-packages/" else mark[1:] + file.partition(mark)[2]
     return file.rpartition("/")[2]

@@ -23,15 +23,7 @@ START = 300.0
 
 def command(library: str, attend: str, seconds: float, gigabytes: float) -> list[str]:
     """The command line of a worker."""
-    return [
-        sys.executable,
-        "-m",
-        "benchmarks.observing.worker",
-        library,
-        str(seconds),
-        str(gigabytes),
-        attend,
-    ]
+    return [sys.executable, "-m", "benchmarks.observing.worker", library, str(seconds), str(gigabytes), attend]
 
 
 class Worker:
@@ -54,9 +46,7 @@ class Worker:
         self.reader.start()
         if not self._next(START):
             self.stop()
-            raise RuntimeError(
-                f"the worker for {library} did not start: run {' '.join(words[1:])} to see why"
-            )
+            raise RuntimeError(f"the worker for {library} did not start: run {' '.join(words[1:])} to see why")
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -98,9 +88,15 @@ class Worker:
 
 
 def examine_all(
-    library: str, names: Sequence[str], attend: str, jobs: int, seconds: float, gigabytes: float,
-    told: Callable[[dict[str, Any]], None], total: float = float("inf"),
-) -> list[dict[str, Any]]:  # fmt: skip
+    library: str,
+    names: Sequence[str],
+    attend: str,
+    jobs: int,
+    seconds: float,
+    gigabytes: float,
+    told: Callable[[dict[str, Any]], None],
+    total: float = float("inf"),
+) -> list[dict[str, Any]]:
     """The records of architectures, in the order of their names. `told` is called with each record.
 
     After `total` seconds all workers are stopped, and what they had not finished has no record.
@@ -132,11 +128,7 @@ def examine_all(
                 worker = None
                 if time.monotonic() >= until:
                     break
-                why = (
-                    "took too long and could not be interrupted"
-                    if code is None
-                    else f"the process died ({code})"
-                )
+                why = "took too long and could not be interrupted" if code is None else f"the process died ({code})"
                 record = {"name": name, "attend": attend, "status": "could not be built", "reason": why}
             record |= {"library": library, "with": installed(library)}
             with lock:

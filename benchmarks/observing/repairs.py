@@ -30,9 +30,10 @@ def mended(message: str, model: Any, given: Inputs, maker: Maker) -> Inputs | No
 def _named(message: str, model: Any, given: Inputs, maker: Maker) -> Inputs | None:
     """The same inputs and those that the error names."""
     missing = [
-        name for name in accepted(model)
+        name
+        for name in accepted(model)
         if name not in given and name not in NEVER and re.search(rf"\b{name}\b", message)
-    ]  # fmt: skip
+    ]
     if "inputs_embeds" in missing and ("input_ids" in given or "input_ids" in missing):
         missing.remove("inputs_embeds")
     if "decoder_inputs_embeds" in missing and "decoder_input_ids" in missing:
@@ -58,18 +59,17 @@ def _placeholders(message: str, given: Inputs, maker: Maker, count: int) -> Inpu
     ids[ids == token] = 7
     ids = torch.cat([ids[:, :3], torch.full((len(ids), each), token), ids[:, -14:]], 1)
     as_long = {
-        name: torch.ones_like(ids) for name, value in given.items()
+        name: torch.ones_like(ids)
+        for name, value in given.items()
         if name != "input_ids" and isinstance(value, Tensor) and value.shape == given["input_ids"].shape
-    }  # fmt: skip
+    }
     return {**given, **as_long, "input_ids": ids}
 
 
 def _sections(message: str, model: Any, given: Inputs) -> Inputs | None:
     """Fit the sections of rotary positions of images to the size of a head."""
     found = re.search(r"split_sizes to sum exactly to (\d+) .*split_sizes=\[\d+, \d+, \d+\]", message)
-    modules = [
-        module for module in model.modules() if isinstance(getattr(module, "mrope_section", None), list)
-    ]
+    modules = [module for module in model.modules() if isinstance(getattr(module, "mrope_section", None), list)]
     if found is None or not modules:
         return None
     size = int(found[1])
@@ -82,10 +82,7 @@ def _resized(message: str, given: Inputs) -> Inputs | None:
     """One input with one size as the error expects it."""
     for pattern, axis in (
         (r"cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", -1),
-        (
-            r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton dimension (\d)",
-            None,
-        ),
+        (r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\) at non-singleton dimension (\d)", None),
         (r"to have (?P<new>\d+) channels, but got (?P<old>\d+) channels", 1),
     ):
         found = re.search(pattern, message)

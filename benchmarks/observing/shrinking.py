@@ -33,9 +33,7 @@ LAYERS = re.compile(
 NOT_LAYERS = re.compile(
     r"feat_extract|shared_layers|max_|window_layers|max_depth|min_depth|num_conv|max_window|skip|iou_"
 )
-EXPERTS = re.compile(
-    r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts|n_experts|num_routed_experts)$"
-)
+EXPERTS = re.compile(r"(num_experts|n_routed_experts|num_local_experts|moe_num_experts|n_experts|num_routed_experts)$")
 VOCABULARY = re.compile(r"vocab(_size)?(_base)?$|vocab_size|num_embeds$|hash_buckets$|byte_group_vocab$")
 POSITIONS = re.compile(r"(max_position_embeddings|n_positions|max_target_positions)$")
 TOKENS = re.compile(r"(token_id|token_ids|token_index|_id|_ids|_index)$")
@@ -43,13 +41,21 @@ IMAGES = re.compile(r"(^|_)(image_size|img_size|input_size|pretrain_image_size|c
 PERIODS = re.compile(r"(_period|_interval|_every_n_layers|_sparse_step|sliding_window_pattern|_frequency)$")
 OFFSETS = re.compile(r"_offset$")
 HEADS = re.compile(r"(heads|n_head|num_heads)(_per_stage|_per_layer)?$")
-HEAD_SIZES = re.compile(
-    r"head_dim$|head_size$|d_head$|d_kv$|rope_dim$|kv_channels$|rotary_dim$|mrope_section$"
-)
+HEAD_SIZES = re.compile(r"head_dim$|head_size$|d_head$|d_kv$|rope_dim$|kv_channels$|rotary_dim$|mrope_section$")
 NEVER = {
-    "transformers_version", "dtype", "torch_dtype", "architectures", "model_type", "id2label", "label2id", "num_labels",
-    "attribute_map", "return_dict", "problem_type", "ignore_keys_at_rope_validation",
-}  # fmt: skip
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "architectures",
+    "model_type",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "attribute_map",
+    "return_dict",
+    "problem_type",
+    "ignore_keys_at_rope_validation",
+}
 WORDS = 1000
 
 
@@ -115,13 +121,7 @@ def _changes(config: Any, rules: Rules) -> dict[str, Any]:
             given[name] = {key: _shrunk(str(key), part, rules) for key, part in value.items()}
         elif isinstance(value, dict) and name.startswith("rope"):
             given[name] = _rope(value, rules)
-        elif (
-            isinstance(value, (list, tuple))
-            and count
-            and len(value) == count
-            and kept is not None
-            and count > 4
-        ):
+        elif isinstance(value, (list, tuple)) and count and len(value) == count and kept is not None and count > 4:
             given[name] = type(value)(value[at] for at in kept)
         elif kept is not None and value == count and LAYERS.search(name) and not NOT_LAYERS.search(name):
             given[name] = len(kept)
@@ -198,10 +198,13 @@ def _kept_layers(raw: dict[str, Any], count: int, rules: Rules) -> list[int] | N
 
 def _rope(value: dict[str, Any], rules: Rules) -> dict[str, Any]:
     return {
-        key: _rope(part, rules) if isinstance(part, dict)
-        else [max(1, one // rules.divide) for one in part] if key == "mrope_section" and not rules.heads else part
+        key: _rope(part, rules)
+        if isinstance(part, dict)
+        else [max(1, one // rules.divide) for one in part]
+        if key == "mrope_section" and not rules.heads
+        else part
         for key, part in value.items()
-    }  # fmt: skip
+    }
 
 
 def _shrunk(name: str, value: Any, rules: Rules) -> Any:
@@ -210,13 +213,7 @@ def _shrunk(name: str, value: Any, rules: Rules) -> Any:
         return {key: _shrunk(str(key), part, rules) for key, part in value.items()}
     if isinstance(value, (list, tuple)) and value:
         if all(isinstance(one, int) and not isinstance(one, bool) for one in value):
-            if name in (
-                "depths",
-                "layer_depths",
-                "blocks_per_stage",
-                "stage_num_blocks",
-                "num_block_repeats",
-            ):
+            if name in ("depths", "layer_depths", "blocks_per_stage", "stage_num_blocks", "num_block_repeats"):
                 return type(value)(min(one, rules.layers) if rules.layers else one for one in value)
             return type(value)(_number(name, one, rules) for one in value)
         if any(isinstance(one, (list, tuple)) for one in value):
@@ -253,9 +250,7 @@ def _number(name: str, value: int, rules: Rules) -> int:
         return 0
     if POSITIONS.search(lower):
         return min(value, rules.positions) if rules.positions else value
-    width = lower in ("num_pos_feats", "upsample_groups") or (
-        WIDTHS.search(lower) and not OTHERS.search(lower)
-    )
+    width = lower in ("num_pos_feats", "upsample_groups") or (WIDTHS.search(lower) and not OTHERS.search(lower))
     if width and value > 7 and value > rules.widths_above:
         if value % rules.divide == 0:
             return value // rules.divide

@@ -43,10 +43,7 @@ def rewrite(page: Path, records: Records, versions: str = "") -> None:
 
 def markdown(records: Records, versions: str = "") -> str:
     """The counts, then what is not fully seen, then names: seen, without attention, not built."""
-    parts = [
-        f"Written by `python -m benchmarks.observe_everything --write`{versions}. {COUNTED}",
-        _counts(records),
-    ]
+    parts = [f"Written by `python -m benchmarks.observe_everything --write`{versions}. {COUNTED}", _counts(records)]
     for library, way in dict.fromkeys((one["library"], one["attend"]) for one in records):
         of = [one for one in records if (one["library"], one["attend"]) == (library, way)]
         parts.append(_section(library, way, of))
@@ -55,10 +52,7 @@ def markdown(records: Records, versions: str = "") -> str:
 
 def _counts(records: Records) -> str:
     columns = ("full", "partial", "nothing", "wrong weights", "differs", "no attention", "could not be built")
-    lines = [
-        "| library | with softmax attention | " + " | ".join(columns) + " |",
-        "|---" * (len(columns) + 2) + "|",
-    ]
+    lines = ["| library | with softmax attention | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     for library, way in dict.fromkeys((one["library"], one["attend"]) for one in records):
         of = [one for one in records if (one["library"], one["attend"]) == (library, way)]
         counts = Counter(one["status"] for one in of)
@@ -120,19 +114,27 @@ def missing(records: Records) -> str:
     for one in records:
         if one["status"] not in ATTENDING or one["status"] == "full":
             continue
-        lines.append(f"## {one['library']} {one['name']} ({one['class']}, {one['attend']}): {one['status']}, "
-                     f"{one['seen']} of {one['oracle']}")  # fmt: skip
+        lines.append(
+            f"## {one['library']} {one['name']} ({one['class']}, {one['attend']}): {one['status']}, "
+            f"{one['seen']} of {one['oracle']}"
+        )
         kinds = Counter(
-            (call["module"], call["where"], call["op"], call["scored_by"], call["mixed_by"], str(tuple(call["shape"])),
-             call["dim"]) for call in _missed(one)
-        )  # fmt: skip
+            (
+                call["module"],
+                call["where"],
+                call["op"],
+                call["scored_by"],
+                call["mixed_by"],
+                str(tuple(call["shape"])),
+                call["dim"],
+            )
+            for call in _missed(one)
+        )
         for (module, where, op, scored, mixed, shape, dim), count in kinds.items():
             how = f"scores by {scored or op}, mixed by {mixed}"
             lines.append(f"- {count} × {module} at {where}: {op} of {shape} along {dim}; {how}")
         lines += [f"- cannot be read: {text}" for text in one["unreadable"][:3]]
         if one["status"] in ("differs", "wrong weights"):
-            lines.append(
-                f"- largest difference of weights {one['largest_difference']}, bits equal: {one['same_bits']}"
-            )
+            lines.append(f"- largest difference of weights {one['largest_difference']}, bits equal: {one['same_bits']}")
         lines.append("")
     return "\n".join(lines)

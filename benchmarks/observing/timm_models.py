@@ -23,9 +23,7 @@ def build(name: str, attend: str | None, check: Check, reasons: list[str]) -> Bu
     spare: Built | None = None
     for model_name in _by_size(name, reasons)[:3]:
         torch.manual_seed(0)
-        model = attempt(
-            lambda one=model_name: timm.create_model(one, pretrained=False).eval(), model_name, reasons
-        )
+        model = attempt(lambda one=model_name: timm.create_model(one, pretrained=False).eval(), model_name, reasons)
         if model is None:
             continue
         size = model.default_cfg.get("input_size") or (3, 224, 224)
@@ -68,9 +66,7 @@ def _by_size(name: str, reasons: list[str]) -> list[str]:
         key=lambda one: next((at for at, hint in enumerate(hints) if hint in one), len(hints)),
     ):
         with torch.device("meta"):
-            model: Any = attempt(
-                lambda one=model_name: timm.create_model(one, pretrained=False), model_name, reasons
-            )
+            model: Any = attempt(lambda one=model_name: timm.create_model(one, pretrained=False), model_name, reasons)
         if model is not None:
             pixels = (model.default_cfg.get("input_size") or (3, 224, 224))[-1]
             attends = any("att" in type(part).__name__.lower() for part in model.modules())

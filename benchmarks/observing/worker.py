@@ -77,11 +77,7 @@ def examine(source: Any, name: str, attend: str | None, seconds: float) -> dict[
     except NotBuilt as error:
         record |= {"status": "could not be built", "reason": str(error), "reasons": error.reasons[:20]}
     except TimeIsUp:
-        record |= {
-            "status": "could not be built",
-            "reason": f"more than {seconds:.0f} s",
-            "reasons": reasons[:20],
-        }
+        record |= {"status": "could not be built", "reason": f"more than {seconds:.0f} s", "reasons": reasons[:20]}
     except Exception as error:
         record |= {"status": "failed", "reason": f"{type(error).__name__}: {str(error)[:500]}"}
         record["trace"] = traceback.format_exc()[-3000:]

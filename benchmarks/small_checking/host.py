@@ -10,22 +10,24 @@ from typing import Any
 import torch
 
 
-def host_parts(
-    trainer: Any, steps: int = 400, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, float]:
+def host_parts(trainer: Any, steps: int = 400, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Microseconds per step that the host spends in parts of the loop; a part includes those that it calls."""
-    from regard.training.cuda_graph.packed_batch import PackedBatch
-    from regard.training.cuda_graph.step_group import QueuedSteps, StepGroup
-    from regard.training.learner import Learner
-    from regard.training.trainer import Trainer
+    from regard_workbench.training.cuda_graph.packed_batch import PackedBatch
+    from regard_workbench.training.cuda_graph.step_group import QueuedSteps, StepGroup
+    from regard_workbench.training.learner import Learner
+    from regard_workbench.training.trainer import Trainer
 
     parts = {
-        "fetching the batch": (type(trainer.data), "batch"), "snapshot": (Learner, "snapshot"),
-        "copy-in of one step": (PackedBatch, "put"), "adding to a group": (StepGroup, "add"),
-        "launch of a group": (StepGroup, "_launch"), "replay": (torch.cuda.CUDAGraph, "replay"),
-        "waiting for a group": (QueuedSteps, "synchronize"), "reading results": (Trainer, "synchronize"),
+        "fetching the batch": (type(trainer.data), "batch"),
+        "snapshot": (Learner, "snapshot"),
+        "copy-in of one step": (PackedBatch, "put"),
+        "adding to a group": (StepGroup, "add"),
+        "launch of a group": (StepGroup, "_launch"),
+        "replay": (torch.cuda.CUDAGraph, "replay"),
+        "waiting for a group": (QueuedSteps, "synchronize"),
+        "reading results": (Trainer, "synchronize"),
         "whole step": (Trainer, "advance"),
-    }  # fmt: skip
+    }
     spent = dict.fromkeys(parts, 0.0)
     kept = {name: getattr(owner, method) for name, (owner, method) in parts.items()}
 
@@ -53,7 +55,7 @@ def host_parts(
 
 def host_us(trainer: Any) -> float:
     """Microseconds of the loop for a step that launches nothing: preparing the batch, counting, logging."""
-    from regard.training.step import StepResult
+    from regard_workbench.training.step import StepResult
 
     learner, kept = trainer.learner, trainer.learner._step
 
@@ -97,9 +99,9 @@ class NoDevice:
 @contextmanager
 def without_device(trainer: Any, group: int = 1) -> Iterator[None]:
     """Within the block, steps are queued, copied and read as captured ones are, but nothing computes them."""
-    from regard.training.cuda_graph import graphed_step
-    from regard.training.cuda_graph.packed_batch import PackedBatch
-    from regard.training.cuda_graph.step_group import CapturedStep, StepGroup
+    from regard_workbench.training.cuda_graph import graphed_step
+    from regard_workbench.training.cuda_graph.packed_batch import PackedBatch
+    from regard_workbench.training.cuda_graph.step_group import CapturedStep, StepGroup
 
     nothing, learner = NoDevice(), trainer.learner
     kept = learner._step, graphed_step.StepGroup

@@ -7,15 +7,13 @@ from typing import Any
 
 from benchmarks.small_checking.training import CONTESTANTS, GROUP, trainer_of
 
-CHECKED = (
-    48  # steps whose losses are compared; `digits` has a smaller batch, which ends a group early, at step 40
-)
+CHECKED = 48  # steps whose losses are compared; `digits` has a smaller batch, which ends a group early, at step 40
 
 
 def curve(task: str, model: str, device: str, fused: bool, group: int, steps: int) -> list[float]:
     """The losses of a short training; `group`: steps in a CUDA graph, 0: no graph."""
     from regard.nn import fused_rows
-    from regard.training.signals import Signals
+    from regard_workbench.training.signals import Signals
 
     fused_rows.enabled = fused
     with tempfile.TemporaryDirectory() as folder, Signals() as signals:

@@ -10,9 +10,12 @@ import torch
 KINDS = ((False, False, 3), (True, True, 3), (True, True, 0), (True, False, 2))
 # Batch, length, width, outputs, and whether the logits are those of the mean of all rows.
 HEADS = (
-    (32, 64, 128, 67, False), (5, 13, 256, 131, False), (3, 7, 64, 307, False), (32, 8, 128, 10, True),
+    (32, 64, 128, 67, False),
+    (5, 13, 256, 131, False),
+    (3, 7, 64, 307, False),
+    (32, 8, 128, 10, True),
     (32, 64, 128, 10, True),
-)  # fmt: skip
+)
 SHORT = ((64, 64, True), (16, 8, False), (8, 16, False), (4, 36, False))  # queries, keys, causal
 
 
@@ -24,10 +27,7 @@ def piece(kind: tuple[bool, bool, int], sizes: tuple[int, int, int, int], device
     (out, feed, maps), (batch, length, dim, heads) = kind, sizes
     stages = Stages(out, feed, maps, dim, 4 * dim if feed else 0)
     torch.manual_seed(1)
-    exact = [
-        torch.randn(shape, dtype=torch.float64, device=device) * shape[-1] ** -0.5
-        for shape in stages.shapes()
-    ]
+    exact = [torch.randn(shape, dtype=torch.float64, device=device) * shape[-1] ** -0.5 for shape in stages.shapes()]
     x = torch.randn(batch, length, dim, dtype=torch.float64, device=device)
     mixed = torch.randn(batch, heads, length, dim // heads, dtype=torch.float64, device=device)
     seed = torch.tensor([987654321987], device=device)
@@ -52,9 +52,7 @@ def piece(kind: tuple[bool, bool, int], sizes: tuple[int, int, int, int], device
                     rows, inner if out else None, seed, weights, stages, "gelu", rates, eps, 1, [heads] * maps
                 )
         ends = [rows, *([inner] if out else []), *weights]
-        grads = torch.autograd.grad(
-            found, ends, [pull.to(one.dtype) for pull, one in zip(pulls, found, strict=True)]
-        )
+        grads = torch.autograd.grad(found, ends, [pull.to(one.dtype) for pull, one in zip(pulls, found, strict=True)])
         return [*found, *grads]
 
     return run
@@ -64,11 +62,7 @@ def piece_cases(device: str) -> list[tuple[Any, Any]]:
     """Stages and sizes to check."""
     if device == "cpu":
         return [(kind, (2, 3, 32, 2)) for kind in KINDS]
-    return [
-        *((kind, (32, 64, 128, 4)) for kind in KINDS),
-        (KINDS[1], (3, 7, 64, 2)),
-        (KINDS[1], (5, 13, 256, 8)),
-    ]
+    return [*((kind, (32, 64, 128, 4)) for kind in KINDS), (KINDS[1], (3, 7, 64, 2)), (KINDS[1], (5, 13, 256, 8))]
 
 
 def checked_piece(number: int, device: str) -> dict[str, Any]:
@@ -79,21 +73,12 @@ def checked_piece(number: int, device: str) -> dict[str, Any]:
 
     def off(way: str) -> float:
         found = zip(run(way), truth, strict=True)
-        return max(
-            float((mine.detach().double() - one.detach()).norm() / one.detach().norm()) for mine, one in found
-        )
+        return max(float((mine.detach().double() - one.detach()).norm() / one.detach().norm()) for mine, one in found)
 
     again = all(torch.equal(a, b) for a, b in zip(run("kernels"), run("kernels"), strict=True))
     mine, usual = off("kernels"), off("torch")
     right = mine < 1.5 * usual + 1e-3 and again
-    return {
-        "kind": kind,
-        "sizes": sizes,
-        "kernels": mine,
-        "torch bf16": usual,
-        "repeats": again,
-        "right": right,
-    }
+    return {"kind": kind, "sizes": sizes, "kernels": mine, "torch bf16": usual, "repeats": again, "right": right}
 
 
 def checked_short(number: int, device: str) -> dict[str, Any]:
@@ -104,8 +89,7 @@ def checked_short(number: int, device: str) -> dict[str, Any]:
     torch.manual_seed(2)
     batch = 32 if device == "cuda" else 2
     exact = [
-        torch.randn(batch, n, 4, 32, dtype=torch.float64, device=device).transpose(1, 2)
-        for n in (queries, keys, keys)
+        torch.randn(batch, n, 4, 32, dtype=torch.float64, device=device).transpose(1, 2) for n in (queries, keys, keys)
     ]
     pull = torch.randn_like(exact[0])
     narrow = torch.bfloat16 if device == "cuda" else torch.float32
@@ -145,9 +129,7 @@ def checked_head(number: int, device: str) -> dict[str, Any]:
     narrow = torch.bfloat16 if device == "cuda" else torch.float32
 
     def run(way: str) -> list[torch.Tensor]:
-        rows, *weights = [
-            one.to(torch.float64 if way == "truth" else torch.float32).requires_grad_() for one in exact
-        ]
+        rows, *weights = [one.to(torch.float64 if way == "truth" else torch.float32).requires_grad_() for one in exact]
         if way == "kernels":
             options = head_op.HeadOptions(1e-5, 0.1, narrow)
             total, _, _ = head_op.run(rows, targets, keep, weights, options)

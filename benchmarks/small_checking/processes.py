@@ -66,9 +66,7 @@ class Contestant(NamedTuple):
     answers: Any
 
 
-def start_contestant(
-    task: str, model: str, tuning: dict[str, int], device: str, seconds: float
-) -> Contestant:
+def start_contestant(task: str, model: str, tuning: dict[str, int], device: str, seconds: float) -> Contestant:
     """Let a training warm up."""
     warm, turn, answers = SPAWN.Semaphore(0), SPAWN.Semaphore(0), SPAWN.Queue()
     arguments = (task, model, device, seconds, tuning, warm, turn, answers)
@@ -94,9 +92,7 @@ def take_turns(started: list[Contestant], device: str, seconds: float, report: R
         try:
             found = one.answers.get(timeout=4 * seconds + (20 if one.process.is_alive() else 0.1))
         except queue.Empty:
-            found = {
-                "task": one.task, "model": one.model, "mode": mode, "error": "not warm or not done in time"
-            }  # fmt: skip
+            found = {"task": one.task, "model": one.model, "mode": mode, "error": "not warm or not done in time"}
             one.process.kill()
         if device == "cpu" and mode == "grouped":
             continue

@@ -14,20 +14,11 @@ from benchmarks.small_checking.host import host_parts, host_us
 from benchmarks.small_checking.timing import graph_us
 from benchmarks.small_checking.training import GROUP, trainer_of
 
-WARM = (
-    340  # steps before a timing: the smaller batch at the end of an epoch comes every 40 and is captured, too
-)
+WARM = 340  # steps before a timing: the smaller batch at the end of an epoch comes every 40 and is captured, too
 
 
 def contestant(
-    task: str,
-    model: str,
-    device: str,
-    seconds: float,
-    tuning: dict[str, int],
-    warm: Any,
-    turn: Any,
-    results: Any,
+    task: str, model: str, device: str, seconds: float, tuning: dict[str, int], warm: Any, turn: Any, results: Any
 ) -> None:
     """In a process of its own: warm up, wait for the turn, measure single steps, then groups."""
     named = {"task": task, "model": model}
@@ -36,7 +27,7 @@ def contestant(
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
         torch.set_num_threads(1)
         from regard.nn.fused_rows import op
-        from regard.training.signals import Signals
+        from regard_workbench.training.signals import Signals
 
         vars(op.TUNING).update(tuning)
         count = WARM if device == "cuda" else 2

@@ -19,13 +19,13 @@ def replayed_us(function: Callable[[], Any], device: str, times: int = 50) -> fl
     if device == "cpu":
         function()
         return float("nan")
-    from regard.benchmarks.gpu.capture import captured
+    from regard_workbench.bench.gpu.capture import captured
 
     return graph_us(captured(function), times)
 
 
 def graph_us(graph: Replayable, times: int = 50) -> float:
     """Microseconds of one replay, the median of five groups."""
-    from regard.benchmarks.gpu.events import group
+    from regard_workbench.bench.gpu.events import group
 
     return 1e6 * statistics.median(group(graph.replay, times, "cuda") for _ in range(5))

@@ -16,27 +16,17 @@ CONTESTANTS = (
 GROUP = 8  # steps in one graph, where they are grouped
 
 
-def trainer_of(
-    task: str, model: str, device: str, compiled: bool, folder: str, signals: Any, **more: Any
-) -> Any:
+def trainer_of(task: str, model: str, device: str, compiled: bool, folder: str, signals: Any, **more: Any) -> Any:
     """A training without end, validations and checkpoints."""
-    from regard.training.build import Parts, build_model, build_task
-    from regard.training.config.recipe import complete
-    from regard.training.hardware import prepare
-    from regard.training.run_folder.folder import RunFolder
-    from regard.training.state import seed_everything
-    from regard.training.trainer import Trainer
+    from regard_workbench.training.build import Parts, build_model, build_task
+    from regard_workbench.training.config.recipe import complete
+    from regard_workbench.training.hardware import prepare
+    from regard_workbench.training.run_folder.folder import RunFolder
+    from regard_workbench.training.state import seed_everything
+    from regard_workbench.training.trainer import Trainer
 
     never = dict.fromkeys(("steps", "eval_every", "save_every"), 10**9)
-    settings = {
-        "task": task,
-        "model": model,
-        "batch_size": 32,
-        "device": device,
-        "compile": compiled,
-        **never,
-        **more,
-    }
+    settings = {"task": task, "model": model, "batch_size": 32, "device": device, "compile": compiled, **never, **more}
     if device == "cuda":
         settings["precision"] = "bf16-mixed"
     config = complete(settings)

@@ -22,23 +22,23 @@ from typing import Any
 
 import numpy as np
 
-from regard.comparison.compare import budget_text
-from regard.comparison.comparison import Comparison
-from regard.comparison.costs import FILE as COSTS_FILE
-from regard.comparison.figures.style import display_names
-from regard.comparison.grid import RUNS
-from regard.comparison.job import Contestant, Cost, Outcome
-from regard.comparison.results import Row, rows, runs_of
-from regard.models.model import MODELS
 from regard.registry import parse
-from regard.tasks.classify import Classify
-from regard.tasks.measures.metrics import Metric
-from regard.tasks.task import TASKS, Task
-from regard.tasks.text.vocabulary import words_of
-from regard.training.build import build_task
-from regard.training.config import budget
-from regard.training.config.recipe import complete
-from regard.training.run_folder import durable
+from regard_workbench.comparison.compare import budget_text
+from regard_workbench.comparison.comparison import Comparison
+from regard_workbench.comparison.costs import FILE as COSTS_FILE
+from regard_workbench.comparison.figures.style import display_names
+from regard_workbench.comparison.grid import RUNS
+from regard_workbench.comparison.job import Contestant, Cost, Outcome
+from regard_workbench.comparison.results import Row, rows, runs_of
+from regard_workbench.models.parts.model import MODELS
+from regard_workbench.tasks.classify import Classify
+from regard_workbench.tasks.measures.metrics import Metric
+from regard_workbench.tasks.parts.task import TASKS, Task
+from regard_workbench.tasks.text.vocabulary import words_of
+from regard_workbench.training.build import build_task
+from regard_workbench.training.config import budget
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.run_folder import durable
 
 DATA = "{data}"  # stands in arguments for the folder with data sets
 
@@ -65,12 +65,17 @@ class Question:
     title: str  # of its section
     job: str  # for the table of answers: "continue a text"
     asks: str  # the question in words
-    arguments: tuple[str, ...]  # of `regard compare`, without --out
+    words: str  # the arguments of `regard compare`, without --out
     margin: Margin
     story: str  # what the job is and why it is asked; nothing about results
     tuned: str = ""  # what was chosen by trying beforehand, and how; empty: nothing
     same: tuple[str, ...] = ()  # attentions that must be one thing here
     why_same: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments one by one."""
+        return self.words.split()
 
     def command(self, data: str, out: str) -> list[str]:
         """What is typed, word by word."""
@@ -91,9 +96,7 @@ class Question:
         """Where a run's settings are not what the arguments say, in words; empty if they agree."""
         options = dict(zip(self.arguments, self.arguments[1:], strict=False))
         said = {"task": self.arguments[0]} | {
-            name.removeprefix("--").replace("-", "_"): value
-            for name, value in options.items()
-            if name.startswith("--")
+            name.removeprefix("--").replace("-", "_"): value for name, value in options.items() if name.startswith("--")
         }
         for name in ("models", "attention", "match", "seeds", "workers", "threads"):
             said.pop(name, None)
@@ -195,9 +198,7 @@ def _shared(outcomes: Iterable[Outcome], folder: Path) -> dict[str, Any]:
     """The settings all runs have in common, which must be all but who runs."""
     kinds = {json.dumps(_common(one.settings), sort_keys=True) for one in outcomes}
     if len(kinds) != 1:
-        raise Unreadable(
-            f"{folder}: its runs had {len(kinds)} different settings. Empty it and run it again."
-        )
+        raise Unreadable(f"{folder}: its runs had {len(kinds)} different settings. Empty it and run it again.")
     shared: dict[str, Any] = json.loads(kinds.pop())
     return shared
 
@@ -260,10 +261,7 @@ def entries(comparison: Comparison) -> list[Entry]:
     """Those whose finished runs all gave a number, the best first."""
     found = {row["label"]: row for row in rows(comparison)}
     names = _named(list(found.values()))
-    runs = {
-        one.label: [run for run in runs_of(comparison, one) if not run.error]
-        for one in comparison.contestants
-    }
+    runs = {one.label: [run for run in runs_of(comparison, one) if not run.error] for one in comparison.contestants}
     groups: dict[str, list[Contestant]] = {}
     for one in comparison.contestants:
         if runs[one.label] and all(run.metric in run.test for run in runs[one.label]):
@@ -285,10 +283,7 @@ def _mark(runs: Sequence[Outcome]) -> str:
 
 
 def _entry(
-    group: Sequence[Contestant],
-    found: dict[str, Row],
-    names: dict[str, str],
-    runs: dict[str, list[Outcome]],
+    group: Sequence[Contestant], found: dict[str, Row], names: dict[str, str], runs: dict[str, list[Outcome]]
 ) -> Entry:
     usual = next((one for one in group if one.attention == _default(one.model)), group[0])
     row = dict(found[usual.label])
@@ -355,9 +350,7 @@ def _digits(task: Task) -> list[Yardstick]:
 def _texts(task: Classify) -> list[Yardstick]:
     """Naive Bayes over all words of a text, each counted once, with one added to every count."""
     parts = [task.rows[part] for part in ("train", "test")]
-    numbers = {
-        word: n for n, word in enumerate(sorted({word for row in parts[0] for word in words_of(row.text)}))
-    }
+    numbers = {word: n for n, word in enumerate(sorted({word for row in parts[0] for word in words_of(row.text)}))}
 
     def table(part: Sequence[Any]) -> tuple[Any, Any]:
         there = np.zeros((len(part), len(numbers)))
@@ -378,9 +371,7 @@ def _texts(task: Classify) -> list[Yardstick]:
     ]
     scores = [one.scores for one in task.examples("test") if one.scores is not None]
     if scores:
-        words = (
-            "naive Bayes over words, word pairs and beginnings of words, which the models here start from,"
-        )
+        words = "naive Bayes over words, word pairs and beginnings of words, which the models here start from,"
         made.append(Yardstick(words, float((np.argmax(scores, 1) == true).mean())))
     return made
 
@@ -391,10 +382,7 @@ def _letters(task: Task) -> list[Yardstick]:
     return [
         Yardstick("guessing by letter frequency", perplexity(train, test, 0, size), guess=True),
         Yardstick("counting which letter follows which", perplexity(train, test, 1, size)),
-        Yardstick(
-            f"counting what follows the last {LETTERS_IN_WORDS} letters",
-            perplexity(train, test, LETTERS, size),
-        ),
+        Yardstick(f"counting what follows the last {LETTERS_IN_WORDS} letters", perplexity(train, test, LETTERS, size)),
     ]
 
 

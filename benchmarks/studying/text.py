@@ -12,29 +12,15 @@ import statistics
 import textwrap
 from collections.abc import Sequence
 
-from regard.comparison.columns import counted, significant
-from regard.nn.mechanism import MECHANISMS, options_of
+from regard.nn.parts.mechanism import MECHANISMS, options_of
 from regard.registry import parse
-from regard.tasks.measures.metrics import SHARE, Metric
+from regard_workbench.comparison.columns import counted, significant
+from regard_workbench.tasks.measures.metrics import SHARE, Metric
 
 from .evidence import Entry, Question, machine
 from .verdict import AS_FAST, NOT_LEARNT, PARTLY, RACING, STRUCK, Verdict
 
-NUMBERS = [
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+NUMBERS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 WIDTH = 120
 HELD = "\u00a0"  # a space at which no line is broken
 AS_IT_IS = ("#", "|", "```", "<", "![")
@@ -114,19 +100,20 @@ def _lines(block: str) -> list[str]:
         line.replace(HELD, " ")
         for part in parts
         for line in textwrap.wrap(
-            re.sub(r"[ \n]+", " ", part).strip(), WIDTH, subsequent_indent="  " if part.startswith("- ") else "",
-            break_long_words=False, break_on_hyphens=False,
+            re.sub(r"[ \n]+", " ", part).strip(),
+            WIDTH,
+            subsequent_indent="  " if part.startswith("- ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _short(number: float) -> str:
     """Three digits at most, fewer where the number is small."""
     if not number:
         return "0"
-    return (
-        significant(number) if abs(number) >= 1 else f"{number:.{1 - math.floor(math.log10(abs(number)))}f}"
-    )
+    return significant(number) if abs(number) >= 1 else f"{number:.{1 - math.floor(math.log10(abs(number)))}f}"
 
 
 NAMED = 3  # names in half a sentence; of more, their number is told
@@ -209,9 +196,7 @@ def because(verdict: Verdict) -> str:
     speed = ""
     if chosen.speed and verdict.best.speed:
         speed = f", at {times(chosen.speed / verdict.best.speed)} the speed"
-    best_mean = (
-        f"{_behind(chosen, verdict)} {code(verdict.best.name)}, the best mean{' (one seed)' if alone else ''}"
-    )
+    best_mean = f"{_behind(chosen, verdict)} {code(verdict.best.name)}, the best mean{' (one seed)' if alone else ''}"
     return f"{number}, {best_mean}{speed}; the fastest of {rivals}"
 
 
@@ -276,10 +261,7 @@ def undominated(verdict: Verdict) -> str:
     chosen = verdict.front
     if len(chosen) < 2:
         return f"{code(chosen[0].name)} is both the best and {_among_the_fastest(verdict)}." if chosen else ""
-    parts = [
-        f"{code(entry.name)} ({value(entry.mean, verdict.metric)} at {_pace(entry)} steps/s)"
-        for entry in chosen
-    ]
+    parts = [f"{code(entry.name)} ({value(entry.mean, verdict.metric)} at {_pace(entry)} steps/s)" for entry in chosen]
     return f"On quality and speed together nobody beats {joined(parts)}."
 
 
@@ -444,8 +426,11 @@ def check(verdict: Verdict) -> list[str]:
                 f"of every seed is the same to the last digit.{_timing(held)}"
             )
         else:
-            apart = [f"{code(entry.name)} ({value(entry.mean, verdict.metric)})" for entry in verdict.everyone
-                     if set(entry.names) & there]  # fmt: skip
+            apart = [
+                f"{code(entry.name)} ({value(entry.mean, verdict.metric)})"
+                for entry in verdict.everyone
+                if set(entry.names) & there
+            ]
             said.append(
                 f"{names} should be one computation in this place: {why}. **They did not come out alike**: "
                 f"{joined(apart)}. Until that is explained, read their rows with care."
@@ -559,11 +544,7 @@ def limits(verdicts: Sequence[Verdict]) -> str:
     sizes, steps = [run.parameters for run in done], [run.steps for run in done]
     hours = sum(run.seconds for run in done) / 3600
     about = machine(done)
-    where = (
-        about["device"]
-        if about.get("device", "cpu") != "cpu"
-        else f"{about.get('processors', '?')} CPU cores"
-    )
+    where = about["device"] if about.get("device", "cpu") != "cpu" else f"{about.get('processors', '?')} CPU cores"
     return f"""## What this does not show
 
 - **Small models, short training.** From {counted(min(sizes))} to {counted(max(sizes))} parameters, {min(steps):,} to
@@ -585,8 +566,7 @@ inputs, for everything said about cost; and for small gaps simply more seeds (`-
 def again(verdicts: Sequence[Verdict], missing: Sequence[Question]) -> str:
     """How to reproduce the page."""
     lines = [
-        (f"python {SCRIPT} run --only {verdict.question.name}", f"{_time(verdict)} of training")
-        for verdict in verdicts
+        (f"python {SCRIPT} run --only {verdict.question.name}", f"{_time(verdict)} of training") for verdict in verdicts
     ]
     lines.append((f"python {SCRIPT} write", "this page, from the folders"))
     commands = "\n".join(f"{command.ljust(COLUMN)}  # {told}" for command, told in lines)

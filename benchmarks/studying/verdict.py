@@ -26,9 +26,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from scipy.special import stdtrit
 
-from regard.comparison.comparison import Comparison
-from regard.comparison.figures.labels import beside
-from regard.comparison.figures.style import (
+from regard_workbench.comparison.comparison import Comparison
+from regard_workbench.comparison.figures.labels import beside
+from regard_workbench.comparison.figures.style import (
     COLOURS,
     INK,
     MUTED,
@@ -39,11 +39,11 @@ from regard.comparison.figures.style import (
     style,
     titled,
     within,
-)  # fmt: skip
-from regard.comparison.results import Row, deciding, pairs
-from regard.comparison.statistics import ALPHA, LEVEL
-from regard.tasks.measures.metrics import SHARE, Metric
-from regard.training.run_folder import durable
+)
+from regard_workbench.comparison.results import Row, deciding, pairs
+from regard_workbench.comparison.statistics import ALPHA, LEVEL
+from regard_workbench.tasks.measures.metrics import SHARE, Metric
+from regard_workbench.training.run_folder import durable
 
 from .evidence import Entry, Question, Yardstick, deciding_metric, entries
 
@@ -64,9 +64,7 @@ class Verdict:
     struck: dict[str, str]  # label → that of the rival that leads it by most
     close: list[Entry]  # in the race and within the margin, the best first
     take: Entry | None  # None: nobody learnt the job
-    needed: (
-        float | None
-    )  # the difference that these seeds would have shown, in the middle of all rivals of the best
+    needed: float | None  # the difference that these seeds would have shown, in the middle of all rivals of the best
     yardsticks: list[Yardstick]
 
     @property
@@ -138,18 +136,14 @@ class Verdict:
         found = [
             entry
             for entry in self.everyone
-            if 0 < entry.speed < limit
-            and not self.better(entry, self.take.mean)
-            and self.progress(entry) >= NOT_LEARNT
+            if 0 < entry.speed < limit and not self.better(entry, self.take.mean) and self.progress(entry) >= NOT_LEARNT
         ]
         return sorted(found, key=lambda entry: entry.speed)
 
     @property
     def unsteady(self) -> list[Entry]:
         """Those whose seeds lie much further apart than is usual here."""
-        ranges = {
-            entry.label: max(entry.seeds.values()) - min(entry.seeds.values()) for entry in self.everyone
-        }
+        ranges = {entry.label: max(entry.seeds.values()) - min(entry.seeds.values()) for entry in self.everyone}
         usual = statistics.median(ranges.values())
         return [
             entry
@@ -181,16 +175,21 @@ def judge(question: Question, comparison: Comparison, yardsticks: Sequence[Yards
     close = [
         entry
         for entry in several
-        if entry.label not in struck
-        and question.margin.allows(entry.mean, best.mean, higher_is_better=higher)
+        if entry.label not in struck and question.margin.allows(entry.mean, best.mean, higher_is_better=higher)
     ]
     guess = next((one.value for one in yardsticks if one.guess), None)
     close = close or [best]  # a rival that lacks a seed may lead it on the others
     learnt = guess is None or (best.mean > guess if higher else best.mean < guess)
     return Verdict(
-        question, comparison, everyone, struck, close, take(close) if learnt else None,
-        _needed(found, best.label, len(everyone)), list(yardsticks),
-    )  # fmt: skip
+        question,
+        comparison,
+        everyone,
+        struck,
+        close,
+        take(close) if learnt else None,
+        _needed(found, best.label, len(everyone)),
+        list(yardsticks),
+    )
 
 
 def strikes(found: Sequence[Row], count: int, *, higher_is_better: bool, tiny: float = 0.0) -> dict[str, str]:
@@ -226,9 +225,17 @@ def _only(comparison: Comparison, everyone: Sequence[Entry]) -> Comparison:
     labels = {entry.label for entry in everyone}
     chosen = [one for one in comparison.contestants if one.label in labels]
     return Comparison(
-        comparison.task, comparison.settings, chosen, comparison.seeds, comparison.outcomes, comparison.costs,
-        comparison.left_out, comparison.budget, comparison.command, comparison.out,
-    )  # fmt: skip
+        comparison.task,
+        comparison.settings,
+        chosen,
+        comparison.seeds,
+        comparison.outcomes,
+        comparison.costs,
+        comparison.left_out,
+        comparison.budget,
+        comparison.command,
+        comparison.out,
+    )
 
 
 def _needed(found: Sequence[Row], best: str, count: int) -> float | None:
@@ -287,14 +294,27 @@ def _figure(verdict: Verdict) -> Figure:
         if not beyond:
             frame.vlines(speed, max(low, floor), min(high, ceiling), color=shade, linewidth=1.1, alpha=0.5)
             frame.plot(
-                [speed] * len(entry.seeds), [*entry.seeds.values()], "_", color=shade, markersize=5, alpha=0.8,
-                markeredgewidth=0.9, zorder=3,
-            )  # fmt: skip
+                [speed] * len(entry.seeds),
+                [*entry.seeds.values()],
+                "_",
+                color=shade,
+                markersize=5,
+                alpha=0.8,
+                markeredgewidth=0.9,
+                zorder=3,
+            )
         frame.plot(
-            [speed], [height], marker="v" if beyond else "o", color=shade, markersize=7, zorder=4,
-            markeredgewidth=1.3, linestyle="none", clip_on=False,
+            [speed],
+            [height],
+            marker="v" if beyond else "o",
+            color=shade,
+            markersize=7,
+            zorder=4,
+            markeredgewidth=1.3,
+            linestyle="none",
+            clip_on=False,
             markerfacecolor=shade if entry.label not in verdict.struck else "white",
-        )  # fmt: skip
+        )
         name = _name(entry) + (f" ({_number(entry.mean, verdict.metric)})" if beyond else "")
         points.append((speed, height, Dot(number, entry.label, name, shade)))
     _front(frame, verdict)
@@ -346,9 +366,7 @@ def _axes(frame: Axes, verdict: Verdict, speeds: list[float], limits: tuple[floa
     else:
         room = 0.15 * (high - low) or 0.1 * high
         frame.set_xlim(low - room, high + 1.6 * room)
-    frame.set_ylim(
-        *(limits if verdict.metric.higher_is_better else limits[::-1])
-    )  # up is better, in every picture
+    frame.set_ylim(*(limits if verdict.metric.higher_is_better else limits[::-1]))  # up is better, in every picture
     frame.set_xlabel("training steps per second  (right: faster)")
     frame.set_ylabel(f"test {titled(verdict.metric)}  (up: better)")
     in_percent(frame.yaxis, verdict.metric)
@@ -362,10 +380,16 @@ def _yardsticks(frame: Axes, verdict: Verdict) -> None:
             frame.axhline(one.value, color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
             right = _crowded_left(frame, verdict, one.value)
             frame.annotate(
-                one.words, (float(right), one.value), (-4 if right else 4, 2 if height < 0.9 else -2),
-                xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=6.5, color=MUTED,
-                ha="right" if right else "left", va="bottom" if height < 0.9 else "top",
-            )  # fmt: skip
+                one.words,
+                (float(right), one.value),
+                (-4 if right else 4, 2 if height < 0.9 else -2),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                fontsize=6.5,
+                color=MUTED,
+                ha="right" if right else "left",
+                va="bottom" if height < 0.9 else "top",
+            )
 
 
 def _crowded_left(frame: Axes, verdict: Verdict, value: float) -> bool:
@@ -381,15 +405,9 @@ def _crowded_left(frame: Axes, verdict: Verdict, value: float) -> bool:
 
 def _legend(figure: Figure, verdict: Verdict) -> None:
     there = {_shade(verdict, entry) for entry in verdict.everyone}
-    kinds = [
-        ("take this", ORANGE, ORANGE),
-        ("may be the best, too", BLUE, BLUE),
-        ("struck off", OUT, "white"),
-    ]
+    kinds = [("take this", ORANGE, ORANGE), ("may be the best, too", BLUE, BLUE), ("struck off", OUT, "white")]
     handles = [
-        Line2D(
-            [], [], marker="o", linestyle="none", color=edge, markerfacecolor=face, markersize=6, label=words
-        )
+        Line2D([], [], marker="o", linestyle="none", color=edge, markerfacecolor=face, markersize=6, label=words)
         for words, edge, face in kinds
         if edge in there
     ]

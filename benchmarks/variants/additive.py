@@ -14,13 +14,18 @@ from torch import Tensor
 
 import regard
 from regard import scores
-from regard.benchmarks.gpu.additive import checked as exact
-from regard.benchmarks.gpu.work import timed_call
-from regard.implementations.triton import additive_strips
-from regard.implementations.triton.additive_strips import StripCut
+from regard.implementations.triton.additive import strips as additive_strips
+from regard.implementations.triton.additive.strips import StripCut
+from regard_workbench.bench.gpu.additive import checked as exact
+from regard_workbench.bench.gpu.work import timed_call
 
-ADDITIVE = {"in place": None, "(8, 2)": StripCut(8, 2), "(4, 6)": StripCut(4, 6), "(4, 5)": StripCut(4, 5),
-            "(4, 4)": StripCut(4, 4)}  # fmt: skip
+ADDITIVE = {
+    "in place": None,
+    "(8, 2)": StripCut(8, 2),
+    "(4, 6)": StripCut(4, 6),
+    "(4, 5)": StripCut(4, 5),
+    "(4, 4)": StripCut(4, 4),
+}
 
 
 def run_additive(output: Output, shape: tuple[int, ...] = (1, 1, 4096, 128)) -> None:
@@ -46,8 +51,16 @@ def run_additive(output: Output, shape: tuple[int, ...] = (1, 1, 4096, 128)) -> 
                 host = host_us(call, 20) if name == "in place" else 0.0
                 kernels = alone(call) if name == "in place" else ""
                 told.append({"train": train, "ms": ms, "host_us": host, "kernels_alone_ms": kernels})
-        shown = "; ".join(f"{'train' if one['train'] else 'forward'} {one['ms']:.3f} ms"
-                          + (f" (host {one['host_us']:.0f} us, kernels alone {one['kernels_alone_ms']})"
-                             if one["host_us"] else "") for one in told)  # fmt: skip
-        output.write(f"additive {shape}, OF_SCORES {name}: {shown}", case="additive", shape=shape, variant=name,
-                     errors=errors, results=told)  # fmt: skip
+        shown = "; ".join(
+            f"{'train' if one['train'] else 'forward'} {one['ms']:.3f} ms"
+            + (f" (host {one['host_us']:.0f} us, kernels alone {one['kernels_alone_ms']})" if one["host_us"] else "")
+            for one in told
+        )
+        output.write(
+            f"additive {shape}, OF_SCORES {name}: {shown}",
+            case="additive",
+            shape=shape,
+            variant=name,
+            errors=errors,
+            results=told,
+        )

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from regard.benchmarks.gpu.structured import SPARSE, STRUCTURED
-from regard.benchmarks.gpu.work import LONG_128, SHORT_64, SHORT_128, Size
+from regard_workbench.bench.gpu.structured import SPARSE, STRUCTURED
+from regard_workbench.bench.gpu.work import LONG_128, SHORT_64, SHORT_128, Size
 
 DEVICE, DTYPE = "cuda", torch.bfloat16
 WORKS = {work.name: work for work in (*SPARSE, *STRUCTURED)}
@@ -29,29 +29,49 @@ class Case(NamedTuple):
 
 
 FORWARD_128: tuple[tuple[str, Sizes], ...] = (
-    ("forward", (64, 64, 4, 2)), ("forward", (64, 64, 4, 3)), ("forward", (128, 64, 8, 3)),
+    ("forward", (64, 64, 4, 2)),
+    ("forward", (64, 64, 4, 3)),
+    ("forward", (128, 64, 8, 3)),
     ("forward", (128, 128, 8, 2)),
-)  # fmt: skip
+)
 LISTED_128: tuple[tuple[str, Sizes], ...] = (
-    ("forward", (64, 64, 4, 2)), ("forward", (64, 64, 4, 3)), ("forward", (64, 64, 4, 5)), ("forward", (128, 64, 8, 5)),
-)  # fmt: skip
+    ("forward", (64, 64, 4, 2)),
+    ("forward", (64, 64, 4, 3)),
+    ("forward", (64, 64, 4, 5)),
+    ("forward", (128, 64, 8, 5)),
+)
 FORWARD_64: tuple[tuple[str, Sizes], ...] = (
-    ("forward", (64, 64, 4, 2)), ("forward", (64, 64, 4, 2, 4)), ("forward", (64, 64, 4, 3, 3)),
-    ("forward", (128, 64, 8, 2, 2)), ("forward", (64, 128, 4, 2)),
-)  # fmt: skip
+    ("forward", (64, 64, 4, 2)),
+    ("forward", (64, 64, 4, 2, 4)),
+    ("forward", (64, 64, 4, 3, 3)),
+    ("forward", (128, 64, 8, 2, 2)),
+    ("forward", (64, 128, 4, 2)),
+)
 BACKWARD_128: tuple[tuple[str, Sizes], ...] = (
-    ("keys", (64, 64, 8, 2)), ("keys", (32, 64, 4, 3)), ("keys", (64, 32, 4, 3)), ("keys", (128, 64, 8, 2)),
-    ("queries", (64, 64, 8, 2)), ("queries", (128, 64, 8, 2)), ("queries", (64, 32, 4, 3, 3)),
-)  # fmt: skip
+    ("keys", (64, 64, 8, 2)),
+    ("keys", (32, 64, 4, 3)),
+    ("keys", (64, 32, 4, 3)),
+    ("keys", (128, 64, 8, 2)),
+    ("queries", (64, 64, 8, 2)),
+    ("queries", (128, 64, 8, 2)),
+    ("queries", (64, 32, 4, 3, 3)),
+)
 # A third program of the kernel for queries fits with two stages of 32 keys; smaller blocks of queries leave room for
 # more stages in the kernel for keys.
 LISTED_BACKWARD_128: tuple[tuple[str, Sizes], ...] = (
-    ("keys", (32, 64, 4, 4)), ("keys", (32, 64, 4, 3)), ("queries", (64, 32, 4, 2, 3)), ("queries", (64, 64, 4, 2)),
-)  # fmt: skip
+    ("keys", (32, 64, 4, 4)),
+    ("keys", (32, 64, 4, 3)),
+    ("queries", (64, 32, 4, 2, 3)),
+    ("queries", (64, 64, 4, 2)),
+)
 BACKWARD_64: tuple[tuple[str, Sizes], ...] = (
-    ("keys", (64, 64, 4, 2, 3)), ("keys", (64, 64, 4, 3, 3)), ("keys", (64, 64, 4, 2)),
-    ("queries", (64, 64, 4, 2, 4)), ("queries", (64, 64, 4, 2, 3)), ("queries", (64, 64, 4, 3)),
-)  # fmt: skip
+    ("keys", (64, 64, 4, 2, 3)),
+    ("keys", (64, 64, 4, 3, 3)),
+    ("keys", (64, 64, 4, 2)),
+    ("queries", (64, 64, 4, 2, 4)),
+    ("queries", (64, 64, 4, 2, 3)),
+    ("queries", (64, 64, 4, 3)),
+)
 CASES = (
     Case("documents", SHORT_128, False, LISTED_128),
     Case("alibi", SHORT_64, False, FORWARD_64),

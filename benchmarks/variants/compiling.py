@@ -13,8 +13,8 @@ from benchmarks.variants.cases import CASES, DEVICE, DTYPE, WORKS, Case
 from benchmarks.variants.settings import forget, tried
 from benchmarks.variants.trying import ours, trained
 
-from regard.benchmarks.gpu import peers
-from regard.benchmarks.gpu.work import gradient, inputs, timed_call
+from regard_workbench.bench.gpu import peers
+from regard_workbench.bench.gpu.work import gradient, inputs, timed_call
 
 
 def is_chosen(name: str, only: str) -> bool:
@@ -59,10 +59,14 @@ def warm(processes: int, seconds: float, only: str) -> int:
     """Let other processes compile the chosen cases; how many were stopped."""
     command = [sys.executable, "-m", "benchmarks.kernel_variants", "--only", only, "--compile"]
     running = [
-        subprocess.Popen([*command, str(part), str(processes)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                         stderr=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*command, str(part), str(processes)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         for part in range(processes)
-    ]  # fmt: skip
+    ]
     until, stopped = time.time() + seconds, 0
     for process in running:
         try:

@@ -10,8 +10,8 @@ from benchmarks.variants.settings import Changed
 from benchmarks.variants.timing import measured
 from benchmarks.variants.trying import ours
 
-from regard.benchmarks.gpu.work import LONG_128, SHORT_128, gradient, inputs, timed_call
-from regard.implementations.triton import pieces
+from regard.implementations.triton.launch import pieces
+from regard_workbench.bench.gpu.work import LONG_128, SHORT_128, gradient, inputs, timed_call
 
 
 def run_cuts(output: Output) -> None:
@@ -25,5 +25,10 @@ def run_cuts(output: Output) -> None:
             contexts = {f"PATIENCE = {n}": (Changed(pieces, "PATIENCE", n), call) for n in (2, 1, 4, 8)}
             times = measured(contexts, 3)
             shown = ", ".join(f"{name} {ms:.3f}" for name, ms in times.items())
-            output.write(f"global {size.label} {'train' if train else 'forward'}: {shown} ms", case="cuts",
-                         size=size.label, train=train, ms=times)  # fmt: skip
+            output.write(
+                f"global {size.label} {'train' if train else 'forward'}: {shown} ms",
+                case="cuts",
+                size=size.label,
+                train=train,
+                ms=times,
+            )

@@ -14,7 +14,7 @@ from benchmarks.variants.report import Output
 from benchmarks.variants.timing import alone, measured
 
 import regard
-from regard.benchmarks.gpu import check
+from regard_workbench.bench.gpu import check
 
 
 @torch.no_grad()
@@ -31,14 +31,10 @@ def run_decoding(output: Output) -> None:
         "attend": lambda: regard.attend(query, key, value),
         "attend, impl=triton": lambda: regard.attend(query, key, value, impl="triton"),
         "torch's flash operator": lambda: torch._scaled_dot_product_flash_attention(query, key, value)[0],
-        "torch's cuDNN operator": lambda: torch._scaled_dot_product_cudnn_attention(
-            query, key, value, None, False
-        )[0],
+        "torch's cuDNN operator": lambda: torch._scaled_dot_product_cudnn_attention(query, key, value, None, False)[0],
     }
     choice = torch._fused_sdp_choice(query, key, value, enable_gqa=True)
-    output.write(
-        f"decode b1 4k: torch chooses {choice} (1 flash, 2 efficient, 3 cuDNN)", case="decode", choice=choice
-    )
+    output.write(f"decode b1 4k: torch chooses {choice} (1 flash, 2 efficient, 3 cuDNN)", case="decode", choice=choice)
     good = {}
     for name, call in calls.items():
         try:
@@ -48,13 +44,15 @@ def run_decoding(output: Output) -> None:
             assert far <= check.LIMITS[DTYPE], f"relative error {far:.2g}"
             good[name] = call
         except Exception as problem:
-            output.write(
-                f"    {name}: {type(problem).__name__}: {str(problem)[:160]}", case="decode", variant=name
-            )
+            output.write(f"    {name}: {type(problem).__name__}: {str(problem)[:160]}", case="decode", variant=name)
     times = measured({name: (contextlib.nullcontext(), call) for name, call in good.items()}, 9)
     for name, call in good.items():
         host, kernels = host_us(call), alone(call)
         output.write(
             f"    {name:24s} {1e3 * times[name]:.1f} us back to back, host {host:.1f} us, kernels alone {kernels} ms",
-            case="decode", variant=name, us=1e3 * times[name], host_us=host, kernels_alone_ms=kernels,
-        )  # fmt: skip
+            case="decode",
+            variant=name,
+            us=1e3 * times[name],
+            host_us=host,
+            kernels_alone_ms=kernels,
+        )

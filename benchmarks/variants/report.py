@@ -16,11 +16,7 @@ class Output:
     """Where results go, and the time that is left."""
 
     def __init__(self, path: str | None, seconds: float) -> None:
-        self.path, self.begun, self.until = (
-            None if path is None else Path(path),
-            time.time(),
-            time.time() + seconds,
-        )
+        self.path, self.begun, self.until = (None if path is None else Path(path), time.time(), time.time() + seconds)
 
     def write(self, shown: str, **found: Any) -> None:
         """One line for people, one for machines."""
@@ -39,5 +35,8 @@ class Output:
             run()
         except Exception as problem:
             forget()
-            self.write(f"{name}: FAILED {type(problem).__name__}: {str(problem)[:200]}", case=name,
-                       failed=traceback.format_exc())  # fmt: skip
+            self.write(
+                f"{name}: FAILED {type(problem).__name__}: {str(problem)[:200]}",
+                case=name,
+                failed=traceback.format_exc(),
+            )

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from benchmarks.variants.cases import DEVICE, WORKS, Case, Sizes
 
-from regard.benchmarks.gpu.work import Size, Work
-from regard.core import attention, repeated_calls
-from regard.implementations.triton import block_sizes, blocks
-from regard.implementations.triton.block_sizes import BlockSizes
+from regard.dispatch import attention, repeated_calls
+from regard.implementations.triton.launch import block_sizes, blocks
+from regard.implementations.triton.launch.block_sizes import BlockSizes
+from regard_workbench.bench.gpu.work import Size, Work
 
 
 def forget() -> None:

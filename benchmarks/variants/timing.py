@@ -10,8 +10,8 @@ import torch
 from benchmarks.variants.cases import DEVICE
 from benchmarks.variants.settings import Context
 
-from regard.benchmarks.gpu.capture import captured
-from regard.benchmarks.gpu.events import group
+from regard_workbench.bench.gpu.capture import captured
+from regard_workbench.bench.gpu.events import group
 
 CALLS, ROUNDS = 20, 5
 

@@ -15,8 +15,8 @@ from benchmarks.variants.timing import measured
 from torch import Tensor
 
 import regard
-from regard.benchmarks.gpu import check, peers
-from regard.benchmarks.gpu.work import LONG_128, SHORT_128, gradient, inputs, timed_call
+from regard_workbench.bench.gpu import check, peers
+from regard_workbench.bench.gpu.work import LONG_128, SHORT_128, gradient, inputs, timed_call
 
 
 def ours(options: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -40,9 +40,7 @@ def checked(case: Case, settings: list[Any]) -> dict[str, str]:
     options = work.options(small, DEVICE)
     exact = []
     for head in (0, small.heads - 1):
-        own = [
-            tensor.detach()[-1:, head : head + 1].double().requires_grad_(case.train) for tensor in tensors
-        ]
+        own = [tensor.detach()[-1:, head : head + 1].double().requires_grad_(case.train) for tensor in tensors]
         told = None if upstream is None else upstream[-1:, head : head + 1].double()
         asked = partial(regard.attend, impl="reference", **work.for_head(small, DEVICE)(head))
         exact.append((head, trained(asked, own, told)))
@@ -54,16 +52,12 @@ def checked(case: Case, settings: list[Any]) -> dict[str, str]:
             if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
                 wrong[name] = "other bits in a second run"
             for head, wanted in exact:
-                far = max(
-                    check.distance(a[-1:, head : head + 1], b) for a, b in zip(first, wanted, strict=True)
-                )
+                far = max(check.distance(a[-1:, head : head + 1], b) for a, b in zip(first, wanted, strict=True))
                 if not far <= check.LIMITS[DTYPE]:
                     wrong[name] = f"relative error {far:.2g} in head {head}"
         except Exception as problem:
             forget()
-            wrong[name] = (
-                f"{type(problem).__name__}: {str(problem).splitlines()[0][:160] if str(problem) else ''}"
-            )
+            wrong[name] = f"{type(problem).__name__}: {str(problem).splitlines()[0][:160] if str(problem) else ''}"
     return wrong
 
 
@@ -79,18 +73,12 @@ def run_case(case: Case, output: Output) -> None:
     calls = {name: (context, call) for name, context, _ in settings if name not in wrong}
     times = measured({**calls, "FlexAttention": (contextlib.nullcontext(), flex)})
     peer = times["FlexAttention"]
-    output.write(
-        f"{case.name}: FlexAttention {peer:.3f} ms", case=case.name, variant="FlexAttention", ms=peer
-    )
+    output.write(f"{case.name}: FlexAttention {peer:.3f} ms", case=case.name, variant="FlexAttention", ms=peer)
     best = min(times[name] for name in calls) if calls else 0.0
     for name, _, entry in settings:
         if name in wrong:
-            output.write(
-                f"    {name:28s} WRONG: {wrong[name]}", case=case.name, variant=name, wrong=wrong[name]
-            )
+            output.write(f"    {name:28s} WRONG: {wrong[name]}", case=case.name, variant=name, wrong=wrong[name])
             continue
         mark = "  <- best" if times[name] == best else ""
         said = f"    {name:28s} {times[name]:.3f} ms  {peer / times[name]:.2f} x{mark}  {entry}"
-        output.write(
-            said, case=case.name, variant=name, ms=times[name], times_flex=peer / times[name], entry=entry
-        )
+        output.write(said, case=case.name, variant=name, ms=times[name], times_flex=peer / times[name], entry=entry)

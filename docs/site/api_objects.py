@@ -44,9 +44,7 @@ class ApiObjects(griffe.Extension):
             return
         thing = _imported(cls)
         if isinstance(thing, type) and issubclass(thing, torch.nn.Module):
-            spelled = griffe.Function(
-                "__init__", parameters=_parameters(registry.options_of(thing, leading=0))
-            )
+            spelled = griffe.Function("__init__", parameters=_parameters(registry.options_of(thing, leading=0)))
             cls.set_member("__init__", spelled)
 
 

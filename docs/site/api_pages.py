@@ -9,8 +9,19 @@ from typing import Any
 # module: names to show; None: all that it offers.
 MODULES: dict[str, tuple[str, ...] | None] = {
     "regard": (
-        "attend", "weights", "summarize", "explain", "observe", "train", "evaluate", "export", "compare",
-        "view", "attack", "Plan", "Summary",
+        "attend",
+        "weights",
+        "summarize",
+        "explain",
+        "observe",
+        "train",
+        "evaluate",
+        "export",
+        "compare",
+        "view",
+        "attack",
+        "Plan",
+        "Summary",
     ),
     "regard.masks": None,
     "regard.scores": None,
@@ -25,12 +36,12 @@ MODULES: dict[str, tuple[str, ...] | None] = {
     "regard.models": None,
     "regard.tasks": None,
     "regard.training": None,
-    "regard.training.distributed.sharded_checkpoint": ("save", "load", "consolidate"),
-    "regard.comparison.publishing": ("save_run", "push_run", "load_saved"),
+    "regard_workbench.training.distributed.sharded_checkpoint": ("save", "load", "consolidate"),
+    "regard_workbench.comparison.publishing": ("save_run", "push_run", "load_saved"),
     "regard.observation.seen": ("Seen", "Site"),
     "regard.viewer": None,
     "regard.errors": ("RegardError", "BadType", "BadValue", "Frozen", "Unsupported"),
-}  # fmt: skip
+}
 
 ABOUT_THE_MODULE = """\
     options:

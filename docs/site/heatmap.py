@@ -14,9 +14,7 @@ def svg(heads: list[list[list[float]]], rows: str, columns: str) -> str:
     height, width = len(heads[0]), len(heads[0][0])
     across = MARGIN + CELL * width
     total = len(heads) * across + (len(heads) - 1) * GAP
-    parts = [
-        _head(head, number * (across + GAP), len(heads) > 1, number) for number, head in enumerate(heads)
-    ]
+    parts = [_head(head, number * (across + GAP), len(heads) > 1, number) for number, head in enumerate(heads)]
     words = f"Row i is {rows}, column j {columns}; a dark cell is a large number."
     box = f"0 0 {total + 1} {2 * MARGIN + CELL * height}"
     return (

@@ -35,9 +35,7 @@ def _line(parts: list[str]) -> str:
     """The formulas of one line; a first part that equates nothing (`pre:`, `alibi`) is its label."""
     labelled = len(parts) > 1 and (parts[0].endswith(":") or not re.search("[=←~]", parts[0]))
     kinds = ["formula label" if labelled and not number else "formula" for number in range(len(parts))]
-    return "".join(
-        f'<span class="{kind}">{math(part)}</span>' for kind, part in zip(kinds, parts, strict=True)
-    )
+    return "".join(f'<span class="{kind}">{math(part)}</span>' for kind, part in zip(kinds, parts, strict=True))
 
 
 def math(text: str) -> str:

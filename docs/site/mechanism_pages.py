@@ -11,10 +11,10 @@ from api_pages import path_of
 from make_reference import options, table
 
 from regard import nn
-from regard.cli.common import catalogue
-from regard.cli.list import rows_of
-from regard.cli.show import facts as show
 from regard.observation import architecture
+from regard_workbench.cli.common import catalogue
+from regard_workbench.cli.list import rows_of
+from regard_workbench.cli.show import facts as show
 
 Facts = dict[str, Any]
 
@@ -52,10 +52,7 @@ def index() -> str:
     parts = [INDEX.format(letters=catalogue.COST_LETTERS)]
     for family, rows in families().items():
         parts.append(f"## {family}\n")
-        cells = [
-            [f"[`{row['name']}`]({row['name']}.md)", row["summary"], row["time"], row["causal"]]
-            for row in rows
-        ]
+        cells = [[f"[`{row['name']}`]({row['name']}.md)", row["summary"], row["time"], row["causal"]] for row in rows]
         parts.append(table(["name", "what it does", "time", "causal"], cells))
     return "\n".join(parts)
 
@@ -66,9 +63,7 @@ def page(found: Facts) -> str:
     layer = nn.entry(name).layer
     also = "".join(f", also `{alias}`" for alias in found["aliases"])
     family = f"{found['family'][:1].lower()}{found['family'][1:]}"
-    body = [
-        mathml.block(one["text"]) if one["kind"] == "formula" else plain(one["text"]) for one in found["body"]
-    ]
+    body = [mathml.block(one["text"]) if one["kind"] == "formula" else plain(one["text"]) for one in found["body"]]
     parts = [
         f"# {name}\n",
         f"{plain(found['summary'])}\n",
@@ -89,8 +84,7 @@ def page(found: Facts) -> str:
         f"```pycon\n{found['example']}\n```\n",
         "## Paper\n",
         f"{plain(capital(found['paper']))}\n",
-        f"In the terminal: `regard show {name}`. The class: "
-        f"[`regard.nn.{layer.__name__}`][{path_of(layer)}].\n",
+        f"In the terminal: `regard show {name}`. The class: [`regard.nn.{layer.__name__}`][{path_of(layer)}].\n",
     ]
     return "\n".join(parts)
 

@@ -20,9 +20,7 @@ def _parts(cell: Cell) -> list[str]:
     if cell["cell_type"] == "markdown":
         return [text]
     printed = "".join(_joined(one["text"]) for one in cell["outputs"] if one["output_type"] == "stream")
-    values = [
-        _joined(one["data"]["text/plain"]) for one in cell["outputs"] if "text/plain" in one.get("data", {})
-    ]
+    values = [_joined(one["data"]["text/plain"]) for one in cell["outputs"] if "text/plain" in one.get("data", {})]
     shown = [f"```text\n{output.rstrip()}\n```" for output in (printed, *values) if output.strip()]
     return [f"```python\n{text}\n```", *shown]
 

@@ -20,9 +20,7 @@ LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 TABLE_CODE = re.compile(r"`[^`\n]*\\\|[^`\n]*`")
 LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".toml": "toml", ".ipynb": "json"}
-ENDS_A_PARAGRAPH = re.compile(
-    r"^(?!\s*(?:[-*+]|\d+\.)\s|\s*$|#|\||>|\s{2,})(.+)\n(?=(?:[-*+]|1\.) )", re.MULTILINE
-)
+ENDS_A_PARAGRAPH = re.compile(r"^(?!\s*(?:[-*+]|\d+\.)\s|\s*$|#|\||>|\s{2,})(.+)\n(?=(?:[-*+]|1\.) )", re.MULTILINE)
 
 
 def site_path(path: str) -> str:

@@ -7,54 +7,59 @@
 torch.Size([2, 8, 100, 64])
 """
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from regard import biases, errors, masks, nn, normalizers, scores
-from regard.core.attention import attend, explain, summarize, weights
-from regard.core.plan import Plan
-from regard.core.summary import Summary
-from regard.errors import BadType, BadValue, Frozen, RegardError, Unsupported
+from regard.registry import imported_when_used
 
 if TYPE_CHECKING:
-    from regard import decoding, models, observation, tasks, training
+    from regard import biases, decoding, errors, masks, models, nn, normalizers, observation, scores, tasks, training
+    from regard.dispatch.attention import attend, explain, summarize, weights
+    from regard.dispatch.plan import Plan
+    from regard.dispatch.summary import Summary
+    from regard.errors import BadType, BadValue, Frozen, RegardError, Unsupported
     from regard.observation.observe import observe
-    from regard.workbench import attack, compare, evaluate, export, train, view
+    from regard_workbench.verbs import attack, compare, evaluate, export, train, view
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BadType", "BadValue", "Frozen", "Plan", "RegardError", "Summary", "Unsupported", "attack", "attend", "biases",
-    "compare", "decoding", "errors", "evaluate", "explain", "export", "masks", "models", "nn", "normalizers",
-    "observation", "observe", "scores", "summarize", "tasks", "train", "training", "view", "weights",
-]  # fmt: skip
-
-# Imported at first use, because they import libraries that `attend` does not need.
-# name: (module, attribute); attribute None: the module itself.
-_LAZY: dict[str, tuple[str, str | None]] = {
-    "attack": ("regard.workbench", "attack"),
-    "compare": ("regard.workbench", "compare"),
-    "decoding": ("regard.decoding", None),
-    "evaluate": ("regard.workbench", "evaluate"),
-    "export": ("regard.workbench", "export"),
-    "models": ("regard.models", None),
-    "observation": ("regard.observation", None),
-    "observe": ("regard.observation.observe", "observe"),
-    "tasks": ("regard.tasks", None),
-    "train": ("regard.workbench", "train"),
-    "training": ("regard.training", None),
-    "view": ("regard.workbench", "view"),
-}
+    "BadType",
+    "BadValue",
+    "Frozen",
+    "Plan",
+    "RegardError",
+    "Summary",
+    "Unsupported",
+    "attack",
+    "attend",
+    "biases",
+    "compare",
+    "decoding",
+    "errors",
+    "evaluate",
+    "explain",
+    "export",
+    "masks",
+    "models",
+    "nn",
+    "normalizers",
+    "observation",
+    "observe",
+    "scores",
+    "summarize",
+    "tasks",
+    "train",
+    "training",
+    "view",
+    "weights",
+]
 
 if not TYPE_CHECKING:  # a type checker would accept every name
+    __getattr__, __dir__ = imported_when_used(globals())
 
-    def __getattr__(name: str) -> Any:
-        if name not in _LAZY:
-            raise AttributeError(f"module 'regard' has no attribute {name!r}")
-        module, attribute = _LAZY[name]
-        found = import_module(module)
-        return found if attribute is None else getattr(found, attribute)
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+# Exported programs call our operators, so `import regard` registers them. The command line, which imports its own
+# package first, answers `--help` without them and without torch.
+if "regard_workbench" not in sys.modules:
+    import_module("regard.operators")

@@ -16,11 +16,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.arguments import anchor, finite_number, float_tensor, whole_number
-from regard.core.differentiate import vjp
-from regard.core.grid import Grid, Sizes, broadcasts, fits
-from regard.core.value import Value
 from regard.errors import BadValue
+from regard.support.arguments import anchor, finite_number, float_tensor, readable, whole_number
+from regard.support.differentiate import vjp
+from regard.values.grid import Grid, Sizes, broadcasts, fits
+from regard.values.value import Value
 
 __all__ = ["Bias", "alibi", "dense", "gaussian", "relative", "t5"]
 
@@ -58,14 +58,20 @@ class Bias(Value):
 
 
 class SumBias(Bias):
-    """Two biases, added."""
+    """Two biases, added. A sum of finite numbers is finite: it ends at the lowest number of the dtype."""
 
     name: ClassVar[str] = "sum"
     left: Bias
     right: Bias
 
     def values(self, grid: Grid, dtype: torch.dtype) -> Tensor:
-        return self.left.values(grid, dtype) + self.right.values(grid, dtype)
+        left, right = self.left.values(grid, dtype), self.right.values(grid, dtype)
+        total = left + right
+        if readable(total) and not bool((total == -torch.inf).any()):
+            return total
+        below = (total == -torch.inf) & (left != -torch.inf) & (right != -torch.inf)
+        lowest = torch.finfo(dtype).min + (left - left.detach()) + (right - right.detach())  # keeps the gradient
+        return torch.where(below, lowest, total)
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
         split = len(self.left.tensors)
@@ -143,9 +149,7 @@ class T5Bias(Bias):
 
     def check(self, sizes: Sizes) -> None:
         if self.table.dim() != 2 or not fits(self.table.shape[1], sizes[1]):
-            raise BadValue(
-                f"bias: the table has shape {tuple(self.table.shape)}, expected (buckets, {sizes[1]})."
-            )
+            raise BadValue(f"bias: the table has shape {tuple(self.table.shape)}, expected (buckets, {sizes[1]}).")
 
     def _index(self, grid: Grid) -> Tensor:
         """The bucket of each distance: one each for small distances, then of growing width up to `max_distance`.
@@ -182,11 +186,15 @@ class GaussianBias(Bias):
         # A hidden query may have a non-finite centre; its gradient must still be zero.
         nonfinite = ~center.detach().isfinite()
         away = grid.column - center.masked_fill(nonfinite, 0)
-        return (away**2 * (-0.5 / self.sigma**2)).masked_fill(nonfinite, torch.nan)
+        # However far the centre is, the bias is finite and leaves no row empty.
+        fall = (away**2 * (-0.5 / self.sigma**2)).clamp(min=torch.finfo(dtype).min)
+        return fall.masked_fill(nonfinite, torch.nan)
 
     def accumulate(self, grid: Grid, grad: Tensor, into: list[Tensor]) -> None:
         center = grid.pick(self.center[..., None]).to(grad.dtype)
-        pull = (grad * (grid.column - center)).sum(-1, keepdim=True) / self.sigma**2
+        away = grid.column - center
+        clamped = away**2 * (0.5 / self.sigma**2) > torch.finfo(grad.dtype).max
+        pull = (grad * away.masked_fill(clamped, 0)).sum(-1, keepdim=True) / self.sigma**2
         grid.add(into[0][..., None], pull.masked_fill(~center.isfinite(), 0))
 
     def check(self, sizes: Sizes) -> None:
@@ -282,9 +290,7 @@ def _look_up(table: Tensor, index: Tensor, grid: Grid) -> Tensor:
 def _scatter(table: Tensor, index: Tensor, grad: Tensor, grid: Grid) -> None:
     """Add grad (b,h,q,k) to table[h|1, index]."""
     flat = grad.sum(0, dtype=table.dtype).flatten(1)
-    rows = table.new_zeros(flat.shape[0], table.shape[1]).scatter_add_(
-        1, index.reshape(1, -1).expand_as(flat), flat
-    )
+    rows = table.new_zeros(flat.shape[0], table.shape[1]).scatter_add_(1, index.reshape(1, -1).expand_as(flat), flat)
     if table.shape[0] > 1:
         table.index_add_(0, grid.head.view(-1), rows)
     else:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.core.arguments import described, finite_number, whole_number
 from regard.errors import BadType, BadValue
+from regard.support.arguments import described, finite_number, whole_number
 
 __all__ = ["Hypothesis", "beam_search", "greedy", "sample"]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+CLOSE = 0.6  # how alike two words must be for one to be suggested; at 0.5 "nosuch" would mean "speech"
+
 
 class RegardError(Exception):
     """The base class of every error that regard raises on purpose."""
@@ -31,16 +33,20 @@ class Unsupported(RegardError, NotImplementedError):
     """The implementation named by `impl` cannot run this request; the message says why."""
 
 
-def unknown_name(
-    kind: str, name: object, known: Iterable[str], calls: Mapping[str, str] | None = None
-) -> BadValue:
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that a misspelt one most likely means; None where none is close."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=CLOSE)
+    return near[0] if near else None
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], calls: Mapping[str, str] | None = None) -> BadValue:
     """An error for an unknown name, with the nearest known one as a suggestion.
 
     `calls`: names that need arguments and so cannot be given as a name, with the call to write instead.
     """
     known, calls = sorted(known), calls or {}
-    near = difflib.get_close_matches(str(name), [*known, *calls], n=1, cutoff=0.5)
-    meant = "" if not near else calls[near[0]] if near[0] not in known else repr(near[0])
+    near = closest(str(name), [*known, *calls])
+    meant = "" if near is None else calls[near] if near not in known else repr(near)
     suggestion = f" Did you mean {meant}?" if meant else ""
     others = f" To build, with what they need: {', '.join(calls.values())}." if calls and not meant else ""
     return BadValue(f"{kind}: there is no {name!r}.{suggestion} Known: {', '.join(known)}.{others}")

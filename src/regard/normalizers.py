@@ -16,11 +16,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.arguments import described
-from regard.core.differentiate import vjp
-from regard.core.value import Value
 from regard.errors import BadType
 from regard.registry import Registry, call_meant
+from regard.support.arguments import described
+from regard.support.differentiate import vjp
+from regard.values.value import Value
 
 __all__ = ["Normalizer", "entmax15", "hard", "named", "sigmoid", "softmax", "sparsemax"]
 

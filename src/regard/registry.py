@@ -7,24 +7,51 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
+import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from regard.errors import BadType, BadValue, unknown_name
+from regard.errors import BadType, BadValue, closest, unknown_name
 
 Thing = TypeVar("Thing")
 
 
 class Registry(Generic[Thing]):
-    """Objects of one kind by name: scores, normalisers, mechanisms, models, tasks."""
+    """Objects of one kind by name: scores, normalisers, mechanisms, models, tasks.
 
-    def __init__(self, kind: str) -> None:
+    Args:
+        kind: what the objects are, for messages.
+        package: a package whose files register one object each, under their own name with hyphens (`local_m.py` is
+            "local-m"). Such a file is imported when its name is first looked up.
+        homes: the modules of objects whose names are not those of their modules: {"global-query": "gla"}.
+        others: files of the package that register nothing.
+    """
+
+    def __init__(
+        self, kind: str, package: str = "", homes: Mapping[str, str] | None = None, others: Iterable[str] = ()
+    ) -> None:
         self.kind = kind
         self._things: dict[str, Thing] = {}
+        self._package, self._homes, self._others = package, dict(homes or {}), frozenset(others)
+
+    @cached_property
+    def _modules(self) -> dict[str, str]:
+        """The module of each name that the package's files offer."""
+        if not self._package:
+            return {}
+        spec = find_spec(self._package)
+        assert spec is not None and spec.submodule_search_locations is not None
+        elsewhere = {*self._others, *self._homes.values()}
+        files = [file.name for file in pkgutil.iter_modules(spec.submodule_search_locations) if not file.ispkg]
+        names = {file.strip("_").replace("_", "-"): file for file in files if file not in elsewhere}
+        return {name: f"{self._package}.{file}" for name, file in sorted({**names, **self._homes}.items())}
 
     def add(self, name: str, thing: Thing) -> Thing:
         """Register `thing` under `name`; the latest registration wins, so that a notebook cell can be run again."""
@@ -32,19 +59,41 @@ class Registry(Generic[Thing]):
         return thing
 
     def __getitem__(self, name: str) -> Thing:
+        if name not in self._things and name in self._modules:
+            import_module(self._modules[name])
         if name not in self._things:
-            raise unknown_name(self.kind, name, self._things)
+            raise unknown_name(self.kind, name, self)
         return self._things[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._things
+        return name in self._things or name in self._modules
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._things)
+        return iter(self.names())
 
     def names(self) -> list[str]:
-        """Every registered name, in the order of registration."""
-        return list(self._things)
+        """Every name: those of the package's modules in alphabetical order, then the others as they were registered."""
+        return list(dict.fromkeys([*self._modules, *self._things]))
+
+
+def imported_when_used(package: dict[str, Any]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose public names are imported when they are first used.
+
+    package: its globals, which keep what was imported. The names are those that its file imports `if TYPE_CHECKING`.
+    """
+    blocks = (block for block in ast.parse(Path(package["__file__"]).read_text()).body if isinstance(block, ast.If))
+    lines = [line for block in blocks for line in block.body if isinstance(line, ast.ImportFrom)]
+    homes = {alias.name: str(line.module) for line in lines for alias in line.names}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
+        home = homes[name]
+        module = None if home == package["__name__"] else import_module(home)
+        package[name] = getattr(module, name) if hasattr(module, name) else import_module(f"{home}.{name}")
+        return package[name]
+
+    return get, lambda: sorted({*package["__all__"], *(name for name in package if name.startswith("__"))})
 
 
 def calls_of(room: str) -> dict[str, str]:
@@ -63,9 +112,9 @@ def call_meant(given: object, room: str) -> str:
     """A hint where a value was expected and a name, or a constructor that was not called, was given."""
     calls = calls_of(room)
     asked = given if isinstance(given, str) else getattr(given, "__name__", "")
-    near = difflib.get_close_matches(asked.replace("-", "_"), calls, n=1, cutoff=0.5)
-    if near:
-        return f"Did you mean {calls[near[0]]}?"
+    near = closest(asked.replace("-", "_"), calls)
+    if near is not None:
+        return f"Did you mean {calls[near]}?"
     return f"There are {', '.join(calls.values())}."
 
 
@@ -103,12 +152,10 @@ def parse(text: object) -> tuple[str, dict[str, Any]]:
 
     A value is a number, True, False, None, a tuple of such, a quoted text, a bare word (`rotary`, `static-memory`), or
     a name with its own options, which stays text. The meaning of a bare word (`false`) depends on the declared type of
-    the option, so words stay text here and are converted by `regard.core.options`.
+    the option, so words stay text here and are converted by `regard.support.options`.
     """
     if not isinstance(text, str):
-        raise BadType(
-            f"name: expected a text such as 'local(window=65)', got {text!r} ({type(text).__name__})."
-        )
+        raise BadType(f"name: expected a text such as 'local(window=65)', got {text!r} ({type(text).__name__}).")
     call = _CALL.fullmatch(text)
     options = [_OPTION.fullmatch(part) for part in split(call[2] or "")] if call else []
     if call is None or not all(options):

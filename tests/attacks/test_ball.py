@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import RegardError
-from regard.attacks.ball import ball
+from regard_workbench.attacks.ball import ball
 
 SHAPE = (3, 5, 7)
 
@@ -30,11 +30,7 @@ def exact(tensor):
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.floats(1e-9, 2, allow_nan=False),
-    st.integers(0, 10**6),
-    st.sampled_from([torch.float32, torch.float64]),
-)
+@given(st.floats(1e-9, 2, allow_nan=False), st.integers(0, 10**6), st.sampled_from([torch.float32, torch.float64]))
 def test_no_pixel_leaves_the_linf_ball_or_the_range_by_a_single_bit(eps, seed, dtype):
     centre = pictures(seed, dtype)
     found = ball("linf", centre, eps).project(points(seed, dtype))

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import regard
-from regard import models, tasks
-from regard.attacks import places
-from regard.attacks.target import Target
-from regard.tasks.batch import Batch, Stream
-from regard.training.loading import load
+from regard_workbench import models, tasks
+from regard_workbench.attacks import places
+from regard_workbench.attacks.target import Target
+from regard_workbench.tasks.parts.batch import Batch, Stream
+from regard_workbench.training.loading import load
 
 FIELDS = {
     "glimpse": ("glimpse(canvas=24, smallest=12, largest=12, clutter=1)", "glimpse(dim=16, glimpses=2)"),

@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard import models
-from regard.attacks.ball import ball
-from regard.attacks.pixels import fgsm, pgd, slope
-from regard.tasks import Batch, OneOf
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Vectors
+from regard_workbench import models
+from regard_workbench.attacks.ball import ball
+from regard_workbench.attacks.pixels import fgsm, pgd, slope
+from regard_workbench.tasks import Batch, OneOf
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Vectors
 
 EPS = 0.07
 

@@ -6,12 +6,12 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 import regard
-from regard import models
-from regard.attacks import places
-from regard.attacks.movement import movement
-from regard.tasks import Batch, OneOf
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Patches, Tokens
+from regard_workbench import models
+from regard_workbench.attacks import places
+from regard_workbench.attacks.movement import movement
+from regard_workbench.tasks import Batch, OneOf
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Patches, Tokens
 from tests.attacks.toy import digits
 
 
@@ -92,10 +92,7 @@ def test_a_coarser_grid_gives_each_patch_the_weight_of_its_cell():
     ("model", "sites"),
     [
         ("vit(dim=8, layers=2, num_heads=2, pool=class)", 2),
-        (
-            "cnn-attention(dim=16, num_heads=2)",
-            7,
-        ),  # a gate of channels and one of places in each of three blocks
+        ("cnn-attention(dim=16, num_heads=2)", 7),  # a gate of channels and one of places in each of three blocks
         ("cnn-attention(dim=16, channel=false, self_attention=false)", 3),
     ],
 )

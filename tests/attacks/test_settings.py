@@ -6,8 +6,8 @@ import pytest
 from scipy.stats import binomtest
 
 from regard import RegardError
-from regard.attacks.intervals import paired_difference, share
-from regard.attacks.settings import AttackSettings, Level, planned
+from regard_workbench.attacks.intervals import paired_difference, share
+from regard_workbench.attacks.settings import AttackSettings, Level, planned
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 7), (7, 7), (3, 11), (50, 101), (999, 1000)])
@@ -74,7 +74,7 @@ def test_the_usual_attack_is_pgd_on_pictures_and_words_on_texts():
         ("pictures", {"norm": "l1"}, r"norm: there is no 'l1'"),
         ("pictures", {"step_size": 0.0}, r"step_size: expected a finite number above 0"),
     ],
-)  # fmt: skip
+)
 def test_what_an_attack_does_not_use_or_cannot_be_is_refused(kind, given, message):
     with pytest.raises(RegardError, match=message):
         planned(AttackSettings(**given), kind)

@@ -3,16 +3,17 @@
 import pytest
 import torch
 
-from regard import RegardError, models
-from regard.attacks.ball import ball
-from regard.attacks.pixels import fgsm, slope
-from regard.attacks.target import Target, kind_of
-from regard.tasks import Batch, OneOf
-from regard.tasks.pictures.normalized import from_pixels, to_pixels
-from regard.tasks.pictures.patches import cut, fold
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Patches
-from regard.tasks.task import build
+from regard import RegardError
+from regard_workbench import models
+from regard_workbench.attacks.ball import ball
+from regard_workbench.attacks.pixels import fgsm, slope
+from regard_workbench.attacks.target import Target, kind_of
+from regard_workbench.tasks import Batch, OneOf
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Patches
+from regard_workbench.tasks.parts.task import build
+from regard_workbench.tasks.pictures.normalized import from_pixels, to_pixels
+from regard_workbench.tasks.pictures.patches import cut, fold
 from tests.attacks.toy import digits
 
 MEAN, SPREAD = (0.2, 0.5, 0.7), (0.1, 0.3, 0.25)
@@ -34,10 +35,7 @@ def test_a_normalised_picture_is_attacked_in_its_pixels():
     target, spec, pictures = coloured()
     assert torch.allclose(fold(target.inputs, spec), pictures, atol=1e-6)
     after = fgsm(target.losses, ball("linf", target.inputs, 0.03))
-    assert (
-        float((after - target.inputs).abs().max()) <= 0.03
-        and 0 <= float(after.min()) <= float(after.max()) <= 1
-    )
+    assert float((after - target.inputs).abs().max()) <= 0.03 and 0 <= float(after.min()) <= float(after.max()) <= 1
     # In the model's own numbers the steps of the channels differ by their spread.
     moved = fold(target.reading(after).inputs - target.batch.inputs, spec).abs().amax((0, 2, 3))
     assert torch.allclose(moved, 0.03 / torch.tensor(SPREAD), rtol=1e-3)
@@ -46,8 +44,7 @@ def test_a_normalised_picture_is_attacked_in_its_pixels():
 def test_the_slope_of_a_normalised_picture_is_that_of_its_pixels():
     target, spec, _ = coloured()
     plain = slope(
-        lambda rows: target.model.head.each_loss(target.model(Batch.of(rows)), target.batch),
-        target.batch.inputs,
+        lambda rows: target.model.head.each_loss(target.model(Batch.of(rows)), target.batch), target.batch.inputs
     )
     expected = fold(plain, spec) / torch.tensor(SPREAD)[:, None, None]
     assert torch.allclose(fold(slope(target.losses, target.inputs), spec), expected, atol=1e-5)
@@ -55,9 +52,7 @@ def test_the_slope_of_a_normalised_picture_is_that_of_its_pixels():
 
 def test_pixels_and_numbers_of_a_stream_are_each_others_inverse():
     target, spec, _ = coloured()
-    assert torch.allclose(
-        from_pixels(to_pixels(target.batch.inputs, spec), spec), target.batch.inputs, atol=1e-5
-    )
+    assert torch.allclose(from_pixels(to_pixels(target.batch.inputs, spec), spec), target.batch.inputs, atol=1e-5)
     plain, spec, _ = coloured(normalised=False)
     assert to_pixels(plain.batch.inputs, spec) is plain.batch.inputs
     assert torch.equal(plain.inputs, plain.batch.inputs)
@@ -88,17 +83,12 @@ def test_each_example_is_repeated_beside_itself():
     _, target = digits(count=3)
     twice = target.repeated(2)
     assert torch.equal(twice.inputs[::2], target.inputs) and torch.equal(twice.inputs[1::2], target.inputs)
-    assert twice.batch.targets.tolist() == [
-        label for label in target.batch.targets.tolist() for _ in range(2)
-    ]
+    assert twice.batch.targets.tolist() == [label for label in target.batch.targets.tolist() for _ in range(2)]
 
 
 @pytest.mark.parametrize(
     ("task", "message"),
-    [
-        ("dates", "expected a classifier, but dates asks for"),
-        ("recall", "expected a classifier, but recall asks for"),
-    ],
+    [("dates", "expected a classifier, but dates asks for"), ("recall", "expected a classifier, but recall asks for")],
 )
 def test_what_is_no_classifier_of_one_picture_or_text_is_refused(task, message):
     with pytest.raises(RegardError, match=message):

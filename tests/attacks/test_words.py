@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from regard.attacks.words import changed_words, replaceable, substitute
+from regard_workbench.attacks.words import changed_words, replaceable, substitute
 from tests.attacks.toy import WORDS, ids, sentiment, texts
 
 TEXTS = ("the good film", "a fine plot", "good good fine film the", "bad", "the a poor film")
@@ -16,9 +16,7 @@ def attacked(limit, nearest=7, cosine=-1.0, allowed=None, written=TEXTS, labels=
     target, lexicon = sentiment(*written, labels=labels)
     every = replaceable(lexicon, target.inputs, target.batch.keep)
     limits = torch.full((len(written),), limit) if isinstance(limit, int) else torch.tensor(limit)
-    found = substitute(
-        target, lexicon, every if allowed is None else allowed, limits, nearest=nearest, cosine=cosine
-    )
+    found = substitute(target, lexicon, every if allowed is None else allowed, limits, nearest=nearest, cosine=cosine)
     return target, lexicon, found
 
 
@@ -68,9 +66,7 @@ def test_only_the_nearest_words_are_tried():
     found, near = lexicon.nearest(numbers, 2, 0.95)
     cosines = torch.nn.functional.cosine_similarity(lexicon.vectors[:, None], lexicon.vectors[None], dim=-1)
     for number in range(len(WORDS)):
-        order = sorted(
-            (n for n in range(len(WORDS)) if n != number), key=lambda n: -float(cosines[number, n])
-        )
+        order = sorted((n for n in range(len(WORDS)) if n != number), key=lambda n: -float(cosines[number, n]))
         assert found[number].tolist() == order[:2]
         assert near[number].tolist() == [float(cosines[number, other]) >= 0.95 for other in order[:2]]
 

@@ -2,13 +2,13 @@
 
 import torch
 
-from regard import models, tasks
-from regard.attacks.lexicon import Lexicon
-from regard.attacks.target import Target
-from regard.models import Model
-from regard.tasks import Batch, OneOf
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens
+from regard_workbench import models, tasks
+from regard_workbench.attacks.lexicon import Lexicon
+from regard_workbench.attacks.target import Target
+from regard_workbench.models import Model
+from regard_workbench.tasks import Batch, OneOf
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Tokens
 
 WORDS = ["good", "fine", "bad", "poor", "the", "a", "film", "plot"]
 FIRST = 5  # ids before it are special
@@ -47,8 +47,7 @@ def ids(*texts):
 
 def texts(inputs, keep):
     return [
-        " ".join(WORDS[number - FIRST] for number in row[real].tolist())
-        for row, real in zip(inputs, keep, strict=True)
+        " ".join(WORDS[number - FIRST] for number in row[real].tolist()) for row, real in zip(inputs, keep, strict=True)
     ]
 
 

@@ -6,12 +6,12 @@ import json
 import pytest
 from rich.console import Console
 
-from regard.benchmarks import overhead
-from regard.benchmarks.case import CASES, Case, Measurement, Setting, Wrong, select
-from regard.benchmarks.figure import drawn, speed, wanted
-from regard.benchmarks.run import footer, markdown, run, table
-from regard.cli import main
 from regard.errors import BadValue
+from regard_workbench.bench import overhead
+from regard_workbench.bench.case import CASES, Case, Measurement, Setting, Wrong, select
+from regard_workbench.bench.figure import drawn, speed, wanted
+from regard_workbench.bench.run import footer, markdown, run, table
+from regard_workbench.cli import main
 
 
 def named(cases):
@@ -19,26 +19,14 @@ def named(cases):
 
 
 def made(measure, device="cuda", **changes):
-    values = {
-        "name": "made",
-        "work": "some work",
-        "peer": "a peer",
-        "bar": 1.3,
-        "unit": "× faster",
-        "at_most": False,
-    }
+    values = {"name": "made", "work": "some work", "peer": "a peer", "bar": 1.3, "unit": "× faster", "at_most": False}
     return Case(**{**values, **changes}, measure=measure, device=device)
 
 
 def test_each_device_has_its_own_cases_and_nothing_of_the_cpu_is_gone():
     cpu, gpu = named(select(None, "cpu")), named(select(None, "cuda"))
     assert not set(cpu) & set(gpu)
-    assert cpu[0] == "dot-full-forward" and {
-        "window-memory",
-        "ntm-step",
-        "loop-overhead",
-        "decode-cache",
-    } <= set(cpu)
+    assert cpu[0] == "dot-full-forward" and {"window-memory", "ntm-step", "loop-overhead", "decode-cache"} <= set(cpu)
     long = named(select("autotuned", "cuda"))
     assert len(cpu) == 27 and len(cpu) + len(gpu) + len(long) == len(list(CASES))
     assert gpu[0] == "dot-full-4k-d128-forward"
@@ -62,12 +50,7 @@ def test_a_large_graph_is_judged_on_both_devices_against_the_same_peer():
     assert named(cpu) == ["graph-train", "graph-v2-train", "graph-memory"]
     assert named(gpu) == ["graph-gpu-train", "graph-gpu-v2-train", "graph-gpu-memory"]
     for one, other in zip(cpu, gpu, strict=True):
-        assert (one.work, one.peer, one.bar, one.at_most) == (
-            other.work,
-            other.peer,
-            other.bar,
-            other.at_most,
-        )
+        assert (one.work, one.peer, one.bar, one.at_most) == (other.work, other.peer, other.bar, other.at_most)
         assert "100,000 nodes, 1,000,000 edges" in one.work
         row = other.row(Measurement(1.0, 1.0, 1.0, 3), Setting(device="cuda"))
         assert row["met"] is True
@@ -102,8 +85,10 @@ def test_names_families_and_prefixes_select_cases():
     assert named(select("window", "cpu")) == ["window-vs-dense", "window-vs-causal", "window-memory"]
     assert named(select("ntm_train, decode", "cuda")) == ["ntm-train", "decode-32k", "decode-4k-single"]
     assert named(select("window-16k-d64-train, decode-32k, window-4k-d128-train", "cuda")) == [
-        "window-16k-d64-train", "decode-32k", "window-4k-d128-train",
-    ]  # fmt: skip
+        "window-16k-d64-train",
+        "decode-32k",
+        "window-4k-d128-train",
+    ]
     with pytest.raises(BadValue, match="windows"):
         select("windows", "cuda")
 
@@ -157,15 +142,7 @@ def broken(setting):
 
 def fine(setting):
     return Measurement(
-        2.0,
-        1.9,
-        2.1,
-        7,
-        1e-3,
-        2e-3,
-        "triton",
-        "FlexAttention",
-        {"FlexAttention": 2e-3, "varlen_attn": "TypeError: no"},
+        2.0, 1.9, 2.1, 7, 1e-3, 2e-3, "triton", "FlexAttention", {"FlexAttention": 2e-3, "varlen_attn": "TypeError: no"}
     )
 
 

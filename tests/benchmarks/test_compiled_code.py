@@ -50,9 +50,7 @@ def code(*lines):
     """What nvdisasm prints of these instructions and labels."""
     found = []
     for number, line in enumerate(lines):
-        found.append(
-            line if line.endswith(":") else f"        /*{16 * number:04x}*/                   {line} ;"
-        )
+        found.append(line if line.endswith(":") else f"        /*{16 * number:04x}*/                   {line} ;")
     return "\n".join(["        .section .text", ".text.forward:", *found])
 
 

@@ -5,12 +5,10 @@ from types import SimpleNamespace
 import torch
 
 from benchmarks import decodings
-from regard import tasks
 from regard.decoding import Hypothesis
+from regard_workbench import tasks
 
-TEXTS = [
-    f"{'der' if n % 2 else 'die'} {n} alte {'Hund' if n % 2 else 'Katze'} sieht ein Haus ." for n in range(41)
-]
+TEXTS = [f"{'der' if n % 2 else 'die'} {n} alte {'Hund' if n % 2 else 'Katze'} sieht ein Haus ." for n in range(41)]
 
 
 def test_a_larger_penalty_prefers_the_longer_text_of_the_beam(tmp_path, monkeypatch):

@@ -11,8 +11,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import regard
 from regard import masks
-from regard.benchmarks.case import CASES, Setting, Wrong
-from regard.benchmarks.gpu import (
+from regard_workbench.bench.case import CASES, Setting, Wrong
+from regard_workbench.bench.gpu import (
     additive,
     check,
     compare,
@@ -27,10 +27,10 @@ from regard.benchmarks.gpu import (
     training,
     warm,
 )
-from regard.benchmarks.gpu.dot import CAUSAL, FULL
-from regard.benchmarks.gpu.events import Times, alone, calls_in_a_group, compared, side_by_side
-from regard.benchmarks.gpu.structured import SPARSE, STRUCTURED, document_ends
-from regard.benchmarks.gpu.work import Size, Work, gradient, inputs
+from regard_workbench.bench.gpu.dot import CAUSAL, FULL
+from regard_workbench.bench.gpu.events import Times, alone, calls_in_a_group, compared, side_by_side
+from regard_workbench.bench.gpu.structured import SPARSE, STRUCTURED, document_ends
+from regard_workbench.bench.gpu.work import Size, Work, gradient, inputs
 
 pytestmark = pytest.mark.slow
 TINY = Size(2, 3, 131, 16)
@@ -58,9 +58,7 @@ def test_every_work_agrees_with_the_float64_formula_of_one_head(work, train):
 def test_flex_attention_is_told_the_same_work(work):
     tensors = inputs(TINY, "cpu", torch.float32)
     theirs = eager_flex(work, TINY, "cpu")(*tensors)
-    torch.testing.assert_close(
-        theirs, regard.attend(*tensors, **work.options(TINY, "cpu")), atol=2e-5, rtol=1e-4
-    )
+    torch.testing.assert_close(theirs, regard.attend(*tensors, **work.options(TINY, "cpu")), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("work", [SPARSE[0], STRUCTURED[2]], ids=lambda work: work.name)
@@ -104,11 +102,7 @@ def known_times(monkeypatch):
 def test_a_comparison_times_every_peer_that_runs_and_keeps_the_errors_of_the_others(train, known_times):
     found = compare.measured(QUICK, CAUSAL, TINY, train, faster=False, dtype=torch.float32)
     assert found.best in ("SDPA flash", "SDPA efficient") and found.samples == 3
-    assert (
-        found.value == pytest.approx(3 / 2)
-        and (found.ours, found.peer) == (3e-3, 2e-3)
-        and found.impl == "sdpa"
-    )
+    assert found.value == pytest.approx(3 / 2) and (found.ours, found.peer) == (3e-3, 2e-3) and found.impl == "sdpa"
     assert isinstance(found.peers["SDPA cuDNN"], str) and isinstance(found.peers["SDPA flash"], float)
     assert set(found.details["errors"]) >= {"output"}
 
@@ -131,9 +125,7 @@ def test_what_is_wrong_is_not_timed(monkeypatch, damage):
 
     def wrong(*tensors, impl="auto", **options):
         found = real(*tensors, impl=impl, **options)
-        return (
-            found if impl == "reference" else torch.cat([found[..., :-1, :], damage * found[..., -1:, :]], -2)
-        )
+        return found if impl == "reference" else torch.cat([found[..., :-1, :], damage * found[..., -1:, :]], -2)
 
     monkeypatch.setattr(check, "attend", wrong)
     with pytest.raises(Wrong, match="not timed, because it is wrong: relative error of output"):
@@ -147,9 +139,7 @@ def test_grouped_heads_are_checked_through_the_last_of_them():
 
 
 def test_ratios_are_taken_round_by_round():
-    times = Times(
-        {"ours": [1.0, 2.0, 4.0], "a": [2.0, 4.0, 4.0], "b": [9.0, 9.0, 9.0]}, {"c": "TypeError: no"}
-    )
+    times = Times({"ours": [1.0, 2.0, 4.0], "a": [2.0, 4.0, 4.0], "b": [9.0, 9.0, 9.0]}, {"c": "TypeError: no"})
     found = compared(times, ["a", "b", "c"], faster=True, impl="tiled")
     assert (found.value, found.best, found.ours, found.peer) == (2.0, "a", 2.0, 4.0)
     assert found.peers == {"a": 4.0, "b": 9.0, "c": "TypeError: no"}

@@ -34,18 +34,17 @@ def test_attention_that_is_written_out_is_counted():
     assert record["oracle"] == 2
     first = record["oracle_calls"][0]
     assert (first["module"], first["op"], first["scored_by"], first["mixed_by"]) == (
-        "BloomAttention", "_softmax", "baddbmm", "bmm",
-    )  # fmt: skip
+        "BloomAttention",
+        "_softmax",
+        "baddbmm",
+        "bmm",
+    )
     assert "modeling_bloom.py:" in first["where"]
 
 
 def test_what_cannot_be_built_says_why():
     def build(name, attend, check, reasons):
-        reasons += [
-            "small configuration 0: no",
-            "forward(input_ids): too wide",
-            "forward(input_ids): too wide",
-        ]
+        reasons += ["small configuration 0: no", "forward(input_ids): too wide", "forward(input_ids): too wide"]
         raise NotBuilt(reasons)
 
     record = examine(SimpleNamespace(build=build), "some", None, seconds=100)
@@ -95,10 +94,7 @@ def test_inputs_that_an_error_names_are_added():
     ("message", "shape"),
     [
         ("mat1 and mat2 shapes cannot be multiplied (34x5 and 11x7)", (2, 3, 11)),
-        (
-            "The size of tensor a (3) must match the size of tensor b (13) at non-singleton dimension 1",
-            (2, 13, 5),
-        ),
+        ("The size of tensor a (3) must match the size of tensor b (13) at non-singleton dimension 1", (2, 13, 5)),
         ("expected input[2, 3, 5] to have 17 channels, but got 3 channels instead", (2, 17, 5)),
         ("`features` length 5 is not a multiple of 7. Pad it.", (2, 3, 14)),
     ],
@@ -149,14 +145,7 @@ def test_a_record_compares_weights_with_the_oracle_and_bits_with_a_plain_run():
     ],
 )
 def test_each_status_has_its_own_facts(changes, status):
-    facts = {
-        "oracle": 2,
-        "seen": 2,
-        "missed": {},
-        "same_bits": True,
-        "largest_difference": 0.0,
-        "unreadable": [],
-    }
+    facts = {"oracle": 2, "seen": 2, "missed": {}, "same_bits": True, "largest_difference": 0.0, "unreadable": []}
     assert observation.status(facts | changes) == status
 
 
@@ -198,9 +187,7 @@ def test_one_that_hangs_is_killed_and_the_walk_ends_in_time(monkeypatch, tmp_pat
     assert [one["status"] for one in records] == ["full", "could not be built", "full"]
     assert "took too long" in records[1]["reason"] and records[0]["with"].startswith("torch 2.")
     begun = time.monotonic()
-    records = pool.examine_all(
-        "torch", ["one", "slow", "two"], "default", 1, 60.0, 1.0, lambda record: None, total=5.0
-    )
+    records = pool.examine_all("torch", ["one", "slow", "two"], "default", 1, 60.0, 1.0, lambda record: None, total=5.0)
     assert [one["name"] for one in records] == ["one"]  # the others are left for the next walk
     assert 4.9 < time.monotonic() - begun < 30.0
 
@@ -213,9 +200,15 @@ def test_a_worker_that_does_not_start_says_how_to_see_why(monkeypatch, tmp_path)
 
 def _record(name, status, **more):
     call = {
-        "path": "a", "module": "Attend", "where": "file.py:3", "op": "_softmax", "scored_by": "bmm", "mixed_by": "bmm",
-        "shape": [2, 3, 5, 5], "dim": -1,
-    }  # fmt: skip
+        "path": "a",
+        "module": "Attend",
+        "where": "file.py:3",
+        "op": "_softmax",
+        "scored_by": "bmm",
+        "mixed_by": "bmm",
+        "shape": [2, 3, 5, 5],
+        "dim": -1,
+    }
     facts = {
         "library": "some",
         "name": name,
@@ -231,11 +224,7 @@ def _record(name, status, **more):
 def test_the_table_is_rewritten_between_its_markers(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Title\n\nbefore\n")
-    records = [
-        _record("net", "nothing"),
-        _record("mlp", "no attention", oracle=0),
-        _record("bert", "full", seen=1),
-    ]
+    records = [_record("net", "nothing"), _record("mlp", "no attention", oracle=0), _record("bert", "full", seen=1)]
     table.rewrite(page, records)
     first = page.read_text()
     assert "1 | 1 | 0 | 1 |" not in first and "| net | 0 | 1 | nothing | `Attend` |" in first
@@ -250,14 +239,10 @@ def test_the_table_is_rewritten_between_its_markers(tmp_path):
 
 def test_the_command_line_writes_all_details(monkeypatch, tmp_path):
     monkeypatch.setattr(
-        observe_everything,
-        "library",
-        lambda name: type("Some", (), {"names": staticmethod(lambda: ["a", "b"])}),
+        observe_everything, "library", lambda name: type("Some", (), {"names": staticmethod(lambda: ["a", "b"])})
     )
     monkeypatch.setattr(
-        observe_everything,
-        "examine_all",
-        lambda library, names, *rest: [_record(name, "full") for name in names],
+        observe_everything, "examine_all", lambda library, names, *rest: [_record(name, "full") for name in names]
     )
     out = tmp_path / "all.json"
     assert observe_everything.main(["--library", "some", "--only", "b", "--out", str(out)]) == 0

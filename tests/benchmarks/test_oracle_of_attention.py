@@ -18,9 +18,7 @@ class Projected(nn.Module):
         self.latent = nn.Parameter(torch.randn(BATCH, 4, WIDTH))
 
     def forward(self, x):
-        q, k, v = (
-            one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1)
-        )  # (b, h, n, d)
+        q, k, v = (one.unflatten(-1, (HEADS, -1)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))  # (b, h, n, d)
         return self.out(self.mix(self, q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -41,8 +39,12 @@ def test_a_softmax_between_two_products_is_one_call():
     calls = counted(Projected(lambda self, q, k, v: softmax_of(q, k) @ v))
     (call,) = calls
     assert (call.kind, call.op, call.shape, call.scored_by, call.mixed_by) == (
-        "written out", "_softmax", (BATCH, HEADS, LENGTH, LENGTH), "bmm", "bmm",
-    )  # fmt: skip
+        "written out",
+        "_softmax",
+        (BATCH, HEADS, LENGTH, LENGTH),
+        "bmm",
+        "bmm",
+    )
     assert call.module == "Projected" and call.where.startswith("tests/")
     torch.testing.assert_close(call.weights.sum(-1), torch.ones(BATCH, HEADS, LENGTH))
 
@@ -132,9 +134,7 @@ def test_multi_head_attention_of_torch_is_one_call_on_every_path():
         layer = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
         assert len(counted(_Called(layer, need_weights=weights), x)) == 1
     assert len(counted(nn.TransformerEncoderLayer(16, 2, 31, batch_first=True), torch.randn(2, 5, 16))) == 1
-    assert (
-        len(counted(nn.TransformerDecoderLayer(16, 2, 31, batch_first=True), *torch.randn(2, 2, 5, 16))) == 2
-    )
+    assert len(counted(nn.TransformerDecoderLayer(16, 2, 31, batch_first=True), *torch.randn(2, 2, 5, 16))) == 2
 
 
 class _Called(nn.Module):

@@ -50,9 +50,7 @@ def test_a_request_runs_under_every_implementation_that_takes_it(on_cpu, mask):
     one = Drawn(1, 2, 130, Kind(mask, 16, torch.float32), trains=True)
     plan, call = calls_of(one)
     once, without = first_look(one, plan.impl, call)
-    assert (
-        set(once) == ({"sdpa", "tiled"} if mask == "causal" else {"tiled"}) and next(iter(once)) == plan.impl
-    )
+    assert set(once) == ({"sdpa", "tiled"} if mask == "causal" else {"tiled"}) and next(iter(once)) == plan.impl
     assert "its kernels run on a GPU" in without["triton"]
     for wanted, found in zip(call("reference"), call(plan.impl), strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
@@ -93,16 +91,12 @@ def test_a_summary_counts_and_names_the_worst():
     assert summary([(0.0, "only one")], 1)["worst"] == []
 
 
-def test_requests_are_written_as_they_come_and_those_after_the_limit_are_skipped(
-    on_cpu, monkeypatch, tmp_path
-):
+def test_requests_are_written_as_they_come_and_those_after_the_limit_are_skipped(on_cpu, monkeypatch, tmp_path):
     monkeypatch.setattr(regret, "drawn", lambda count: [SMALL] * 3)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a device")
     report = Report(str(tmp_path / "regret.jsonl"))
     report.until = time.time() + 60
-    monkeypatch.setattr(
-        regret, "regret_of", lambda one: {"regret": 0.1, "auto": "sdpa", "ms": {}, "why": "a rule"}
-    )
+    monkeypatch.setattr(regret, "regret_of", lambda one: {"regret": 0.1, "auto": "sdpa", "ms": {}, "why": "a rule"})
     told = regret.regret(report, 3)
     lines = [json.loads(line) for line in (tmp_path / "regret.jsonl").read_text().splitlines()]
     assert [line["case"] for line in lines] == [*[str(SMALL)] * 3, "all"]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import session
-from regard.models.model import MODELS
-from regard.models.model import options_of as options_of_model
 from regard.nn import positions
 from regard.registry import options_of, parse, split
-from regard.tasks.task import TASKS
+from regard_workbench.models.parts.model import MODELS
+from regard_workbench.models.parts.model import options_of as options_of_model
+from regard_workbench.tasks.parts.task import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 LISTS = sorted((ROOT / "benchmarks" / "sessions").glob("*.toml"))
@@ -29,9 +29,7 @@ def ran(tmp_path, seconds=60, together=2, **commands):
 
 def test_a_job_is_recorded_with_its_end_and_what_it_printed(tmp_path):
     found = ran(
-        tmp_path,
-        good="echo words; printf '{\n \"bleu\": 3\n}\n7\n[1'; ls {data} 2>/dev/null; true",
-        bad="exit 7",
+        tmp_path, good="echo words; printf '{\n \"bleu\": 3\n}\n7\n[1'; ls {data} 2>/dev/null; true", bad="exit 7"
     )
     assert found["good"]["ended"] == "done" and found["good"]["printed"] == [{"bleu": 3}, 7]
     assert found["good"]["command"].endswith(f"ls {tmp_path / 'data'} 2>/dev/null; true")
@@ -77,9 +75,7 @@ def test_the_last_validation_of_a_run_folder_is_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [{"step": 1, "loss": 3.0}, {"step": 5, "validation": {"f1": 0.5}}, {"step": 9, "loss": 2.0}]
     record = "\n".join(json.dumps(line) for line in lines)
-    found = ran(
-        tmp_path, run=f"mkdir -p runs/x && cat > runs/x/metrics.jsonl <<'END'\n{record}\nEND\ntrue runs/x"
-    )
+    found = ran(tmp_path, run=f"mkdir -p runs/x && cat > runs/x/metrics.jsonl <<'END'\n{record}\nEND\ntrue runs/x")
     assert found["run"]["validation"] == {"runs/x": {"step": 5, "f1": 0.5}}
 
 
@@ -102,9 +98,7 @@ def test_tasks_models_and_options_of_a_list_exist(path):
                 assert f"--out {subject}" in job.run, job.name
                 continue
             if verb == "attack":  # a run that an earlier command of the job made, or a variable that names it
-                assert subject.removeprefix("$") + "=" in job.run or subject.rpartition("-")[0] in job.run, (
-                    job.name
-                )
+                assert subject.removeprefix("$") + "=" in job.run or subject.rpartition("-")[0] in job.run, job.name
                 continue
             name, options = parse(subject)
             assert set(options) <= set(options_of(TASKS[name], 0)), (job.name, name)

@@ -11,9 +11,7 @@ from tests.browser.serving import served
 SIZE = {"width": 1280, "height": 800}
 
 # Violations of the page's content security policy; a correct page has none.
-LISTENING = (
-    "addEventListener('securitypolicyviolation', e => (window.__forbidden ??= []).push(e.violatedDirective))"
-)
+LISTENING = "addEventListener('securitypolicyviolation', e => (window.__forbidden ??= []).push(e.violatedDirective))"
 
 
 @pytest.fixture(scope="session")
@@ -56,9 +54,7 @@ def context(browser, let_in):
 def page(context):
     """A page that must log no error, request only its own server, and not violate its policy."""
     opened, complaints, asked = context.new_page(), [], []
-    opened.on(
-        "console", lambda message: message.type in ("error", "warning") and complaints.append(message.text)
-    )
+    opened.on("console", lambda message: message.type in ("error", "warning") and complaints.append(message.text))
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     opened.on("request", lambda request: asked.append(request.url))
     opened.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
@@ -66,7 +62,5 @@ def page(context):
     forbidden = opened.evaluate("window.__forbidden ?? []")
     assert not forbidden, forbidden
     assert not complaints, complaints
-    outside = [
-        url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:", "file:///"))
-    ]
+    outside = [url for url in asked if not url.startswith(("http://127.0.0.1:", "data:", "blob:", "file:///"))]
     assert not outside, outside

@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import regard
-from regard.viewer.opening.opening import open_page
-from regard.viewer.opening.options import ViewOptions
-from regard.viewer.page_model import PageModel, Variant, page_model_of
+from regard_workbench.viewer.opening.opening import open_page
+from regard_workbench.viewer.opening.options import ViewOptions
+from regard_workbench.viewer.page_model import PageModel, Variant, page_model_of
 from tests.observation import peers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,9 +105,7 @@ def hostile() -> PageModel:
         model(input_ids=peers.ids(len(HOSTILE), batch=1))
     labels = {"tokens": HOSTILE}
     variants = [Variant(HOSTILE[0], seen, labels, words=HOSTILE[1]), Variant(HOSTILE[1], seen, labels)]
-    steps = [
-        {"token": text, "probability": 0.5, "others": [[text, 0.1]], "beams": None} for text in HOSTILE[10:]
-    ]
+    steps = [{"token": text, "probability": 0.5, "others": [[text, 0.1]], "beams": None} for text in HOSTILE[10:]]
     return PageModel(HOSTILE[0], variants, words=HOSTILE[1], generation={"prompt": 10, "steps": steps})
 
 
@@ -182,7 +180,7 @@ def vision() -> PageModel:
 
 def trained(task: str, model: str, folder: Path, *more: str) -> Path:
     """A run of ours, by the command a user would type."""
-    from regard.cli.main import main
+    from regard_workbench.cli.main import main
 
     given = ["train", task, "--model", model, "--out", str(folder), "--eval_limit", "2", *more]
     code = main(given)
@@ -204,9 +202,7 @@ def alignment() -> PageModel:
 
 
 def timeline() -> PageModel:
-    return open_page(
-        ViewOptions(str(dates_run()), text="3 March 1999", target="1999-03-03", checkpoints=True)
-    )
+    return open_page(ViewOptions(str(dates_run()), text="3 March 1999", target="1999-03-03", checkpoints=True))
 
 
 def compare() -> PageModel:
@@ -222,15 +218,10 @@ def unequal() -> PageModel:
 
     sizes = {"vocab_size": peers.WORDS, "hidden_size": 24, "intermediate_size": 29}
     torch.manual_seed(11)
-    bare = transformers.BertModel(
-        transformers.BertConfig(num_hidden_layers=5, num_attention_heads=3, **sizes)
-    ).eval()
+    bare = transformers.BertModel(transformers.BertConfig(num_hidden_layers=5, num_attention_heads=3, **sizes)).eval()
     config = transformers.BertConfig(num_hidden_layers=2, num_attention_heads=2, num_labels=3, **sizes)
     wrapped = transformers.BertForSequenceClassification(config).eval()
-    ids, labels = (
-        peers.ids(7, batch=1),
-        {"tokens": ["the", "cat", "sat", "on", "a", "mat", "incomprehensibilities"]},
-    )
+    ids, labels = (peers.ids(7, batch=1), {"tokens": ["the", "cat", "sat", "on", "a", "mat", "incomprehensibilities"]})
     variants = []
     for name, model in (("encoder", bare), ("classifier", wrapped)):
         with torch.no_grad(), regard.observe(model) as seen:

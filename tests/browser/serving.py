@@ -63,9 +63,7 @@ class Running:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
         self.complaints: list[str] = []
-        self.reader = threading.Thread(
-            target=lambda: self.complaints.extend(self.process.stderr), daemon=True
-        )
+        self.reader = threading.Thread(target=lambda: self.complaints.extend(self.process.stderr), daemon=True)
         self.reader.start()
 
     def ask(self, words: str) -> str:
@@ -102,7 +100,7 @@ def running(command: list[str]) -> Iterator[Running]:
 
 def main() -> None:
     """Build the requested page models, serve them and print their URLs."""
-    from regard.viewer.server import Server
+    from regard_workbench.viewer.server import Server
     from tests.browser import page_models
 
     answers, sys.stdout = sys.stdout, sys.stderr  # only URLs go to stdout

@@ -34,11 +34,15 @@ def notebook(path):
     """A notebook of the cells, not run yet."""
     cells = [
         {
-            "cell_type": "code", "id": f"cell{number}", "execution_count": None, "metadata": {}, "outputs": [],
+            "cell_type": "code",
+            "id": f"cell{number}",
+            "execution_count": None,
+            "metadata": {},
+            "outputs": [],
             "source": source,
         }
         for number, source in enumerate(CELLS)
-    ]  # fmt: skip
+    ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     made = {"nbformat": 4, "nbformat_minor": 5, "metadata": {"kernelspec": kernel}, "cells": cells}
     path.write_text(json.dumps(made))
@@ -54,25 +58,19 @@ def lab(tmp_path):
     kernels = tmp_path / "share" / "kernels" / "python3"
     kernels.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    (kernels / "kernel.json").write_text(
-        json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"})
-    )
+    (kernels / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
     shared = Path(folder) / "share" / "jupyter"
     surroundings = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), folder, os.environ.get("PYTHONPATH", "")]),
         "JUPYTER_PATH": os.pathsep.join([str(tmp_path / "share"), str(shared)]),
-        "JUPYTERLAB_DIR": str(shared / "lab"), "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),
-        "JUPYTER_DATA_DIR": str(tmp_path / "data"), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "JUPYTERLAB_DIR": str(shared / "lab"),
+        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),
+        "JUPYTER_DATA_DIR": str(tmp_path / "data"),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
         "IPYTHONDIR": str(tmp_path / "ipython"),
-    }  # fmt: skip
-    options = [
-        "--no-browser",
-        "--ip=127.0.0.1",
-        "--port=0",
-        "--IdentityProvider.token=secret",
-        "--allow-root",
-    ]
+    }
+    options = ["--no-browser", "--ip=127.0.0.1", "--port=0", "--IdentityProvider.token=secret", "--allow-root"]
     command = [sys.executable, "-m", "jupyterlab", *options, f"--ServerApp.root_dir={tmp_path}"]
     process = subprocess.Popen(
         command, env=surroundings, cwd=tmp_path, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL

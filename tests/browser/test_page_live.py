@@ -26,11 +26,7 @@ def test_a_typed_sentence_is_shown_without_a_restart(page, page_models):
     opened(page, page_models["live"], "tokens", site=1, head=2)
     typed(page, "the dog looked at a cat")
     assert page.evaluate(f"() => {TOKENS}") == "the dog looked at a cat"
-    assert {name: state(page)[name] for name in ("view", "site", "head")} == {
-        "view": "tokens",
-        "site": 1,
-        "head": 2,
-    }
+    assert {name: state(page)[name] for name in ("view", "site", "head")} == {"view": "tokens", "site": 1, "head": 2}
     assert page.get_by_test_id("input-text").input_value() == "the dog looked at a cat"
     page.reload()
     until(page, f"{TOKENS} === 'the dog looked at a cat'")
@@ -76,19 +72,14 @@ def test_a_text_that_cannot_be_read_leaves_the_page_as_it_was(context, page_mode
     typed(page, "the cat sat")
     page.get_by_test_id("input-text").fill("the " * 40)
     page.get_by_test_id("input-run").click()
-    until(
-        page, "document.querySelector('[data-testid=input-status]').textContent.includes('at most 32 tokens')"
-    )
+    until(page, "document.querySelector('[data-testid=input-status]').textContent.includes('at most 32 tokens')")
     assert page.evaluate(f"() => {TOKENS}") == "the cat sat"
 
 
 def test_hostile_texts_stay_text(page, page_models):
     opened(page, page_models["live"], "tokens")
     typed(page, " ".join(HOSTILE[:3]) + " " + HOSTILE[4])
-    assert (
-        page.evaluate("() => document.querySelectorAll('#regard img, #regard script, #regard iframe').length")
-        == 0
-    )
+    assert page.evaluate("() => document.querySelectorAll('#regard img, #regard script, #regard iframe').length") == 0
     assert page.title() != "broken"
 
 
@@ -105,10 +96,10 @@ def test_a_dropped_picture_is_shown(page, page_models, tmp_path):
 
 
 def test_a_sweep_of_patches_is_drawn_and_leads_to_its_heads(page, page_models):
-    opened(page, page_models["live"], "causes")
+    opened(page, page_models["live"], "tokens")
     typed(page, "the cat sat on a mat")
     page.get_by_test_id("tab-causes").click()
-    page.get_by_test_id("against").fill("the dog sat on a mat")
+    page.get_by_test_id("against").fill("the cat sat on a dog")
     page.get_by_test_id("patch").click()
     page.locator(".heat-cell").first.wait_for()
     assert page.locator(".heat-cell").count() == 2 * 4
@@ -126,18 +117,19 @@ def test_beside_every_map_stands_whether_it_matters(page, page_models):
     opened(page, page_models["live"], "matrix", site=1)
     page.get_by_test_id("judge").click()
     until(
-        page,
-        "/Matters|No better than random/.test(document.querySelector('[data-testid=verdict]').textContent)",
+        page, "/Matters|Not shown to matter with 200/.test(document.querySelector('[data-testid=verdict]').textContent)"
     )
     for view in ("overview", "tokens"):
         page.get_by_test_id(f"tab-{view}").click()
         until(page, "document.querySelector('[data-testid=verdict]')?.textContent.includes('random')")
     page.get_by_test_id("tab-causes").click()
-    assert page.get_by_test_id("faithfulness").locator("tbody tr").count() == 2
+    rows = page.get_by_test_id("faithfulness").locator("tbody tr")
+    rows.first.wait_for()  # the page first asks what this model allows
+    assert rows.count() == 2
 
 
 def test_layers_heads_and_inputs_are_asked_what_they_did(page, page_models):
-    opened(page, page_models["live"], "causes")
+    opened(page, page_models["live"], "tokens")
     typed(page, "the cat sat on a mat")
     page.get_by_test_id("tab-causes").click()
     said = page.get_by_test_id("answer").inner_text()  # next “word” 12.3 %
@@ -156,9 +148,7 @@ def test_layers_heads_and_inputs_are_asked_what_they_did(page, page_models):
     assert "Completeness gap of integrated gradients" in page.get_by_test_id("completeness").inner_text()
     assert "Rank correlation" in page.get_by_test_id("inputs").inner_text()
     rows = saved(page, "csv").decode().splitlines()
-    assert (
-        rows[0] == "part,logit" and len(rows) == 1 + 2 * 4 + 3
-    )  # heads; the rest of two layers; the embedding
+    assert rows[0] == "part,logit" and len(rows) == 1 + 2 * 4 + 3  # heads; the rest of two layers; the embedding
 
 
 def test_a_researcher_finds_the_heads_that_matter_shows_it_and_saves_the_figure(page, page_models):
@@ -169,9 +159,7 @@ def test_a_researcher_finds_the_heads_that_matter_shows_it_and_saves_the_figure(
     typed(page, girl)
     assert "“ she”" in page.get_by_test_id("answer").inner_text()
     page.get_by_test_id("tab-causes").click()
-    page.get_by_test_id("against").fill(
-        girl.replace("girl", "boy").replace("Lily", "Tim").replace("She", "He")
-    )
+    page.get_by_test_id("against").fill(girl.replace("girl", "boy").replace("Lily", "Tim").replace("She", "He"))
     page.get_by_test_id("patch").click()
     first = page.get_by_test_id("largest").locator("button").first
     first.wait_for()
@@ -194,7 +182,7 @@ def test_a_researcher_finds_the_heads_that_matter_shows_it_and_saves_the_figure(
 
 def test_a_saved_figure_of_causes_holds_what_its_table_scrolls_to(page, page_models):
     page.set_viewport_size({"width": 360, "height": 740})
-    opened(page, page_models["live"], "causes")
+    opened(page, page_models["live"], "tokens")
     typed(page, "the cat sat on a mat and looked at a dog")
     page.get_by_test_id("tab-causes").click()
     page.get_by_test_id("against").fill("the dog sat on a mat and looked at a cat")
@@ -204,7 +192,5 @@ def test_a_saved_figure_of_causes_holds_what_its_table_scrolls_to(page, page_mod
     root = ElementTree.fromstring(saved(page, "svg"))
     texts = [element for element in root.iter() if (element.text or "").strip()]
     right = max(float(element.get("x", 0)) for element in texts)
-    assert (
-        right > 400 and float(root.get("width").removesuffix("px")) > right
-    )  # wider than the window, not cut
+    assert right > 400 and float(root.get("width").removesuffix("px")) > right  # wider than the window, not cut
     assert not page.evaluate("() => document.querySelector('.tracing')")

@@ -54,18 +54,14 @@ def test_pointing_at_a_cell_reads_its_exact_weight(page, address, maps):
     row, key = 9, 2  # "it" → "animal"
     page.mouse.move(*cell(page, row, key))
     until(page, "/\\d/.test(document.querySelector('[data-testid=weight]')?.innerText)")
-    assert float(page.get_by_test_id("weight").inner_text()) == pytest.approx(
-        maps[2, 3, row, key].item(), rel=6e-3
-    )
+    assert float(page.get_by_test_id("weight").inner_text()) == pytest.approx(maps[2, 3, row, key].item(), rel=6e-3)
 
 
 def test_colours_of_the_matrix_are_those_of_the_weights(page, address, maps):
     """Pixels of the screen, against the palette applied to eager attention."""
     opened(page, address, "matrix", site=1, head=8, theme="light", scale="log")
     page.mouse.move(5, 5)
-    colours = (
-        "weights => import('/palette.js').then(p => weights.map(w => p.color(p.codeOf(w), 'log', 'light')))"
-    )
+    colours = "weights => import('/palette.js').then(p => weights.map(w => p.color(p.codeOf(w), 'log', 'light')))"
     expected = page.evaluate(colours, maps[1, 8].flatten().tolist())
     picture = pixels(page)
     for place in range(0, 225, 7):

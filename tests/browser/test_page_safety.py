@@ -20,10 +20,7 @@ def address(page_models):
 def test_hostile_text_is_shown_as_text(page, address, view):
     opened(page, address, view)
     page.wait_for_timeout(400)
-    assert (
-        page.evaluate("() => document.querySelectorAll('#regard img, #regard script, #regard iframe').length")
-        == 0
-    )
+    assert page.evaluate("() => document.querySelectorAll('#regard img, #regard script, #regard iframe').length") == 0
     assert page.title() != "broken"
     assert HOSTILE[0][:20] in page.inner_text("h1")
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280
@@ -42,12 +39,7 @@ def test_saved_files_hold_text_as_text(page, address):
     page.get_by_test_id("token-0").hover()
     page.wait_for_timeout(300)
     elements = list(ElementTree.fromstring(saved(page, "svg")).iter())
-    assert not {element.tag.rpartition("}")[2] for element in elements} & {
-        "script",
-        "img",
-        "iframe",
-        "foreignObject",
-    }
+    assert not {element.tag.rpartition("}")[2] for element in elements} & {"script", "img", "iframe", "foreignObject"}
     assert any((element.text or "").startswith("<img src=x") for element in elements)
     assert '"<img src=x onerror=""' in saved(page, "csv").decode()
 
@@ -63,8 +55,7 @@ def test_a_foreign_page_gets_nothing(context, address):
     foreign.route("http://evil.example/**", lambda route: route.fulfill(**empty))
     foreign.goto("http://evil.example/")
     answered = foreign.evaluate(
-        "url => fetch(url, {credentials: 'include'}).then(r => r.text(), () => 'refused')",
-        f"{base}/api/scene",
+        "url => fetch(url, {credentials: 'include'}).then(r => r.text(), () => 'refused')", f"{base}/api/scene"
     )
     assert answered == "refused"
     framed = foreign.evaluate(
@@ -81,8 +72,7 @@ def test_another_name_for_this_machine_is_refused(browser, address):
     """DNS rebinding: a foreign name that points here."""
     parts = urlsplit(address)
     started = browser.browser_type.launch(
-        executable_path=chromium.find(),
-        args=[*chromium.SWITCHES, "--host-resolver-rules=MAP evil.example 127.0.0.1"],
+        executable_path=chromium.find(), args=[*chromium.SWITCHES, "--host-resolver-rules=MAP evil.example 127.0.0.1"]
     )
     try:
         page = started.new_page()

@@ -1,10 +1,13 @@
 """Saved files name what they contain: a head, the mean of a layer or a rollout, counted from 0."""
 
 import csv
+import re
+import zlib
 
 import pytest
 import torch
 
+from regard_workbench.viewer.export import export
 from tests.browser import page_models
 from tests.browser.driving import opened, saved_as, until
 
@@ -32,9 +35,7 @@ def table(content):
 
 def test_a_saved_mean_is_named_and_computed_as_a_mean(page, address, maps):
     opened(page, address, "tokens", site=3, head=8, row=9, v="how=mean")
-    until(
-        page, "document.querySelector('[data-testid=token-readout]').innerText.includes('mean of 12 heads')"
-    )
+    until(page, "document.querySelector('[data-testid=token-readout]').innerText.includes('mean of 12 heads')")
     until(page, "document.querySelectorAll('[data-testid=attends-to] li').length > 2")
     name, content = saved_as(page, "csv")
     assert name.endswith("tokens-layer-3-mean-of-12-heads")
@@ -83,9 +84,7 @@ def test_the_page_counts_from_0(page, address):
     opened(page, address, "overview", sort="entropy")
     until(page, "document.querySelectorAll('.caption').length === 72")
     captions = page.locator(".caption").all_inner_texts()
-    assert {text.split(" ")[0] for text in captions} == {
-        f"{layer}.{head}" for layer in range(6) for head in range(12)
-    }
+    assert {text.split(" ")[0] for text in captions} == {f"{layer}.{head}" for layer in range(6) for head in range(12)}
 
 
 def test_a_saved_comparison_names_both_models(page, page_models):
@@ -136,3 +135,36 @@ def test_a_model_with_all_its_weights_has_no_warning(page, page_models):
     assert page.get_by_test_id("warning").is_hidden()
     _, content = saved_as(page, "csv")
     assert "warning" not in table(content)[0]
+
+
+def fonts_of(pdf):
+    """Names of font objects, kinds of embedded files, and the kinds of fonts in a PDF."""
+    text = pdf.decode("latin-1")
+    return (
+        set(re.findall(r"/BaseFont */([\w+-]+)", text)),
+        re.findall(r"/FontFile\d?", text),
+        set(re.findall(r"/Subtype */(Type\d|TrueType|CIDFontType\d)", text)),
+    )
+
+
+@pytest.mark.parametrize("where", ["server", "file"])
+def test_a_saved_pdf_holds_its_fonts(page, address, where, tmp_path):
+    """Publishers refuse fonts that are only named, and Type 3."""
+    if where == "server":
+        opened(page, address, "matrix", site=2, head=3)
+    else:
+        path = export(page_models.minilm(), tmp_path / "page.html", room=600_000)
+        page.goto(path.as_uri() + "#view=matrix&site=2")
+        until(page, "window.__regard && window.__regard.frames && window.__regard.frames().ready")
+    page.wait_for_timeout(300)
+    _, content = saved_as(page, "pdf")
+    names, files, kinds = fonts_of(content)
+    assert names == {"REGARD+DejaVuSans", "REGARD+DejaVuSans-Bold"} and files == ["/FontFile2"] * 2
+    assert kinds == {"Type0", "CIDFontType2"}
+    streams = [
+        zlib.decompress(found) for found in re.findall(rb"/FlateDecode.*?stream\n(.*?)\nendstream", content, re.S)
+    ]
+    maps = [found.decode() for found in streams if found.startswith(b"/CIDInit")]
+    letters = {chr(int(code, 16)) for one in maps for code in re.findall(r"<\w{4}> <(\w{4})>", one)}
+    assert set("layer2·head3crosttid") <= letters  # the text can be read out again
+    assert sum(found[:4] == b"\x00\x01\x00\x00" for found in streams) == 2  # TrueType files

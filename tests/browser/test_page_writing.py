@@ -36,17 +36,18 @@ def story(folder):
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     given = tokenizer(PROMPT, return_tensors="pt")
     return tokenizer, model.generate(
-        **given, max_new_tokens=STEPS, do_sample=False, output_attentions=True, output_scores=True,
+        **given,
+        max_new_tokens=STEPS,
+        do_sample=False,
+        output_attentions=True,
+        output_scores=True,
         return_dict_in_generate=True,
-    )  # fmt: skip
+    )
 
 
 def test_the_checkpoint_is_the_model_its_author_published(story):
     tokenizer, out = story
-    assert (
-        tokenizer.decode(out.sequences[0], skip_special_tokens=True)
-        == "Once upon a time, there was a little girl"
-    )
+    assert tokenizer.decode(out.sequences[0], skip_special_tokens=True) == "Once upon a time, there was a little girl"
 
 
 def test_a_generation_is_stepped_through(page, address, story):
@@ -58,9 +59,7 @@ def test_a_generation_is_stepped_through(page, address, story):
             page.get_by_test_id("step-next").click()
         at(page, step)
         probability = out.scores[step][0].softmax(-1).max().item()
-        until(
-            page, f"Math.abs(({PERCENT}) - given) < 0.6", 100 * probability
-        )  # words come first, numbers when fetched
+        until(page, f"Math.abs(({PERCENT}) - given) < 0.6", 100 * probability)  # words come first, numbers when fetched
         assert written[step] in page.get_by_test_id("alternatives").inner_text()
         numbers = looked_at(page)
         expected = out.attentions[step][2][0, 5, -1].topk(3).values
@@ -71,11 +70,7 @@ def test_a_generation_is_stepped_through(page, address, story):
 
 def at(page, step):
     """Waits for the words of a step."""
-    until(
-        page,
-        "document.querySelector('[data-testid=step-words]').innerText.includes(given)",
-        f"step {step} of",
-    )
+    until(page, "document.querySelector('[data-testid=step-words]').innerText.includes(given)", f"step {step} of")
 
 
 def looked_at(page):

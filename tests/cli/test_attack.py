@@ -6,9 +6,10 @@ import pytest
 import torch
 
 import regard
-from regard.attacks import attack as attacking
-from regard.attacks.ball import LinfBall
-from regard.training.loading import load
+from regard_workbench import tasks
+from regard_workbench.attacks import attack as attacking
+from regard_workbench.attacks.ball import LinfBall
+from regard_workbench.training.loading import load
 from tests.cli.trained import answered, called
 
 
@@ -19,12 +20,8 @@ def attacked(capsys, *arguments):
 def test_accuracies_are_those_of_evaluate_before_and_counted_again_after(runs, capsys, monkeypatch):
     points = []
     projected = LinfBall.project
-    monkeypatch.setattr(
-        LinfBall, "project", lambda self, given: points.append(projected(self, given)) or points[-1]
-    )
-    found = attacked(
-        capsys, runs["digits"], "--method", "fgsm", "--eps", "0.05,0.2", "--limit", 61, "--batch-size", 61
-    )
+    monkeypatch.setattr(LinfBall, "project", lambda self, given: points.append(projected(self, given)) or points[-1])
+    found = attacked(capsys, runs["digits"], "--method", "fgsm", "--eps", "0.05,0.2", "--limit", 61, "--batch-size", 61)
     (run,) = found["runs"]
     whole = answered(capsys, "evaluate", runs["digits"], "--limit", 61)
     measured = next(row["value"] for row in whole["metrics"] if row["metric"] == "accuracy")
@@ -35,16 +32,12 @@ def test_accuracies_are_those_of_evaluate_before_and_counted_again_after(runs, c
     with torch.no_grad():
         clean = loaded.model(batch).argmax(1) == batch.targets
         for row, pictures in zip(run["rows"], points, strict=True):
-            after = loaded.model(regard.tasks.Batch.of(pictures)).argmax(1) == batch.targets
+            after = loaded.model(tasks.Batch.of(pictures)).argmax(1) == batch.targets
             assert row["accuracy"]["value"] == pytest.approx(float((clean & after).float().mean()))
             assert row["largest"] <= row["eps"]
     assert [row["eps"] for row in run["rows"]] == [0.05, 0.2]
     assert list(run["rows"][0]["moved"]) == ["stack.layers.0.attention"]
-    assert (
-        0
-        < run["rows"][0]["moved"]["stack.layers.0.attention"]
-        < run["rows"][1]["moved"]["stack.layers.0.attention"]
-    )
+    assert 0 < run["rows"][0]["moved"]["stack.layers.0.attention"] < run["rows"][1]["moved"]["stack.layers.0.attention"]
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -61,18 +54,7 @@ def test_restarts_and_steps_do_not_weaken_an_attack(runs, capsys, norm):
 
 def test_every_choice_of_places_attacks_as_many_positions(runs, capsys):
     found = attacked(
-        capsys,
-        runs["digits"],
-        "--method",
-        "attention",
-        "--places",
-        3,
-        "--eps",
-        0.3,
-        "--steps",
-        5,
-        "--limit",
-        31,
+        capsys, runs["digits"], "--method", "attention", "--places", 3, "--eps", 0.3, "--steps", 5, "--limit", 31
     )
     rows = found["runs"][0]["rows"]
     assert [row["choice"] for row in rows] == ["attention", "random", "gradient"]
@@ -108,17 +90,13 @@ def test_a_share_of_the_words_of_each_text_may_be_given(runs, capsys):
 
 def test_runs_are_put_side_by_side_on_the_same_examples(runs, capsys):
     arguments = ("--method", "fgsm", "--eps", 0.1, "--limit", 37)
-    found = attacked(
-        capsys, runs["classify"], "--against", runs["classify-encoder"], "--words", 1, "--limit", 37
-    )
+    found = attacked(capsys, runs["classify"], "--against", runs["classify-encoder"], "--words", 1, "--limit", 37)
     first, second = found["runs"]
     difference = second["rows"][0]["difference"]["value"]
     values = [one["rows"][0]["accuracy"]["value"] for one in (first, second)]
     assert difference == pytest.approx(values[0] - values[1])
     assert first["data_sha256"] == second["data_sha256"] and not found["notes"]
-    code, out, _ = called(
-        capsys, "attack", runs["digits"], "--against", runs["digits"], *arguments, "--device", "cpu"
-    )
+    code, out, _ = called(capsys, "attack", runs["digits"], "--against", runs["digits"], *arguments, "--device", "cpu")
     assert code == 0 and "first − this, points" in out and "+0.0" in out
 
 
@@ -165,7 +143,7 @@ def test_numbers_that_are_no_pixels_are_refused(runs, capsys, monkeypatch):
 
     def darker(self, examples, generator):
         batch = collate(self, examples, generator)
-        return regard.tasks.Batch.of(batch.inputs * 2 - 1, targets=batch.targets)
+        return tasks.Batch.of(batch.inputs * 2 - 1, targets=batch.targets)
 
     monkeypatch.setattr(type(loaded.task), "collate", darker)
     code, _, err = called(capsys, "attack", runs["digits"], "--limit", 3, "--device", "cpu")
@@ -174,9 +152,7 @@ def test_numbers_that_are_no_pixels_are_refused(runs, capsys, monkeypatch):
 
 def test_a_model_without_attention_says_so(runs, capsys, monkeypatch):
     monkeypatch.setattr(attacking.places, "attended", lambda *given: None)
-    code, _, err = called(
-        capsys, "attack", runs["digits"], "--method", "attention", "--limit", 3, "--device", "cpu"
-    )
+    code, _, err = called(capsys, "attack", runs["digits"], "--method", "attention", "--limit", 3, "--device", "cpu")
     assert code == 2 and "--method: encoder has no attention weights over the positions of its input" in err
 
 

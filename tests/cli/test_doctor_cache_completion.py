@@ -1,18 +1,20 @@
 """`regard doctor`, `regard cache`, `regard completion`: what is here, what is on disk, what a shell completes."""
 
 import json
+import os
 import shutil
 import subprocess
 
 import pytest
 
-from regard.cli.cache import folder_of
-from regard.cli.main import main
+from regard_workbench.cli.common import code_caches
+from regard_workbench.cli.common.code_caches import folder_of
+from regard_workbench.cli.main import main
 
 
 def test_the_doctor_names_machine_extras_and_what_is_missing(capsys, monkeypatch):
     monkeypatch.setattr(
-        "regard.benchmarks.machine.requirements",
+        "regard_workbench.bench.machine.requirements",
         lambda: ["numpy>=1; extra == 'sweep'", "no-such-package>=1; extra == 'onnx'"],
     )
     assert main(["doctor", "--no-speed", "--json"]) == 0
@@ -27,12 +29,10 @@ def test_the_doctor_names_machine_extras_and_what_is_missing(capsys, monkeypatch
 
 
 def test_the_doctor_times_each_implementation_or_says_why_not(monkeypatch):
-    from regard.benchmarks import machine
+    from regard_workbench.bench import machine
 
     monkeypatch.setitem(machine._SHAPES, "cpu", (1, 2, 32, 8))
-    monkeypatch.setattr(
-        machine, "NAMES", ("reference", "tiled", "sdpa", "triton")
-    )  # flex compiles for seconds
+    monkeypatch.setattr(machine, "NAMES", ("reference", "tiled", "sdpa", "triton"))  # flex compiles for seconds
     rows = {row["implementation"]: row for row in machine.speeds("cpu")}
     for name in ("reference", "tiled", "sdpa"):
         assert rows[name]["why_not"] is None
@@ -41,7 +41,7 @@ def test_the_doctor_times_each_implementation_or_says_why_not(monkeypatch):
 
 
 def test_the_doctor_says_why_an_implementation_runs_forward_alone(capsys, monkeypatch):
-    from regard.benchmarks import machine
+    from regard_workbench.bench import machine
 
     monkeypatch.setitem(machine._SHAPES, "cpu", (1, 2, 32, 8))
     monkeypatch.setattr(machine, "NAMES", ("flex",))
@@ -57,17 +57,21 @@ def test_a_gpu_that_is_not_there_is_refused(capsys, monkeypatch):
     assert "no CUDA device" in capsys.readouterr().err
 
 
+KEY = "A2" * 26  # of Triton: a SHA-256 in base 32
+
+
 @pytest.fixture
 def caches(monkeypatch, tmp_path):
     """Two caches with files, a link out of one of them, and a file that must stay."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    for name in ("triton", "inductor"):
-        (tmp_path / name / "deep").mkdir(parents=True)
-        (tmp_path / name / "deep" / "kernel").write_bytes(b"x" * 1500)
+    for folder, file in ((f"triton/{KEY}", "kernel.json"), ("inductor/q7", f"cq7{'z' * 49}.py")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / file).write_bytes(b"x" * 1500)
+    (tmp_path / "inductor" / "locks").mkdir()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("keep me")
-    (tmp_path / "triton" / "link").symlink_to(tmp_path / "mine")
+    (tmp_path / "triton" / KEY / "link").symlink_to(tmp_path / "mine")
     return tmp_path
 
 
@@ -84,16 +88,80 @@ def test_only_the_named_cache_is_emptied_and_links_are_not_followed(caches, caps
     assert main(["cache", "--clean", "triton"]) == 0
     assert list((caches / "triton").iterdir()) == []
     assert (caches / "mine" / "thesis.txt").read_text() == "keep me"
-    assert (caches / "inductor" / "deep" / "kernel").exists()
+    assert list((caches / "inductor" / "q7").iterdir())
     assert "removed" in capsys.readouterr().out
 
 
-def test_a_home_folder_is_no_cache(caches, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(caches / "mine"))
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(caches / "mine"))
+def files_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "make", "words"),
+    [
+        ("TRITON_CACHE_DIR", lambda here: here / "mine", "holds 'thesis.txt'"),
+        ("TORCHINDUCTOR_CACHE_DIR", lambda here: ".", "holds 'inductor'"),  # the current folder
+        ("TORCHINDUCTOR_CACHE_DIR", lambda here: linked(here, here / "mine"), "is a link"),
+        ("TRITON_CACHE_DIR", lambda here: linked(here, here / "triton"), "is a link"),
+        ("TORCHINDUCTOR_CACHE_DIR", lambda here: named(here, "cache", "triton"), "does not look like"),
+        ("TORCHINDUCTOR_CACHE_DIR", lambda here: named(here, "fxgraph", "notes.py"), "holds 'notes.py'"),
+        ("TORCHINDUCTOR_CACHE_DIR", lambda here: named(here, "fxgraph", "py"), "holds 'py'"),
+        ("TRITON_CACHE_DIR", lambda here: named(here, KEY, "0"), "holds '0'"),
+    ],
+)
+def test_a_link_or_a_folder_that_is_no_cache_is_not_emptied(caches, monkeypatch, capsys, variable, make, words):
+    monkeypatch.chdir(caches)
+    monkeypatch.setenv(variable, str(make(caches)))
+    before = files_below(caches)
+    assert main(["cache", "--clean", "inductor" if "INDUCTOR" in variable else "triton"]) == 1
+    err = capsys.readouterr().err
+    assert words in err and "Nothing was removed" in err and variable in err
+    assert files_below(caches) == before
+
+
+def linked(here, target):
+    (here / "link").symlink_to(target)
+    return here / "link"
+
+
+def named(here, *names):
+    """A folder with folders of these names, each with a file."""
+    for name in names:
+        (here / "like" / name).mkdir(parents=True)
+        (here / "like" / name / "work.txt").write_text("keep me")
+    return here / "like"
+
+
+def test_a_folder_of_another_user_is_not_emptied_and_the_doctor_warns_of_it(caches, monkeypatch, capsys):
+    monkeypatch.setattr(os, "getuid", lambda: 4211)
+    monkeypatch.setattr(code_caches, "_ROOT", 4243)
+    before = files_below(caches)
     assert main(["cache", "--clean", "all"]) == 1
-    assert "nothing was removed" in capsys.readouterr().err
-    assert (caches / "mine" / "thesis.txt").exists()
+    assert capsys.readouterr().err.count("belongs to another user") == 2
+    assert files_below(caches) == before
+    assert main(["doctor", "--no-speed"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{caches / 'inductor'}, from which inductor loads compiled code, belongs to another user" in shown
+
+
+def test_the_doctor_warns_of_a_folder_of_code_that_everybody_may_write(caches, capsys):
+    assert main(["doctor", "--no-speed", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["caches"]}
+    assert rows["inductor"] == {"name": "inductor", "folder": str(caches / "inductor"), "danger": None}
+    (caches / "inductor").chmod(0o777)
+    assert main(["doctor", "--no-speed"]) == 0
+    shown = capsys.readouterr().out
+    assert "inductor loads compiled code, may be written by every user. Set TORCHINDUCTOR_CACHE_DIR" in shown
+
+
+def test_the_cache_that_torch_writes_is_recognised(monkeypatch, tmp_path, capsys):
+    from torch._inductor.codecache import write
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for number in range(5):
+        write(f"x = {number}", "py")
+    assert main(["cache", "--clean", "inductor"]) == 0, capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_cache_is_refused(caches, capsys):
@@ -128,17 +196,13 @@ def test_bash_completes_verbs_options_and_names(capsys):
     assert completed(script, "regard", "tr") == ["train"]
     assert completed(script, "regard", "train", "da") == ["dates"]
     assert "--optim.lr" in completed(script, "regard", "train", "--optim.l")
-    assert completed(script, "regard", "train", "--attention", "local-") == [
-        "local-layer",
-        "local-m",
-        "local-p",
-    ]
+    assert completed(script, "regard", "train", "--attention", "local-") == ["local-layer", "local-m", "local-p"]
     assert completed(script, "regard", "export", "run", "--to", "o") == ["onnx"]
     assert completed(script, "regard", "evaluate", "no-such") == []
 
 
 def test_every_verb_is_in_the_script_of_every_shell(capsys):
-    from regard.cli.common.command import verbs
+    from regard_workbench.cli.common.command import verbs
 
     for shell in ("bash", "zsh", "fish"):
         assert main(["completion", shell]) == 0

@@ -10,13 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard import decoding, tasks
-from regard.cli.common.command import verbs
-from regard.cli.main import main
-from regard.models import stack
-from regard.tasks import Batch
-from regard.training import load_run
-from regard.training.evaluation import decoding_of
+from regard import decoding
+from regard_workbench import tasks
+from regard_workbench.cli.common.command import verbs
+from regard_workbench.cli.main import main
+from regard_workbench.models.parts import stack
+from regard_workbench.tasks import Batch
+from regard_workbench.training import load_run
+from regard_workbench.training.evaluation import decoding_of
 from tests.cli.trained import TEXT, answered, called, written_by_hand
 
 
@@ -95,9 +96,7 @@ def test_a_setting_changed_on_resume_is_shown_beside_the_metrics(runs, tmp_path,
     assert called(capsys, *resumed)[0] == 0
     found = evaluated(capsys, tmp_path / "run", "--limit", 3, "--checkpoint", "last")[1]
     assert {"step": 1, "setting": "optim.lr", "was": 5e-4, "now": 0.25} in found["signature"]["changes"]
-    out = called(
-        capsys, "evaluate", tmp_path / "run", "--limit", 3, "--checkpoint", "last", "--device", "cpu"
-    )[1]
+    out = called(capsys, "evaluate", tmp_path / "run", "--limit", 3, "--checkpoint", "last", "--device", "cpu")[1]
     flowed = " ".join(out.split())
     assert "optim.lr 0.25 (was 0.0005) from step 1 on" in flowed and "log_every" not in flowed
     assert evaluated(capsys, runs["classify"], "--limit", 3)[1]["signature"]["changes"] == []
@@ -117,9 +116,7 @@ def test_perplexity_and_completion_of_a_language_run(runs, capsys):
     task, model, _ = load_run(runs["language"])
     ids, cost = task.tokens("test"), 0.0
     for begin in range(0, len(ids) - 1, 23):
-        start = min(
-            begin, len(ids) - 24
-        )  # the last window is full: it repeats some, and asks for none of that twice
+        start = min(begin, len(ids) - 24)  # the last window is full: it repeats some, and asks for none of that twice
         window = ids[start : start + 24]
         logits = model(Batch.of(window[None, :-1]))[0, begin - start :]
         cost += float(F.cross_entropy(logits, window[1 + begin - start :], reduction="sum"))
@@ -181,13 +178,15 @@ def test_hidden_tokens_and_classes_and_bits_have_their_measures(runs, capsys):
         with torch.no_grad():
             logits = model(Batch.of(torch.from_numpy(tape.inputs)[None].float()))[0, tape.answer :]
         wanted = torch.from_numpy(tape.targets)[tape.answer :].float()
-        cost -= float(
-            (wanted * F.logsigmoid(logits) + (1 - wanted) * F.logsigmoid(-logits)).sum()
-        ) / math.log(2)
+        cost -= float((wanted * F.logsigmoid(logits) + (1 - wanted) * F.logsigmoid(-logits)).sum()) / math.log(2)
     assert rows["bits_per_sequence"]["value"] == pytest.approx(cost / 7, rel=1e-5)
     assert rows["bits_per_sequence"] | {"value": 0, "text": ""} == {
-        "metric": "bits_per_sequence", "value": 0, "count": 7, "of": "sequences", "text": ""
-    }  # fmt: skip
+        "metric": "bits_per_sequence",
+        "value": 0,
+        "count": 7,
+        "of": "sequences",
+        "text": "",
+    }
 
 
 def test_bleu_is_that_of_sacrebleu_and_comes_with_its_signature(runs, capsys):
@@ -271,9 +270,7 @@ def test_help_ends_in_two_real_commands(verb, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([verb, "--help"])
     assert stopped.value.code == 0
-    joined = re.sub(
-        r" \\\n +", " ", capsys.readouterr().out
-    )  # a long command is continued as a shell reads it
+    joined = re.sub(r" \\\n +", " ", capsys.readouterr().out)  # a long command is continued as a shell reads it
     last = [line.strip() for line in joined.splitlines()[-2:]]
     assert last == list(verbs()[verb].EXAMPLES) and all(line.startswith(f"regard {verb} ") for line in last)
 
@@ -282,16 +279,11 @@ def test_a_metric_over_nothing_is_shown_without_a_count(capsys):
     """The F1 of a type of entities that the test split lacks ended `regard evaluate` with a traceback."""
     from collections import defaultdict
 
-    from regard.cli.evaluate import _show
-    from regard.comparison.evaluate import Evaluation, MeasuredMetric
+    from regard_workbench.cli.evaluate import _show
+    from regard_workbench.comparison.evaluate import Evaluation, MeasuredMetric
 
-    signature = defaultdict(
-        str, run="runs/tag", task="tag", model="tagger", examples=7, decoding={}, changes=[]
-    )
-    rows = [
-        MeasuredMetric("f1", 0.5, 11, "entities", "50 %"),
-        MeasuredMetric("f1_place", None, None, "entities", "–"),
-    ]
+    signature = defaultdict(str, run="runs/tag", task="tag", model="tagger", examples=7, decoding={}, changes=[])
+    rows = [MeasuredMetric("f1", 0.5, 11, "entities", "50 %"), MeasuredMetric("f1_place", None, None, "entities", "–")]
     _show(Evaluation(rows, "test", 7, "f1", signature, {}))
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["f1", "0.5", "11", "entities"] in shown and ["f1_place", "none"] in shown

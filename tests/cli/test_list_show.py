@@ -10,11 +10,11 @@ import torch
 
 import regard
 from regard import nn
-from regard.cli.common import catalogue, docstring, shades
-from regard.cli.common.command import verbs
-from regard.cli.common.console import console
-from regard.cli.main import main
-from regard.cli.show import code_paths, facts, page, toy
+from regard_workbench.cli.common import catalogue, docstring, shades
+from regard_workbench.cli.common.command import verbs
+from regard_workbench.cli.common.console import console
+from regard_workbench.cli.main import main
+from regard_workbench.cli.show import code_paths, facts, page, toy
 
 PIECES = [f"{kind}.{item.name}" for kind, items in catalogue.KINDS.items() for item in items()]
 
@@ -166,9 +166,7 @@ def test_list_as_json_is_a_list_of_objects(capsys):
     _, text = printed(capsys, "list", "--json")
     rows = json.loads(text)
     assert sorted(row["name"] for row in rows) == nn.names()
-    assert {row["name"]: row["causal"] for row in rows} == {
-        name: nn.entry(name).causal for name in nn.names()
-    }
+    assert {row["name"]: row["causal"] for row in rows} == {name: nn.entry(name).causal for name in nn.names()}
     families = [row["family"] for row in rows]
     assert families == sorted(families, key=families.index), "a family stands together"
 
@@ -228,9 +226,13 @@ def test_options_in_parentheses_reach_the_picture():
 
 @pytest.mark.parametrize(
     ("asked", "meant"),
-    [("lokal", "'local'"), ("masks.cousal", "'masks.causal'"), ("sparsmax", "'sparsemax'"),
-     ("local(windw=3)", "'window'")],
-)  # fmt: skip
+    [
+        ("lokal", "'local'"),
+        ("masks.cousal", "'masks.causal'"),
+        ("sparsmax", "'sparsemax'"),
+        ("local(windw=3)", "'window'"),
+    ],
+)
 def test_a_wrong_name_exits_with_two_and_a_suggestion(asked, meant, capsys):
     assert main(["show", asked]) == 2
     error = capsys.readouterr().err
@@ -256,9 +258,7 @@ def test_help_ends_in_two_real_commands(verb, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([verb, "--help"])
     assert stopped.value.code == 0
-    assert [line.strip() for line in capsys.readouterr().out.splitlines()[-2:]] == list(
-        verbs()[verb].EXAMPLES
-    )
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()[-2:]] == list(verbs()[verb].EXAMPLES)
 
 
 def test_pages_are_no_verb():
@@ -293,11 +293,7 @@ def test_a_docstring_is_taken_apart_in_order():
 
     doc = docstring.read(Thing)
     assert doc.summary == "Does one thing well."
-    assert doc.body == [
-        ("formula", "y = x,   z = 2x\n  continued"),
-        ("note", "A note."),
-        ("formula", "w = 3"),
-    ]
+    assert doc.body == [("formula", "y = x,   z = 2x\n  continued"), ("note", "A note."), ("formula", "w = 3")]
     assert doc.labelled == {"Paper": "A and B 2020, section 2.", "Empty row": "zeros."}
     assert doc.options == {"dim": "how wide: very wide.", "other": "more."}
     assert doc.example == ">>> 1 + 1\n2"
@@ -347,14 +343,7 @@ def test_the_table_of_half_wave_positions_is_the_formula():
 
 def test_the_network_is_printed_and_written_as_svg(tmp_path, capsys):
     code = main(
-        [
-            "show",
-            "transformer(layers=2, dim=8, num_heads=2)",
-            "--svg",
-            str(tmp_path / "net.svg"),
-            "--width",
-            "100",
-        ]
+        ["show", "transformer(layers=2, dim=8, num_heads=2)", "--svg", str(tmp_path / "net.svg"), "--width", "100"]
     )
     text = capsys.readouterr().out
     assert code == 0 and "The network as built for" in text and "layer × 2" in text

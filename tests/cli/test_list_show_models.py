@@ -8,13 +8,14 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from regard import models, nn, tasks
-from regard.cli.common import catalogue
-from regard.cli.common.console import console
-from regard.cli.main import main
-from regard.cli.show import page
-from regard.models.model import MODELS
-from regard.tasks.task import TASKS
+from regard import nn
+from regard_workbench import models, tasks
+from regard_workbench.cli.common import catalogue
+from regard_workbench.cli.common.console import console
+from regard_workbench.cli.main import main
+from regard_workbench.cli.show import page
+from regard_workbench.models.parts.model import MODELS
+from regard_workbench.tasks.parts.task import TASKS
 from tests.model_pages import facts_of
 
 # Other tests register toys of their own.
@@ -75,10 +76,7 @@ def test_the_usual_attention_is_the_one_the_model_is_built_with():
 def test_the_page_of_a_task_names_its_recipe_and_the_models_that_can_do_it(name):
     content = facts_of(f"tasks.{name}")
     assert content["recipe"]["model"] in content["models"]
-    assert (
-        content["recipe"]["steps"] == TASKS[name].recipe.steps
-        and content["metric"] == TASKS[name].metric.name
-    )
+    assert content["recipe"]["steps"] == TASKS[name].recipe.steps and content["metric"] == TASKS[name].metric.name
     problems = tasks.build(name).problems()
     # Answers of several forms to one question have the same words.
     asked = list(dict.fromkeys(content["answers"].values()))

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from regard.cli import main as program
-from regard.cli.main import main
-from regard.core.extras import extra_of
+from regard_workbench.cli import main as program
+from regard_workbench.cli.main import main
+from regard_workbench.extras import extra_of
 
 REQUIREMENTS = [
     "torch>=2.11",
@@ -41,12 +41,12 @@ def test_the_extra_of_a_module_is_read_from_the_metadata_of_the_package(module, 
 
 def test_a_missing_library_ends_in_one_line_with_the_extra(monkeypatch, capsys):
     monkeypatch.setattr(program, "requirements", lambda: REQUIREMENTS)
-    monkeypatch.setitem(sys.modules, "regard.cli.common.command", None)
-    monkeypatch.delitem(sys.modules, "regard.cli.common.command")
+    monkeypatch.setitem(sys.modules, "regard_workbench.cli.common.command", None)
+    monkeypatch.delitem(sys.modules, "regard_workbench.cli.common.command")
 
     class Missing:
         def find_spec(self, name, path=None, target=None):
-            if name == "regard.cli.common.command":
+            if name == "regard_workbench.cli.common.command":
                 raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib.pyplot")
 
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
@@ -62,7 +62,7 @@ def test_an_import_error_of_another_kind_is_not_hidden(monkeypatch):
     def fail(arguments):
         raise ModuleNotFoundError("No module named 'my_helper'", name="my_helper")
 
-    monkeypatch.setattr("regard.cli.common.command.run_command", fail)
+    monkeypatch.setattr("regard_workbench.cli.common.command.run_command", fail)
     with pytest.raises(ModuleNotFoundError, match="my_helper"):
         main(["list"])
 
@@ -76,7 +76,5 @@ def test_the_program_itself_needs_nothing_but_python():
         "spec = importlib.util.spec_from_file_location('program', sys.argv[1])\n"
         "spec.loader.exec_module(importlib.util.module_from_spec(spec))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-IS", "-c", code, program.__file__], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-IS", "-c", code, program.__file__], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -10,9 +10,9 @@ import torch
 import yaml
 from PIL import Image
 
-from regard.cli.predict import picture
-from regard.tasks import Batch
-from regard.training import load_run
+from regard_workbench.cli.predict import picture
+from regard_workbench.tasks import Batch
+from regard_workbench.training import load_run
 from tests.cli.trained import answered, called, written_by_hand
 
 
@@ -95,9 +95,7 @@ def test_a_completion_is_the_likeliest_continuation_and_may_be_longer_than_the_c
 
 def test_sampling_follows_its_seed(runs, capsys):
     def draw(*more):
-        return predicted(capsys, runs["language"], "--text", "A", "--sample", "--max-length", 12, *more)[0][
-            "tokens"
-        ]
+        return predicted(capsys, runs["language"], "--text", "A", "--sample", "--max-length", 12, *more)[0]["tokens"]
 
     assert draw("--seed", 5) == draw("--seed", 5) != draw("--seed", 6)
     greedy = predicted(capsys, runs["language"], "--text", "A", "--max-length", 12)[0]["tokens"]
@@ -137,9 +135,7 @@ def test_an_encoder_shows_the_mean_attention_of_its_last_layer(runs, capsys):
     rows = model.embedding(torch.tensor([task.encode("this film is dull").tokens]))
     first, last = model.stack.layers
     weights = last.attention.weights(last.around_attention.norm(first(rows))).mean((0, 1, 2))
-    assert [one["weight"] for one in found["looked_at"]["pieces"]] == pytest.approx(
-        weights.tolist(), abs=1e-4
-    )
+    assert [one["weight"] for one in found["looked_at"]["pieces"]] == pytest.approx(weights.tolist(), abs=1e-4)
     assert "last layer" in found["looked_at"]["source"]
 
 
@@ -161,9 +157,7 @@ def test_without_weights_the_gradient_times_the_input_is_shown(runs, capsys):
             table[token] = before
         moved.append(abs(logits[0] - logits[1]))
     expected = [value / sum(moved) for value in moved]
-    assert [one["weight"] for one in found["looked_at"]["pieces"]] == pytest.approx(
-        expected, rel=1e-2, abs=1e-3
-    )
+    assert [one["weight"] for one in found["looked_at"]["pieces"]] == pytest.approx(expected, rel=1e-2, abs=1e-3)
 
 
 def test_a_run_that_reads_no_text_refuses(runs, capsys):
@@ -202,9 +196,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(
-    "run", ["dates", "dates-transformer", "language", "masked", "classify", "classify-static"]
-)
+@pytest.mark.parametrize("run", ["dates", "dates-transformer", "language", "masked", "classify", "classify-static"])
 def test_hostile_text_crashes_nothing_and_steers_no_terminal(run, runs, capsys):
     more = ["--max-length", "5"] if run in ("language", "dates") else []
     texts = [f"--text={'<mask>' if run == 'masked' else ''}{text}" for text in HOSTILE]
@@ -232,11 +224,17 @@ def test_lines_of_stdin_are_texts_and_one_bad_one_does_not_cost_the_others(runs,
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--temperature", "0.5"], "--sample"), (["--sample", "--beam", "2"], "not both"), (["--beam", "0"], "--beam"),
-     (["--sample", "--temperature", "0"], "--temperature"), (["--sample", "--temperature", "-1"], "--temperature"),
-     (["--sample", "--top-p", "1.5"], "--top-p"), (["--max-length", "12"], "at most 11"),
-     (["--sample", "--seed", "-1"], "--seed")],
-)  # fmt: skip
+    [
+        (["--temperature", "0.5"], "--sample"),
+        (["--sample", "--beam", "2"], "not both"),
+        (["--beam", "0"], "--beam"),
+        (["--sample", "--temperature", "0"], "--temperature"),
+        (["--sample", "--temperature", "-1"], "--temperature"),
+        (["--sample", "--top-p", "1.5"], "--top-p"),
+        (["--max-length", "12"], "at most 11"),
+        (["--sample", "--seed", "-1"], "--seed"),
+    ],
+)
 def test_options_that_cannot_work_are_refused(options, said, runs, capsys):
     code, out, err = called(capsys, "predict", runs["dates"], "--text", "May 3 1979", *options)
     assert code == 2 and said in err and not out
@@ -245,8 +243,13 @@ def test_options_that_cannot_work_are_refused(options, said, runs, capsys):
 def test_a_drawing_continues_below_on_a_narrow_terminal_and_wide_characters_keep_their_columns():
     weights = [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]
     assert picture.drawn(weights, ["x", " "], ["ab", "中", "\n"], 80) == [
-        "   a", "   b 中␊", "  ┌──────┐", "x │  ██▓▓│", "␣ │██    │", "  └──────┘"
-    ]  # fmt: skip
+        "   a",
+        "   b 中␊",
+        "  ┌──────┐",
+        "x │  ██▓▓│",
+        "␣ │██    │",
+        "  └──────┘",
+    ]
     lines = picture.drawn([[0.1] * 11], ["x"], list("abcdefghijk"), 20)
     assert lines[0] == "   a b c d e f g h" and lines[5] == "   i j k"
     assert all(len(line) <= 20 for line in lines)

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from regard.tasks.measures.alignments import not_one_to_one, unusual_words
-from regard.training import train
-from regard.training.loading import load
+from regard_workbench.tasks.measures.alignments import not_one_to_one, unusual_words
+from regard_workbench.training import train
+from regard_workbench.training.loading import load
 from tests.cli.trained import answered, called
 
 SMALL = {"batch_size": 3, "eval_limit": 4, "eval_every": 2, "steps": 2, "device": "cpu"}
@@ -62,9 +62,7 @@ def test_a_reply_that_continues_its_turns_shows_what_each_word_attended_to(runs,
     prompt = loaded.task.collate([example], torch.Generator()).inputs
     written = len(seen["rows"])
     assert len(seen["columns"]) == prompt.shape[1] + len(found["tokens"])
-    for place, row in enumerate(
-        seen["weights"]
-    ):  # a word sees what was there when it was written, and no later one
+    for place, row in enumerate(seen["weights"]):  # a word sees what was there when it was written, and no later one
         before = prompt.shape[1] + place
         assert sum(row[:before]) == pytest.approx(1, abs=1e-3) and not any(row[before:])
     assert written == len([token for token in found["tokens"] if token != loaded.task.problem.answer.end])

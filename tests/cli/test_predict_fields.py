@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from regard import observe
-from regard.tasks.digits import images
-from regard.tasks.sound.recordings import load
-from regard.training import load_run, train
+from regard_workbench.tasks.pictures.written_digits import images
+from regard_workbench.tasks.sound.recordings import load
+from regard_workbench.training import load_run, train
 from tests.cli.trained import called
 from tests.tasks.sound.wav_bytes import whole
 
@@ -21,14 +21,7 @@ def folder(tmp_path_factory):
     home = tmp_path_factory.mktemp("fields")
     small = {"graph": "graph(dim=16)", "match": "co-attention(dim=8)", "series": "seq2seq(dim=8)"}
     for name, model in small.items():
-        settings = {
-            "task": name,
-            "model": model,
-            "steps": 3,
-            "eval_limit": 8,
-            "out": str(home / name),
-            "device": "cpu",
-        }
+        settings = {"task": name, "model": model, "steps": 3, "eval_limit": 8, "out": str(home / name), "device": "cpu"}
         train(settings, quiet=True)
     return home
 
@@ -44,18 +37,14 @@ def test_the_neighbours_of_a_node_are_printed_with_their_weights(folder, capsys)
     found = predicted(capsys, folder / "graph", "--text", "500")
     task, model, _ = load_run(folder / "graph", device="cpu")
     into = task.edges[0, task.edges[1] == 500].tolist()
-    seen = {
-        one["piece"].split()[0]: one["weight"] for one in found["looked_at"]["pieces"] if one["weight"] > 0
-    }
+    seen = {one["piece"].split()[0]: one["weight"] for one in found["looked_at"]["pieces"] if one["weight"] > 0}
     assert set(seen) == {"500", *map(str, into)} and sum(seen.values()) == pytest.approx(1, abs=1e-4)
     batch = task.collate([500], torch.Generator())
     with observe(model) as record, torch.no_grad():
         model(batch)
     row = record["layers.1"].weights()[0].mean(0)[0]  # the node itself comes first
     near = task.neighbourhood(500)[0].tolist()
-    assert seen == pytest.approx(
-        {str(near[n]): float(row[n]) for n in row.nonzero().flatten().tolist()}, abs=1e-4
-    )
+    assert seen == pytest.approx({str(near[n]): float(row[n]) for n in row.nonzero().flatten().tolist()}, abs=1e-4)
     _, out, _ = called(capsys, "predict", folder / "graph", "--text", "500", "--device", "cpu")
     assert all(f"{node} (community" in out for node in into)
 
@@ -80,7 +69,7 @@ def test_view_and_predict_number_the_same_examples(folder, name, capsys, tmp_pat
         wanted = ("--example", number)
         code, out, err = called(
             capsys, "view", folder / name, *wanted, "--export", tmp_path / "page.html", "--device", "cpu", "--json"
-        )  # fmt: skip
+        )
         assert code == 0, err
         words.append(predicted(capsys, folder / name, *wanted)["words"])
         assert words[-1] in json.loads(out)["words"]

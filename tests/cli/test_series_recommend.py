@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from regard.cli.main import main
-from regard.comparison.figures import attention
-from regard.observation.inspection import inspect_run
-from regard.training import load_run, train
-from regard.workbench import evaluate
+from regard_workbench.cli.main import main
+from regard_workbench.comparison.figures import attention
+from regard_workbench.inspection.inspection import inspect_run
+from regard_workbench.training import load_run, train
+from regard_workbench.verbs import evaluate
 from tests.cli.trained import answered, called
 
 pytestmark = pytest.mark.slow  # they share two trained runs
@@ -35,16 +35,31 @@ def folder(tmp_path_factory):
     series = f'series(context={CONTEXT}, horizon={HORIZON}, split="60/20/20 %")'
     small = "forecaster(dim=16, layers=1, num_heads=2)"
     train(
-        {"task": series, "data": str(home / "waves.csv"), "model": small, "steps": 60, "out": str(home / "series"),
-         "eval_every": 60, "optim": {"lr": 3e-3, "warmup": 5}, **common},
+        {
+            "task": series,
+            "data": str(home / "waves.csv"),
+            "model": small,
+            "steps": 60,
+            "out": str(home / "series"),
+            "eval_every": 60,
+            "optim": {"lr": 3e-3, "warmup": 5},
+            **common,
+        },
         tell=lambda text: None,
-    )  # fmt: skip
+    )
     train(
-        {"task": "recommend(negatives=9, max_length=11)", "data": str(home / "walks.txt"), "steps": 80,
-         "model": "recommender(dim=16, layers=1, dropout=0.0)", "out": str(home / "recommend"), "eval_every": 80,
-         "optim": {"lr": 1e-2, "warmup": 5}, **common},
+        {
+            "task": "recommend(negatives=9, max_length=11)",
+            "data": str(home / "walks.txt"),
+            "steps": 80,
+            "model": "recommender(dim=16, layers=1, dropout=0.0)",
+            "out": str(home / "recommend"),
+            "eval_every": 80,
+            "optim": {"lr": 1e-2, "warmup": 5},
+            **common,
+        },
         tell=lambda text: None,
-    )  # fmt: skip
+    )
     return home
 
 
@@ -81,9 +96,7 @@ def test_another_file_is_measured_as_a_whole(folder, capsys):
 
 @torch.no_grad()
 def test_a_forecast_is_printed_as_csv_rows_that_follow_the_file(folder, capsys):
-    code, out, err = called(
-        capsys, "predict", folder / "series", "--table", folder / "new.csv", "--device", "cpu"
-    )
+    code, out, err = called(capsys, "predict", folder / "series", "--table", folder / "new.csv", "--device", "cpu")
     assert code == 0
     rows = list(csv.reader(io.StringIO(out)))
     assert rows[0] == ["time", "load", "heat"] and len(rows) == HORIZON + 1
@@ -91,18 +104,14 @@ def test_a_forecast_is_printed_as_csv_rows_that_follow_the_file(folder, capsys):
     task, model, _ = load_run(folder / "series")
     values = np.loadtxt(folder / "new.csv", delimiter=",", skiprows=1, usecols=(1, 2))[-CONTEXT:]
     window = torch.tensor((values - task.center) / task.spread)[None].float()
-    expected = model.predict(
-        model(task.collate([task.parse({"table": str(folder / "new.csv")})], None)), None
-    )[0]
+    expected = model.predict(model(task.collate([task.parse({"table": str(folder / "new.csv")})], None)), None)[0]
     assert torch.allclose(task.parse({"table": str(folder / "new.csv")}).past, window[0], atol=1e-5)
     assert np.allclose(
         [[float(cell) for cell in row[1:]] for row in rows[1:]],
         np.array(expected) * task.spread + task.center,
         rtol=1e-4,
     )
-    assert (
-        err.startswith("looked at (causal of the last layer, of the newest position") and "2020-01-09" in err
-    )
+    assert err.startswith("looked at (causal of the last layer, of the newest position") and "2020-01-09" in err
 
 
 def test_what_a_forecast_looked_back_at_is_the_last_row_of_the_weights(folder, capsys):
@@ -132,9 +141,7 @@ def test_a_forecast_is_drawn_with_what_it_looked_back_at(folder, capsys, tmp_pat
 
 def test_damaged_tables_are_refused_with_their_line(folder, capsys, tmp_path):
     (tmp_path / "bad.csv").write_text("date,load,heat\n2020-01-01,1,2\n2020-01-02,1\n")
-    code, out, err = called(
-        capsys, "predict", folder / "series", "--table", tmp_path / "bad.csv", "--device", "cpu"
-    )
+    code, out, err = called(capsys, "predict", folder / "series", "--table", tmp_path / "bad.csv", "--device", "cpu")
     assert (code, out) == (2, "") and "bad.csv:3: expected 3 columns as in the first line, got 2" in err
     code, _, err = called(capsys, "predict", folder / "series", "--device", "cpu")
     assert code == 2 and "Give --table FILE" in err
@@ -150,10 +157,7 @@ def test_the_next_items_of_a_user_are_printed_with_titles_and_what_was_looked_at
 
 
 def test_pages_show_the_window_as_a_picture_and_the_history_by_titles(folder, capsys, tmp_path):
-    for run, arguments, words in (
-        ("series", [], "patches"),
-        ("recommend", ["--text", "user u8"], "Film no. "),
-    ):
+    for run, arguments, words in (("series", [], "patches"), ("recommend", ["--text", "user u8"], "Film no. ")):
         where = tmp_path / f"{run}.html"
         code, _, err = called(capsys, "view", folder / run, *arguments, "--export", where, "--device", "cpu")
         assert code == 0, err
@@ -178,17 +182,7 @@ def test_show_explains_them(name, capsys):
 
 def test_the_picture_of_what_was_recommended_has_a_bar_for_each_title(folder, capsys, tmp_path):
     where = tmp_path / "r.svg"
-    arguments = [
-        "predict",
-        folder / "recommend",
-        "--text",
-        "1 2",
-        "--figure",
-        where,
-        "--device",
-        "cpu",
-        "--json",
-    ]
+    arguments = ["predict", folder / "recommend", "--text", "1 2", "--figure", where, "--device", "cpu", "--json"]
     code, out, err = called(capsys, *arguments)
     assert code == 0, err
     titles = [one["piece"] for one in json.loads(out)[0]["looked_at"]["pieces"]]
@@ -197,21 +191,10 @@ def test_the_picture_of_what_was_recommended_has_a_bar_for_each_title(folder, ca
 
 def test_a_page_shows_the_last_window_of_another_file(folder, capsys, tmp_path):
     where = tmp_path / "page.html"
-    arguments = [
-        "view",
-        folder / "series",
-        "--table",
-        folder / "new.csv",
-        "--export",
-        where,
-        "--device",
-        "cpu",
-    ]
+    arguments = ["view", folder / "series", "--table", folder / "new.csv", "--export", where, "--device", "cpu"]
     code, out, err = called(capsys, *arguments, "--json")
     assert code == 0, err
     last = (folder / "new.csv").read_text().strip().splitlines()[-1].partition(",")[0]
     assert last[:10] in where.read_text() and "the table new.csv" in json.loads(out)["words"]
-    code, _, err = called(
-        capsys, "view", folder / "recommend", "--table", folder / "new.csv", "--export", where
-    )
+    code, _, err = called(capsys, "view", folder / "recommend", "--table", folder / "new.csv", "--export", where)
     assert code == 2 and "--table: the task recommend reads" in err

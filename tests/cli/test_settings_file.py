@@ -8,9 +8,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.cli.main import main
 from regard.errors import BadValue, RegardError
-from regard.training.config import Config, Optim, flat, from_yaml, make, plain_yaml, read, to_yaml
+from regard_workbench.cli.main import main
+from regard_workbench.training.config import Config, Optim, flat, from_yaml, make, plain_yaml, read, to_yaml
 
 DOUBLING = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}}}\n" for n in range(1, 27))
 LISTS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -87,12 +87,14 @@ def test_the_command_refuses_a_file_that_unfolds_without_end(tmp_path, bomb, cap
         ("\ufefftask: dates\n", {"task": "dates"}),
         ("name: 2024-05-01\n", {"name": "2024-05-01"}),
         ("name: 2024-99-99\n", {"name": "2024-99-99"}),
-        ("optim: {lr: 3e-4, betas: [0.9, 0.98]}\ncompile: true\nclip: ~\n",
-         {"optim": {"lr": "3e-4", "betas": [0.9, 0.98]}, "compile": True, "clip": None}),
+        (
+            "optim: {lr: 3e-4, betas: [0.9, 0.98]}\ncompile: true\nclip: ~\n",
+            {"optim": {"lr": "3e-4", "betas": [0.9, 0.98]}, "compile": True, "clip": None},
+        ),
         ("seed: 9223372036854775807", {"seed": 2**63 - 1}),
         ("anchor: &unused 3", {"anchor": 3}),
     ],
-)  # fmt: skip
+)
 def test_plain_settings_are_read_as_they_are_written(tmp_path, text, found):
     assert from_yaml(kept(tmp_path, text)) == found
 
@@ -103,15 +105,17 @@ def test_a_whole_number_out_of_range_is_refused(value):
     assert not clean and len(mistakes) == 1 and mistakes[0].startswith("steps: expected a whole number")
 
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1).filter(
-    lambda t: t.strip()
-)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1).filter(lambda t: t.strip())
 CONFIGS = st.builds(
     Config,
-    task=TEXTS, name=st.none() | TEXTS.filter(lambda t: t != "null"), data=st.lists(TEXTS, max_size=3).map(tuple),
-    steps=st.none() | st.integers(0, 2**63 - 1), seed=st.integers(0, 2**63 - 1), compile=st.booleans(),
+    task=TEXTS,
+    name=st.none() | TEXTS.filter(lambda t: t != "null"),
+    data=st.lists(TEXTS, max_size=3).map(tuple),
+    steps=st.none() | st.integers(0, 2**63 - 1),
+    seed=st.integers(0, 2**63 - 1),
+    compile=st.booleans(),
     optim=st.builds(Optim, lr=st.none() | st.floats(0, 1e300), weight_decay=st.floats(0, 1e3)),
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow
@@ -126,11 +130,63 @@ def test_every_setting_that_is_written_is_read_back_as_it_was(config):
 
 # Pieces of YAML's own grammar, so that most texts get past the first letter.
 PIECES = st.sampled_from(
-    ["task", "steps", "optim", "lr", ": ", ":", "\n", "  ", "- ", "? ", "[", "]", "{", "}", ", ", "&a ", "*a", "!!int ",
-     "!!str ", "!!float ", "!!timestamp ", "!!null ", "!x ", "<<", "1", "0x1f", "1e3", ".inf", "-.5", "1:30", "0b11",
-     "2001-01-01", "~", "yes", '"', "'", "|", ">", "%YAML 1.1\n", "---\n", "...\n", "#", "\t", "\\", "\u2028", "é",
-     "\0", "_", "0o7", "1_0", "!!bool ", "@", "`", "\r"]
-)  # fmt: skip
+    [
+        "task",
+        "steps",
+        "optim",
+        "lr",
+        ": ",
+        ":",
+        "\n",
+        "  ",
+        "- ",
+        "? ",
+        "[",
+        "]",
+        "{",
+        "}",
+        ", ",
+        "&a ",
+        "*a",
+        "!!int ",
+        "!!str ",
+        "!!float ",
+        "!!timestamp ",
+        "!!null ",
+        "!x ",
+        "<<",
+        "1",
+        "0x1f",
+        "1e3",
+        ".inf",
+        "-.5",
+        "1:30",
+        "0b11",
+        "2001-01-01",
+        "~",
+        "yes",
+        '"',
+        "'",
+        "|",
+        ">",
+        "%YAML 1.1\n",
+        "---\n",
+        "...\n",
+        "#",
+        "\t",
+        "\\",
+        "\u2028",
+        "é",
+        "\0",
+        "_",
+        "0o7",
+        "1_0",
+        "!!bool ",
+        "@",
+        "`",
+        "\r",
+    ]
+)
 YAMLS = st.lists(PIECES, max_size=40).map("".join) | st.text(max_size=60)
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from regard.cli.main import main
+from regard_workbench.cli.main import main
 from tests.training.registered import toy_registered  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,12 +33,8 @@ def test_results_go_to_stdout_and_progress_to_stderr(tmp_path, capsys):
 
 
 def test_flags_win_over_a_file_and_a_file_over_the_recipe(tmp_path, capsys):
-    (tmp_path / "c.yaml").write_text(
-        "task: toy\nsteps: 77\nseed: 3\ncompile: true\noptim:\n  lr: 5e-3\n  clip: 2\n"
-    )
-    assert (
-        run("--config", tmp_path / "c.yaml", "--steps", "1e2", "--optim.clip", "0.5", "--print_config") == 0
-    )
+    (tmp_path / "c.yaml").write_text("task: toy\nsteps: 77\nseed: 3\ncompile: true\noptim:\n  lr: 5e-3\n  clip: 2\n")
+    assert run("--config", tmp_path / "c.yaml", "--steps", "1e2", "--optim.clip", "0.5", "--print_config") == 0
     found = yaml.safe_load(capsys.readouterr().out)
     assert (found["steps"], found["seed"], found["batch_size"], found["compile"]) == (100, 3, 5, True)
     assert (found["optim"]["lr"], found["optim"]["clip"]) == (5e-3, 0.5)
@@ -110,21 +106,8 @@ def test_the_help_shows_every_setting(capsys):
 
 @pytest.mark.slow
 def test_the_whole_program_runs_in_a_process_of_its_own(tmp_path):
-    command = [
-        sys.executable,
-        "-W",
-        "error",
-        "-m",
-        "tests.training.toy",
-        "train",
-        "toy",
-        "--steps",
-        "2",
-        "--json",
-    ]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-W", "error", "-m", "tests.training.toy", "train", "toy", "--steps", "2", "--json"]
+    done = subprocess.run([*command, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 2
 

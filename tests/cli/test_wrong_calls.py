@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from regard import models, tasks
-from regard.cli.common.command import verbs
-from regard.cli.main import main
+from regard_workbench import models, tasks
+from regard_workbench.cli.common.command import verbs
+from regard_workbench.cli.main import main
 from tests.training.registered import toy_registered  # noqa: F401
 
 
@@ -20,8 +20,13 @@ def called(capsys, *arguments):
 
 
 NEEDED = {
-    "cause": ["RUN"], "evaluate": ["RUN"], "predict": ["RUN"], "view": ["RUN"], "show": ["local"], "train": ["toy"],
-}  # fmt: skip
+    "cause": ["RUN"],
+    "evaluate": ["RUN"],
+    "predict": ["RUN"],
+    "view": ["RUN"],
+    "show": ["local"],
+    "train": ["toy"],
+}
 
 
 @pytest.mark.parametrize("verb", sorted(verbs()))
@@ -72,7 +77,7 @@ def test_every_verb_answers_an_unknown_option_with_one_line(capsys, verb):
         ("show", "NAME is missing."),
         ("list --use", "--use: expected a Python file after it, got none."),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_call_is_answered_in_one_line(tmp_path, monkeypatch, capsys, words, said):
     monkeypatch.chdir(tmp_path)
     code, out, err = called(capsys, *words.split(" "))
@@ -112,9 +117,7 @@ def test_help_wraps_at_the_width_of_the_terminal(monkeypatch, capsys, verb, colu
     code, out, _ = called(capsys, *([] if verb is None else [verb]), "--help")
     assert code == 0
     assert max(map(len, out.splitlines())) <= columns
-    for example in (
-        () if verb is None else verbs()[verb].EXAMPLES
-    ):  # a broken line is continued as a shell reads it
+    for example in () if verb is None else verbs()[verb].EXAMPLES:  # a broken line is continued as a shell reads it
         assert example in re.sub(r" \\\n +", " ", out)
 
 

@@ -4,9 +4,9 @@ import json
 
 import torch
 
-from regard.cli.main import main
-from regard.tasks import Batch
-from regard.training import train
+from regard_workbench.cli.main import main
+from regard_workbench.tasks import Batch
+from regard_workbench.training import train
 
 TEXT = "The sea was calm. A small boat came in. Nobody knew why it came! The old man waited for it.\n"
 
@@ -23,11 +23,7 @@ RUNS = {
         "steps": 1,
     },
     "translate": {"task": "translate(bleu_examples=3)", "model": "seq2seq(dim=8)", "steps": 1},
-    "language": {
-        "task": "language(context=23)",
-        "model": "decoder(dim=16, layers=1, num_heads=2)",
-        "steps": 3,
-    },
+    "language": {"task": "language(context=23)", "model": "decoder(dim=16, layers=1, num_heads=2)", "steps": 3},
     "masked": {"task": "language(context=23)", "model": "encoder(dim=16, layers=1, num_heads=2)", "steps": 1},
     "segments": {
         "task": "language(context=23)",
@@ -36,11 +32,7 @@ RUNS = {
     },
     "classify": {"task": "classify", "model": "lstm-attention(dim=16)", "steps": 1},
     "classify-encoder": {"task": "classify", "model": "encoder(dim=16, layers=2, num_heads=2)", "steps": 1},
-    "classify-static": {
-        "task": "classify",
-        "model": "static-transformer(dim=16, layers=1, num_heads=2)",
-        "steps": 1,
-    },
+    "classify-static": {"task": "classify", "model": "static-transformer(dim=16, layers=1, num_heads=2)", "steps": 1},
     "copy": {"task": "copy(max_length=3)", "model": "ntm(slots=8, width=4, hidden=8)", "steps": 1},
     "digits": {"task": "digits", "model": "encoder(dim=16, layers=1, num_heads=2)", "steps": 1},
 }

@@ -12,7 +12,7 @@ from multiprocessing import reduction
 from benchmarks import forked
 from tests.training.commands import context, until
 
-WORKER = [sys.executable, "-m", "regard.comparison.worker"]
+WORKER = [sys.executable, "-m", "regard_workbench.comparison.worker"]
 _HIGH = 100  # above every file that a server or a worker has open
 
 

@@ -3,17 +3,13 @@
 import math
 from pathlib import Path
 
-from regard.comparison.comparison import Comparison
-from regard.comparison.job import Contestant, Cost, Outcome
+from regard_workbench.comparison.comparison import Comparison
+from regard_workbench.comparison.job import Contestant, Cost, Outcome
 
 NAMES = ("static-transformer", "dynamic-transformer", "lstm-attention")
 SHA = "1a2b3c4d5e6f" + "0" * 52
 # By seed. The third is the second and 0.03 more in every seed, which leaves a paired test no spread.
-TEST = {
-    NAMES[0]: (0.97, 0.96, 0.98),
-    NAMES[1]: (0.94, 0.95, 0.93),
-    NAMES[2]: (0.97, 0.98, 0.96),
-}
+TEST = {NAMES[0]: (0.97, 0.96, 0.98), NAMES[1]: (0.94, 0.95, 0.93), NAMES[2]: (0.97, 0.98, 0.96)}
 BLOCKS, IN_A_BLOCK = 20, 50
 
 
@@ -23,20 +19,27 @@ def blocks_of(share, seed):
     return [
         {"accuracy": [(share + wave) * IN_A_BLOCK, float(IN_A_BLOCK)], "loss": [0.2 * IN_A_BLOCK, float(IN_A_BLOCK)]}
         for wave in waves
-    ]  # fmt: skip
+    ]
 
 
 def outcome(model, seed, share, attention=None, **changes):
     """A run that finished with this share of right answers in the test."""
     given = {
         "settings": {"task": "digits", "model": model, "attention": attention, "seed": seed, "steps": 1000},
-        "folder": f"runs/{model}-{seed}", "steps": 1000, "seconds": 10.0, "stopped_by": "steps", "parameters": 1234,
-        "metric": "accuracy", "validation": {"accuracy": share - 0.01, "loss": 0.1},
-        "test": {"accuracy": share, "loss": 0.2}, "best_step": 900, "blocks": blocks_of(share, seed),
+        "folder": f"runs/{model}-{seed}",
+        "steps": 1000,
+        "seconds": 10.0,
+        "stopped_by": "steps",
+        "parameters": 1234,
+        "metric": "accuracy",
+        "validation": {"accuracy": share - 0.01, "loss": 0.1},
+        "test": {"accuracy": share, "loss": 0.2},
+        "best_step": 900,
+        "blocks": blocks_of(share, seed),
         "data_sha256": SHA,
         "command": f"regard train digits --model {model} --seed {seed}",
         "versions": {"regard": "0.1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
-    }  # fmt: skip
+    }
     return Outcome(model, attention, seed, **{**given, **changes})
 
 
@@ -57,9 +60,15 @@ def comparison(runs=None, contestants=None, **changes):
     if runs is None:
         runs = [outcome(name, seed, share) for name in NAMES for seed, share in enumerate(TEST[name])]
     given = {
-        "task": "digits", "settings": {"task": "digits", "steps": 1000}, "seeds": [0, 1, 2], "costs": COSTS,
-        "left_out": [], "budget": "1,000 steps", "command": "regard compare", "out": Path("runs/compare"),
-    }  # fmt: skip
+        "task": "digits",
+        "settings": {"task": "digits", "steps": 1000},
+        "seeds": [0, 1, 2],
+        "costs": COSTS,
+        "left_out": [],
+        "budget": "1,000 steps",
+        "command": "regard compare",
+        "out": Path("runs/compare"),
+    }
     return Comparison(
         contestants=contestants or [Contestant(name) for name in NAMES], outcomes=runs, **{**given, **changes}
     )

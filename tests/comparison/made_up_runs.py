@@ -3,15 +3,30 @@
 import json
 import math
 
-from regard.comparison.comparison import Comparison
-from regard.comparison.job import Contestant, Cost, Outcome
+from regard_workbench.comparison.comparison import Comparison
+from regard_workbench.comparison.job import Contestant, Cost, Outcome
 
 MODELS = ("static-transformer", "dynamic-transformer", "lstm-attention")
 ATTENTIONS = (
-    "additive", "causal", "concat", "dot", "general", "global", "global-layer", "global-query", "hard",
-    "key-value-memory", "linear", "local(window=9)", "local-layer(window=9)", "local-m(window=9)",
-    "local-p(window=9)", "multihead", "query-key-memory", "relative",
-)  # fmt: skip
+    "additive",
+    "causal",
+    "concat",
+    "dot",
+    "general",
+    "global",
+    "global-layer",
+    "global-query",
+    "hard",
+    "key-value-memory",
+    "linear",
+    "local(window=9)",
+    "local-layer(window=9)",
+    "local-m(window=9)",
+    "local-p(window=9)",
+    "multihead",
+    "query-key-memory",
+    "relative",
+)
 
 
 def accuracy(place, seed):
@@ -39,22 +54,31 @@ def outcome(folder, place, contestant, seed, error="", steps=50, blocks=20):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = {"task": "digits", "model": contestant.model, "seed": seed, "steps": steps}
     common = {
-        "model": contestant.model, "attention": contestant.attention, "seed": seed, "settings": settings,
-        "folder": str(folder), "command": f"regard train digits --model '{contestant.model}' --seed {seed}",
-    }  # fmt: skip
+        "model": contestant.model,
+        "attention": contestant.attention,
+        "seed": seed,
+        "settings": settings,
+        "folder": str(folder),
+        "command": f"regard train digits --model '{contestant.model}' --seed {seed}",
+    }
     if error:
         return Outcome(**common, error=error)
     reached = accuracy(place, seed)
-    shares = [
-        min(1.0, max(0.0, reached + 0.05 * math.sin(place + seed + 5 * block))) for block in range(blocks)
-    ]
+    shares = [min(1.0, max(0.0, reached + 0.05 * math.sin(place + seed + 5 * block))) for block in range(blocks)]
     return Outcome(
-        **common, steps=steps, seconds=steps * (1 + place) / 10, stopped_by="steps", parameters=1000 * (place + 2) + 7,
-        metric="accuracy", validation={"loss": 1.03 - reached, "accuracy": reached + 0.001},
-        test={"loss": 1.05 - reached, "accuracy": sum(shares) / blocks}, best_step=steps,
-        blocks=[{"accuracy": [share * 10, 10.0]} for share in shares], data_sha256="0123456789abcdef" * 4,
+        **common,
+        steps=steps,
+        seconds=steps * (1 + place) / 10,
+        stopped_by="steps",
+        parameters=1000 * (place + 2) + 7,
+        metric="accuracy",
+        validation={"loss": 1.03 - reached, "accuracy": reached + 0.001},
+        test={"loss": 1.05 - reached, "accuracy": sum(shares) / blocks},
+        best_step=steps,
+        blocks=[{"accuracy": [share * 10, 10.0]} for share in shares],
+        data_sha256="0123456789abcdef" * 4,
         versions={"regard": "0.1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
-    )  # fmt: skip
+    )
 
 
 def made(folder, count=3, seeds=3, *, failed=(), costs=True):
@@ -65,22 +89,29 @@ def made(folder, count=3, seeds=3, *, failed=(), costs=True):
         contestants = [Contestant("encoder", attention) for attention in ATTENTIONS[:count]]
     outcomes = [
         outcome(
-            folder / f"run-{place}-{seed}", place, contestant, seed,
+            folder / f"run-{place}-{seed}",
+            place,
+            contestant,
+            seed,
             "RuntimeError: it ran out of luck" if (place, seed) in failed else "",
         )
         for place, contestant in enumerate(contestants)
         for seed in range(seeds)
-    ]  # fmt: skip
+    ]
     known = {
-        contestant.label: Cost(
-            31.5 / (1 + place), 20.25 + 3 * (place % 5), 1.5e9 * (1 + place), 1000 * (place + 2) + 7
-        )
+        contestant.label: Cost(31.5 / (1 + place), 20.25 + 3 * (place % 5), 1.5e9 * (1 + place), 1000 * (place + 2) + 7)
         for place, contestant in enumerate(contestants)
         if any(not run.error and run.model == contestant.model for run in outcomes)
     }
     return Comparison(
-        task="digits", settings={"task": "digits", "steps": 50}, contestants=contestants,
-        seeds=list(range(seeds)), outcomes=outcomes, costs=known if costs else {},
-        left_out=[("ntm", "it gives past, and this task needs pooled")], budget="50 steps",
-        command="regard compare digits --steps 50", out=folder,
-    )  # fmt: skip
+        task="digits",
+        settings={"task": "digits", "steps": 50},
+        contestants=contestants,
+        seeds=list(range(seeds)),
+        outcomes=outcomes,
+        costs=known if costs else {},
+        left_out=[("ntm", "it gives past, and this task needs pooled")],
+        budget="50 steps",
+        command="regard compare digits --steps 50",
+        out=folder,
+    )

@@ -8,7 +8,7 @@ from studying.evidence import Margin, Question, read_comparison
 from studying.text import check, findings, negative
 from studying.verdict import judge
 
-from regard.comparison.job import Contestant, Cost, Outcome
+from regard_workbench.comparison.job import Contestant, Cost, Outcome
 
 BLOCKS, IN_A_BLOCK = 40, 50
 
@@ -19,20 +19,36 @@ def outcome(folder, contestant, seed, value, *, task="digits", metric="accuracy"
     base = math.log(value) if metric == "perplexity" else value
     blocks = [{metric: [(base + wave) * IN_A_BLOCK, float(IN_A_BLOCK)]} for wave in waves]
     settings = {
-        "task": task, "model": contestant.model, "attention": contestant.attention, "seed": seed, "steps": steps,
-    }  # fmt: skip
+        "task": task,
+        "model": contestant.model,
+        "attention": contestant.attention,
+        "seed": seed,
+        "steps": steps,
+    }
     settings = {name: found for name, found in settings.items() if found is not None}
     return Outcome(
-        contestant.model, contestant.attention, seed, settings, str(folder),
+        contestant.model,
+        contestant.attention,
+        seed,
+        settings,
+        str(folder),
         **{
-            "steps": steps, "seconds": 10.0, "stopped_by": "steps", "parameters": 12345, "metric": metric,
-            "higher_is_better": metric not in ("perplexity", "bits_per_sequence"), "validation": {metric: value},
-            "test": {metric: value}, "best_step": steps, "blocks": blocks, "data_sha256": "1a2b3c4d" * 8,
+            "steps": steps,
+            "seconds": 10.0,
+            "stopped_by": "steps",
+            "parameters": 12345,
+            "metric": metric,
+            "higher_is_better": metric not in ("perplexity", "bits_per_sequence"),
+            "validation": {metric: value},
+            "test": {metric: value},
+            "best_step": steps,
+            "blocks": blocks,
+            "data_sha256": "1a2b3c4d" * 8,
             "command": f"regard train {task} --model {contestant.model} --seed {seed}",
             "versions": {"regard": "0.1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
             **changes,
         },
-    )  # fmt: skip
+    )
 
 
 def folder(out, reached, speeds, *, model="encoder", **how):
@@ -54,11 +70,13 @@ def folder(out, reached, speeds, *, model="encoder", **how):
 
 def question(name="digits-attention", **changes):
     given = {
-        "title": "Recognise a digit: which attention", "job": "classify", "asks": "Which?",
+        "title": "Recognise a digit: which attention",
+        "job": "classify",
+        "asks": "Which?",
         "margin": Margin(0.01, "1 point"),
-        "arguments": ("digits", "--models", "encoder", "--attention", "dot,hard", "--seeds", "3", "--steps", "400"),
+        "words": "digits --models encoder --attention dot,hard --seeds 3 --steps 400",
         "story": "A story.",
-    }  # fmt: skip
+    }
     return Question(name=name, **{**given, **changes})
 
 
@@ -68,10 +86,7 @@ def verdict_of(tmp_path, reached, speeds, yards=(), margin=None, **how):
     return judge(asked, read_comparison(place, "regard compare"), yards)
 
 
-CLEAR = {
-    "dot": (0.95, 0.96, 0.97),
-    "hard": (0.55, 0.561, 0.57),
-}  # 0.4 apart, scatter of the difference 0.0006
+CLEAR = {"dot": (0.95, 0.96, 0.97), "hard": (0.55, 0.561, 0.57)}  # 0.4 apart, scatter of the difference 0.0006
 
 
 def told(found):

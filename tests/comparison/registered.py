@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from regard import plugins
-from regard.models.model import MODELS
-from regard.tasks.task import TASKS
+from regard_workbench import plugins
+from regard_workbench.models.parts.model import MODELS
+from regard_workbench.tasks.parts.task import TASKS
 
 STRANGERS = str(Path(__file__).with_name("strangers.py"))
 

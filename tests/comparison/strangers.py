@@ -5,12 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[2])
-)  # a process that loads this file may stand anywhere
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a process that loads this file may stand anywhere
 
 from regard.errors import BadValue
-from regard.models import model
+from regard_workbench.models import model
 from tests.training import toy
 
 

@@ -1,6 +1,7 @@
 """A program in place of the worker's Python: it behaves as the name of the run's folder says, and starts at once.
 
-`… -m regard.comparison.worker FOLDER/job.json`. It writes its process id, and that of a child, beside job.json.
+`… -m regard_workbench.comparison.worker FOLDER/job.json`. It writes its process id, and that of a child, beside
+job.json.
 """
 
 import os
@@ -55,8 +56,8 @@ def _engine(jobs, executable, log, grace):
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.executable = executable
-    from regard.comparison.engines import local, supervisor
-    from regard.comparison.engines.stopped import Stopped
+    from regard_workbench.comparison.engines import local, supervisor
+    from regard_workbench.comparison.engines.stopped import Stopped
 
     supervisor.GRACE = grace
     try:

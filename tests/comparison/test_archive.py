@@ -5,8 +5,8 @@ import tarfile
 
 import pytest
 
-from regard.comparison.engines import archive
 from regard.errors import BadValue
+from regard_workbench.comparison.engines import archive
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", "..\\out"])

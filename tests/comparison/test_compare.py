@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.main import main
-from regard.comparison import compare as module
-from regard.comparison.compare import ComparisonPlan, compare
-from regard.comparison.job import Cost, Job, Outcome
-from regard.comparison.worker import perform
 from regard.errors import BadValue
-from regard.training.run_folder import metrics_file
-from regard.training.run_folder.folder import RunFolder
+from regard_workbench.cli.main import main
+from regard_workbench.comparison import compare as module
+from regard_workbench.comparison import report
+from regard_workbench.comparison.compare import ComparisonPlan, compare
+from regard_workbench.comparison.job import Cost, Job, Outcome
+from regard_workbench.comparison.worker import perform
+from regard_workbench.training.run_folder import metrics_file
+from regard_workbench.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, pauses_of, strangers_registered  # noqa: F401
 from tests.comparison.test_local import logged, plain
 from tests.training.commands import Command, until
@@ -35,9 +36,19 @@ class Story:
         pausing, pauses = pauses_of(home, (13,), width=5)
         options = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
         arguments = [
-            "--use", STRANGERS, "--use", pausing, "compare", "toy", f"--models={','.join(MODELS)}", "--seeds=1",
-            "--workers=1", "--threads=1", *options, f"--out={self.out}",
-        ]  # fmt: skip
+            "--use",
+            STRANGERS,
+            "--use",
+            pausing,
+            "compare",
+            "toy",
+            f"--models={','.join(MODELS)}",
+            "--seeds=1",
+            "--workers=1",
+            "--threads=1",
+            *options,
+            f"--out={self.out}",
+        ]
         self.killed = self._kill(Command(home, *arguments), *pauses)
         self.finished_at = (self.first() / "outcome.json").stat().st_mtime_ns
         shown, told = io.StringIO(), io.StringIO()
@@ -103,9 +114,7 @@ def test_the_interrupted_run_ends_with_the_bits_of_an_undisturbed_one(story, tmp
 def test_a_failing_contestant_does_not_affect_the_rows_of_the_others(story):
     rows = story.rows()
     assert list(rows) == MODELS
-    assert (
-        rows["falls"]["failed"] == {"0": "RuntimeError: the floor gave way"} and rows["falls"]["seeds"] == []
-    )
+    assert rows["falls"]["failed"] == {"0": "RuntimeError: the floor gave way"} and rows["falls"]["seeds"] == []
     for name in ("toy-net", "toy-net(dim=5)"):
         assert rows[name]["seeds"] == [0] and not rows[name]["failed"]
     shown = story.shown
@@ -158,33 +167,26 @@ def quick(monkeypatch):
     """Only what `compare` itself does."""
     monkeypatch.setattr(module, "LocalEngine", Here)
     monkeypatch.setattr(module, "costs_of", lambda *_: {})
-    monkeypatch.setattr(module.report, "write", lambda *_: None)
+    monkeypatch.setattr(report, "write", lambda *_: None)
 
 
 def plan_of(out, **changes):
     settings = {"task": "toy", "steps": 2, "device": "cpu", **changes.pop("settings", {})}
     models = changes.pop("models", ["toy-net"])
-    return ComparisonPlan(
-        settings=settings, models=models, out=out, **{"seeds": [0], "use": (STRANGERS,), **changes}
-    )
+    return ComparisonPlan(settings=settings, models=models, out=out, **{"seeds": [0], "use": (STRANGERS,), **changes})
 
 
 def test_a_comparison_is_plain_data_about_everything(quick, tmp_path):
     told = []
     plan = plan_of(tmp_path, models=["toy-net", "refuses"], seeds=[3, 1], command="regard compare x")
     found = compare(plan, tell=told.append)
-    assert (found.task, found.seeds, found.budget, found.engine, found.trials) == (
-        "toy",
-        [3, 1],
-        "2 steps",
-        "local",
-        0,
-    )
+    assert (found.task, found.seeds, found.budget, found.engine, found.trials) == ("toy", [3, 1], "2 steps", "local", 0)
     assert found.left_out == [("refuses", "model: refuses is not to be had.")]
     assert told == ["left out: refuses: model: refuses is not to be had.", "writing the report"]
     assert [(outcome.model, outcome.seed, outcome.steps) for outcome in found.outcomes] == [
-        ("toy-net", 3, 2), ("toy-net", 1, 2)
-    ]  # fmt: skip
+        ("toy-net", 3, 2),
+        ("toy-net", 1, 2),
+    ]
     assert (found.out, found.command) == (tmp_path, "regard compare x")
     assert [row["model"] for row in json.loads((tmp_path / "results.json").read_bytes())] == ["toy-net"]
 
@@ -193,9 +195,13 @@ def test_matched_contestants_are_trained_with_their_widths_and_measured_to_a_tar
     told = []
     settings = {"task": "digits", "steps": 2, "eval_every": 1, "eval_limit": 16, "batch_size": 4}
     plan = plan_of(
-        tmp_path, models=["encoder(dim=48, num_heads=2, layers=1)", "lstm-attention"], settings=settings,
-        match="parameters", target=0.0, columns=("test", "width"),
-    )  # fmt: skip
+        tmp_path,
+        models=["encoder(dim=48, num_heads=2, layers=1)", "lstm-attention"],
+        settings=settings,
+        match="parameters",
+        target=0.0,
+        columns=("test", "width"),
+    )
     found = compare(plan, tell=told.append)
     assert "choosing widths for equal parameters" in told
     first, second = (row["parameters"] for row in found.rows)
@@ -218,7 +224,7 @@ def test_matched_contestants_are_trained_with_their_widths_and_measured_to_a_tar
 )
 def test_the_budget_is_written_in_words(quick, monkeypatch, tmp_path, settings, words):
     monkeypatch.setattr(Here, "run", lambda self, jobs, hear: [])
-    monkeypatch.setattr("regard.comparison.results.rows", lambda comparison: [])
+    monkeypatch.setattr("regard_workbench.comparison.results.rows", lambda comparison: [])
     assert compare(plan_of(tmp_path, settings=settings)).budget == words
 
 
@@ -246,10 +252,8 @@ def test_settings_chosen_by_tuning_are_used_in_the_runs(quick, monkeypatch, tmp_
         asked.append((len(contestants), settings["seed"], trials, space, folder, use))
         return [{"optim.lr": 0.5}, {}]
 
-    monkeypatch.setattr("regard.comparison.sweep.tune_all", tune_all)
-    plan = plan_of(
-        tmp_path, models=["toy-net", "toy-net(dim=5)"], seeds=[7, 8], trials=4, space="optim.lr=1e-3..1"
-    )
+    monkeypatch.setattr("regard_workbench.comparison.sweep.tune_all", tune_all)
+    plan = plan_of(tmp_path, models=["toy-net", "toy-net(dim=5)"], seeds=[7, 8], trials=4, space="optim.lr=1e-3..1")
     found = compare(plan)
     assert asked == [(2, 7, 4, "optim.lr=1e-3..1", tmp_path / "sweep", (STRANGERS,))]
     assert found.chosen == {"toy-net": {"optim.lr": 0.5}, "toy-net(dim=5)": {}} and found.trials == 4

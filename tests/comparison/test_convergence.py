@@ -8,13 +8,13 @@ import math
 import pytest
 from scipy import stats
 
-from regard.comparison.columns import read_columns
-from regard.comparison.convergence import common_target, first_reached, read_target
-from regard.comparison.job import Contestant
-from regard.comparison.results import rows
-from regard.comparison.table import render, to_csv, to_latex
 from regard.errors import BadValue
-from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY
+from regard_workbench.comparison.columns import read_columns
+from regard_workbench.comparison.convergence import common_target, first_reached, read_target
+from regard_workbench.comparison.job import Contestant
+from regard_workbench.comparison.results import rows
+from regard_workbench.comparison.table import render, to_csv, to_latex
+from regard_workbench.tasks.measures.metrics import ACCURACY, PERPLEXITY
 from tests.comparison.made_up import comparison, cost, outcome
 from tests.comparison.test_table import printed
 
@@ -47,9 +47,18 @@ def made(tmp_path, curves=CURVES, metric="accuracy", costs=True, failed=(), **ch
             best = {metric: max(scores)}
             more = {"error": "ValueError: no"} if (model, seed) in failed else {}
             runs.append(
-                outcome(model, seed, 0.5, folder=str(folder), metric=metric, validation=best, test=best,
-                        higher_is_better=metric == "accuracy", **more)
-            )  # fmt: skip
+                outcome(
+                    model,
+                    seed,
+                    0.5,
+                    folder=str(folder),
+                    metric=metric,
+                    validation=best,
+                    test=best,
+                    higher_is_better=metric == "accuracy",
+                    **more,
+                )
+            )
     known = {model: cost(SPEEDS[model], parameters=1000) for model in curves} if costs else {}
     return comparison(runs, [Contestant(model) for model in curves], costs=known, out=tmp_path, **changes)
 
@@ -84,9 +93,7 @@ def test_without_a_measured_speed_seconds_are_those_of_training(tmp_path):
 def test_a_target_that_a_seed_never_reaches_leaves_no_mean_and_is_reported(tmp_path):
     first, second = rows(made(tmp_path, target=0.82))
     assert first["target_given"] and first["steps_to_target"] == t_interval([40, 40, 50])
-    assert (
-        second["steps_to_target"] == second["seconds_to_target"] == {"mean": None, "low": None, "high": None}
-    )
+    assert second["steps_to_target"] == second["seconds_to_target"] == {"mean": None, "low": None, "high": None}
     assert second["warnings"] == [
         "validation never reached the target of 0.82 with seed 2, so steps and seconds to it have no mean"
     ]
@@ -122,9 +129,11 @@ def test_the_table_names_the_target_and_shows_intervals(tmp_path):
     lines = printed(render(rows(made(tmp_path)), names))
     # Half of the interval: 4.303 · 10 / √3 = 24.8 steps; 4.303 · 5.774 / √3 = 14.3 steps.
     assert [" ".join(line.split()) for line in (lines[0], lines[1], lines[3], lines[4])] == [
-        "steps to seconds to", "model 80.0 % 80.0 %", "encoder 30 ± 25 0.75 ± 0.62",
+        "steps to seconds to",
+        "model 80.0 % 80.0 %",
+        "encoder 30 ± 25 0.75 ± 0.62",
         "lstm-attention 43 ± 14 3.47 ± 1.15",
-    ]  # fmt: skip
+    ]
     note = " ".join(" ".join(lines).split())
     assert "Target: validation accuracy 80.0 %, the best score that every run reaches; counted to the" in note
 
@@ -132,9 +141,9 @@ def test_the_table_names_the_target_and_shows_intervals(tmp_path):
 def test_the_files_hold_convergence(tmp_path):
     found = rows(made(tmp_path, target=0.8))
     first, second = csv.DictReader(io.StringIO(to_csv(found)))
-    assert float(first["steps_to_target_mean"]) == 30 and float(
-        second["seconds_to_target_mean"]
-    ) == pytest.approx(130 / 3 / 12.5)
+    assert float(first["steps_to_target_mean"]) == 30 and float(second["seconds_to_target_mean"]) == pytest.approx(
+        130 / 3 / 12.5
+    )
     assert first["target"] == "0.8" and first["target_given"] == "True"
     text = to_latex(found, read_columns("test,steps-to-target"))
     assert r"& steps to 80.0 \% \\" in text and r"Target: validation accuracy 80.0 \%, as given" in text

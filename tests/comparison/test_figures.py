@@ -9,11 +9,11 @@ import pytest
 import torch
 from matplotlib.collections import LineCollection, PathCollection
 
-from regard.comparison import history
-from regard.comparison.figures import attention, bars, cost, curves, labels, style, svg
-from regard.comparison.results import rows
-from regard.observation.attribution import Attribution
-from regard.tasks.measures.metrics import ACCURACY, Metric
+from regard_workbench.comparison import history
+from regard_workbench.comparison.figures import attention, bars, cost, curves, labels, style, svg
+from regard_workbench.comparison.results import rows
+from regard_workbench.inspection.attribution import Attribution
+from regard_workbench.tasks.measures.metrics import ACCURACY, Metric
 from tests.comparison.made_up_runs import made, records
 
 
@@ -78,11 +78,7 @@ def test_a_curve_is_the_mean_of_its_seeds(three):
     drawing = curves.curve(runs, keys, ACCURACY, "step")
     for place, key in enumerate(keys.values()):
         expected = [
-            [
-                record["validation"]["accuracy"]
-                for record in records(place, seed, 50)
-                if "validation" in record
-            ]
+            [record["validation"]["accuracy"] for record in records(place, seed, 50) if "validation" in record]
             for seed in range(3)
         ]
         drawn = line(drawing, key.group("mean"))
@@ -154,9 +150,7 @@ def test_the_pareto_front_equals_a_brute_force_search():
     for _ in range(50):
         points = [(float(random.randrange(6)), float(random.randrange(6))) for _ in range(9)]
         expected = [
-            i
-            for i, (x, y) in enumerate(points)
-            if not any((a >= x and b > y) or (a > x and b >= y) for a, b in points)
+            i for i, (x, y) in enumerate(points) if not any((a >= x and b > y) or (a > x and b >= y) for a, b in points)
         ]
         assert cost.front(points) == expected
 
@@ -177,9 +171,7 @@ def test_points_off_the_pareto_front_are_hollow(three):
     """With every cost rising from the best to the worst, only the best is beaten by nobody."""
     found, keys, best_first = reached(three)
     drawing = cost.against(best_first, found, keys, cost.COST_AXES[0], ACCURACY, "test")
-    filled = {
-        key.name: line(drawing, key.group("point")).get_markerfacecolor() != "none" for key in keys.values()
-    }
+    filled = {key.name: line(drawing, key.group("point")).get_markerfacecolor() != "none" for key in keys.values()}
     assert filled == {"static-transformer": True, "dynamic-transformer": False, "lstm-attention": False}
 
 
@@ -232,9 +224,7 @@ def test_each_word_that_looked_at_a_grid_of_patches_gets_a_picture_of_its_own():
     weights = torch.zeros(7, 12)
     weights[torch.arange(7), torch.tensor([0, 5, 11, 3, 4, 7, 8])] = 1.0
     words = ["a", "two", "left", "of", "a", "<nine>", "$x$"]
-    attribution = Attribution(
-        weights, "where each word looked", rows=words, columns=[str(n) for n in range(12)]
-    )
+    attribution = Attribution(weights, "where each word looked", rows=words, columns=[str(n) for n in range(12)])
     drawing = attention.picture(attribution, "a", np.full((6, 8), 0.5), (3, 4))
     frames = [frame for frame in drawing.figure.subfigs[0].axes if frame.images]
     assert [frame.get_title() for frame in frames] == words

@@ -6,9 +6,10 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import regard
-from regard import masks, models, tasks
-from regard.comparison import flops
-from regard.comparison.flops import count, of_step
+from regard import masks
+from regard_workbench import models, tasks
+from regard_workbench.comparison import flops
+from regard_workbench.comparison.flops import count, of_step
 
 b, h, n, d, v = 2, 3, 128, 16, 24
 
@@ -48,9 +49,7 @@ def test_full_attention_scores_every_pair_and_sums_once(impl):
 @pytest.mark.parametrize("impl", ["reference", "tiled", "sdpa"])
 def test_queries_keys_and_values_may_differ_in_length_and_width(impl):
     query, key, value = heads(50, d), heads(n, d), heads(n, v if impl != "sdpa" else d)
-    assert count(lambda: regard.attend(query, key, value, impl=impl)) == 2 * b * h * 50 * n * (
-        d + value.shape[-1]
-    )
+    assert count(lambda: regard.attend(query, key, value, impl=impl)) == 2 * b * h * 50 * n * (d + value.shape[-1])
 
 
 def pairs_of(mask, length):
@@ -63,9 +62,7 @@ def pairs_of(mask, length):
 @pytest.mark.parametrize("length", [100, 700])
 def test_pairs_that_a_mask_hides_do_not_count(mask, length):
     query, key, value = (heads(length, d) for _ in range(3))
-    forward, backward = forward_and_backward(
-        lambda: regard.attend(query, key, value, mask=mask, impl="tiled")
-    )
+    forward, backward = forward_and_backward(lambda: regard.attend(query, key, value, mask=mask, impl="tiled"))
     assert forward == pytest.approx(4 * b * h * d * pairs_of(mask, length), rel=1e-9)
     assert backward == pytest.approx(2.5 * forward, rel=1e-9)
 
@@ -146,12 +143,19 @@ def made(task, model, attention=None):
 @pytest.mark.parametrize(
     ("task", "model", "attention"),
     [
-        ("digits", "encoder", None), ("digits", "static-transformer", None), ("digits", "dynamic-transformer", None),
-        ("digits", "lstm-attention", None), ("digits", "encoder", "linear"), ("digits", "encoder", "relative"),
-        ("digits", "encoder", "hard"), ("digits", "encoder", "local-p"), ("copy(max_length=5)", "ntm", None),
-        ("dates", "seq2seq", None), ("dates", "gla", None),
+        ("digits", "encoder", None),
+        ("digits", "static-transformer", None),
+        ("digits", "dynamic-transformer", None),
+        ("digits", "lstm-attention", None),
+        ("digits", "encoder", "linear"),
+        ("digits", "encoder", "relative"),
+        ("digits", "encoder", "hard"),
+        ("digits", "encoder", "local-p"),
+        ("copy(max_length=5)", "ntm", None),
+        ("dates", "seq2seq", None),
+        ("dates", "gla", None),
     ],
-)  # fmt: skip
+)
 def test_a_step_costs_about_three_times_its_forward_pass(task, model, attention):
     _, network, batch = made(regard.registry.parse(task)[0], model, attention)
     forward = count(lambda: network(batch))
@@ -161,9 +165,7 @@ def test_a_step_costs_about_three_times_its_forward_pass(task, model, attention)
 def test_the_count_of_a_transformer_is_that_of_its_matrices_and_its_attention():
     _, network, batch = made("digits", "encoder(layers=2, dim=64, hidden=256)")
     positions, dim = 4 * 8, 64
-    layer = (
-        positions * (4 * dim * dim + 2 * dim * 256) + 2 * 4 * 8 * 8 * dim
-    )  # projections, hidden layer, attention
+    layer = positions * (4 * dim * dim + 2 * dim * 256) + 2 * 4 * 8 * 8 * dim  # projections, hidden layer, attention
     whole = 2 * (positions * 8 * dim + 2 * layer + 4 * dim * 10)  # the embedding, two layers, the head
     assert count(lambda: network(batch)) == whole
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from regard import models, tasks
-from regard.comparison.grid import compose, jobs, slug
-from regard.comparison.job import Contestant
-from regard.comparison.plan import read_seeds, usual_models
 from regard.errors import BadValue
-from regard.models import MODELS
 from regard.nn import MECHANISMS
+from regard_workbench import models, tasks
+from regard_workbench.comparison.grid import compose, jobs, slug
+from regard_workbench.comparison.job import Contestant
+from regard_workbench.comparison.plan import read_seeds, usual_models
+from regard_workbench.models import MODELS
 from tests.comparison.registered import strangers_registered  # noqa: F401
 
 SMALL = "encoder(dim=8, layers=1, num_heads=2)"
@@ -61,9 +61,7 @@ def test_all_attentions_of_a_decoder_are_those_that_can_be_causal():
 
 
 def test_cells_that_make_no_sense_are_left_out_with_their_reasons():
-    grid = compose(
-        {"task": "copy(max_length=3)"}, ["ntm(slots=8, width=4, hidden=8)", "decoder(dim=8)"], ["causal"]
-    )
+    grid = compose({"task": "copy(max_length=3)"}, ["ntm(slots=8, width=4, hidden=8)", "decoder(dim=8)"], ["causal"])
     assert labels(grid) == ["decoder(dim=8) · causal"]
     assert grid.left_out == [
         (
@@ -122,15 +120,8 @@ def test_an_empty_grid_names_every_reason():
 
 def test_unknown_names_are_mistakes_however_many_are_right_and_come_together():
     with pytest.raises(BadValue, match="4 mistakes") as error:
-        compose(
-            {"task": "digits", "steps": "few"}, [SMALL, "encodr"], ["global", "locl(window=3)", "global("]
-        )
-    for said in (
-        "Did you mean 'encoder'?",
-        "Did you mean 'local'?",
-        "steps: expected a whole number",
-        "'global('",
-    ):
+        compose({"task": "digits", "steps": "few"}, [SMALL, "encodr"], ["global", "locl(window=3)", "global("])
+    for said in ("Did you mean 'encoder'?", "Did you mean 'local'?", "steps: expected a whole number", "'global('"):
         assert said in str(error.value)
 
 
@@ -162,8 +153,11 @@ def test_each_contestant_and_seed_is_a_job_with_a_folder_of_its_own(tmp_path):
     grid = compose({"task": "toy", "steps": 3}, ["toy-net", "toy-net(dim=5)"])
     made = jobs(grid, [0, 11], tmp_path, chosen={"toy-net": {"optim.lr": 0.5}}, threads=3, use=("a.py",))
     assert [(job.contestant.model, job.seed) for job in made] == [
-        ("toy-net", 0), ("toy-net(dim=5)", 0), ("toy-net", 11), ("toy-net(dim=5)", 11)
-    ]  # fmt: skip
+        ("toy-net", 0),
+        ("toy-net(dim=5)", 0),
+        ("toy-net", 11),
+        ("toy-net(dim=5)", 11),
+    ]
     assert made[2].settings == {"task": "toy", "steps": 3, "optim.lr": 0.5, "model": "toy-net", "seed": 11}
     assert made[3].settings == {"task": "toy", "steps": 3, "model": "toy-net(dim=5)", "seed": 11}
     assert made[0].folder == str(tmp_path / "runs" / "toy-net-seed-0")
@@ -190,11 +184,7 @@ def test_slugs_are_readable_plain_and_different():
     assert len(set(found)) == len(found)
     assert found[0] == "decoder" and found[4] == "decoder+local" and found[1].startswith("decoder-layers-4-")
     for name in found:
-        assert (
-            len(name) <= 80
-            and set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789+-")
-            and name[0] not in "-+"
-        )
+        assert len(name) <= 80 and set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789+-") and name[0] not in "-+"
 
 
 @pytest.mark.parametrize(
@@ -205,9 +195,7 @@ def test_seeds_are_a_number_of_them_or_a_list(given, seeds):
     assert read_seeds(given) == seeds
 
 
-@pytest.mark.parametrize(
-    "given", ["0", "-1", "", ",", "a", "1.5", "0,-1", "3,3", "1e9", str(2**64) + ",", "2000000"]
-)
+@pytest.mark.parametrize("given", ["0", "-1", "", ",", "a", "1.5", "0,-1", "3,3", "1e9", str(2**64) + ",", "2000000"])
 def test_seeds_that_make_no_sense_are_refused(given):
     with pytest.raises(BadValue, match="seeds: "):
         read_seeds(given)

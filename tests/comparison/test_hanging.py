@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from regard.comparison import limits
-from regard.comparison.engines import local, supervisor
-from regard.comparison.engines.local import LocalEngine
-from regard.comparison.job import Outcome
-from regard.comparison.limits import Limits, duration_text, seconds
 from regard.errors import BadValue
+from regard_workbench.comparison import limits
+from regard_workbench.comparison.engines import local, supervisor
+from regard_workbench.comparison.engines.local import LocalEngine
+from regard_workbench.comparison.job import Outcome
+from regard_workbench.comparison.limits import Limits, duration_text, seconds
 from tests.comparison import stubborn
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.comparison.stubborn import numbers
@@ -203,5 +203,10 @@ def test_an_invalid_duration_is_refused(given):
 
 def test_durations_are_written_in_the_largest_whole_unit():
     assert [duration_text(one) for one in (7.0, 60.0, 90.0, 300.0, 3600.0, 7200.0)] == [
-        "7 seconds", "1 minute", "90 seconds", "5 minutes", "1 hour", "2 hours"
-    ]  # fmt: skip
+        "7 seconds",
+        "1 minute",
+        "90 seconds",
+        "5 minutes",
+        "1 hour",
+        "2 hours",
+    ]

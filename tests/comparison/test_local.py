@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.comparison.engines import local
-from regard.comparison.engines.local import JobProcess, LocalEngine, capacity_for, last_step
-from regard.comparison.engines.stopped import Stopped
-from regard.comparison.job import Contestant, Job
-from regard.comparison.worker import perform
-from regard.training.run_folder import metrics_file
+from regard_workbench.comparison.engines import local
+from regard_workbench.comparison.engines.local import JobProcess, LocalEngine, capacity_for, last_step
+from regard_workbench.comparison.engines.stopped import Stopped
+from regard_workbench.comparison.job import Contestant, Job
+from regard_workbench.comparison.worker import perform
+from regard_workbench.training.run_folder import metrics_file
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 from tests.training.commands import until
 
@@ -45,9 +45,7 @@ class Heard(list):
 
 def plain(outcome):
     """What must be equal, to the last bit, between two runs of the same settings."""
-    return repr(
-        dataclasses.replace(outcome, folder="", seconds=0.0, steps_per_second=0.0, versions={}, metrics=None)
-    )
+    return repr(dataclasses.replace(outcome, folder="", seconds=0.0, steps_per_second=0.0, versions={}, metrics=None))
 
 
 def logged(folder):
@@ -86,9 +84,7 @@ def started(monkeypatch):
     return found
 
 
-def test_side_by_side_and_killed_in_the_middle_runs_end_with_the_same_bits(
-    undisturbed, tmp_path, monkeypatch, started
-):
+def test_side_by_side_and_killed_in_the_middle_runs_end_with_the_same_bits(undisturbed, tmp_path, monkeypatch, started):
     jobs, outcomes = undisturbed
     monkeypatch.setenv("REGARD_TOY_PAUSE", f"11:7:{tmp_path / 'go-on'}")
     monkeypatch.setattr(local, "SECONDS_BETWEEN_NEWS", 0.01)
@@ -201,9 +197,7 @@ def test_the_last_step_is_that_of_the_last_whole_line(tmp_path):
         (8, 9, True, {"workers": 3, "threads": 2}, 3, 2),
     ],
 )
-def test_the_default_is_one_process_per_core_or_one_on_a_gpu(
-    monkeypatch, cores, jobs, gpu, asked, workers, threads
-):
+def test_the_default_is_one_process_per_core_or_one_on_a_gpu(monkeypatch, cores, jobs, gpu, asked, workers, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
     found = capacity_for(jobs, gpu=gpu, **asked)
     assert (found.workers, found.threads) == (workers, threads)
@@ -225,5 +219,5 @@ def test_the_worker_is_started_as_a_module_of_this_python(tmp_path, monkeypatch)
     monkeypatch.setattr(local.subprocess, "Popen", lambda command, **options: seen.append((command, options)))
     JobProcess(job_of(tmp_path / "run"), Heard())
     ((command, options),) = seen
-    assert command == [sys.executable, "-m", "regard.comparison.worker", str(tmp_path / "run" / "job.json")]
+    assert command == [sys.executable, "-m", "regard_workbench.comparison.worker", str(tmp_path / "run" / "job.json")]
     assert options["start_new_session"]  # Ctrl-C reaches the parent alone

@@ -7,23 +7,23 @@ import json
 import pytest
 from torch import nn
 
-from regard import models, tasks
-from regard.comparison import flops, report, sweep
-from regard.comparison.fairness import fairness, size_note
-from regard.comparison.figures import svg
-from regard.comparison.grid import RunGrid, compose, jobs
-from regard.comparison.job import Contestant
-from regard.comparison.matching import WITHIN, Match, Sized, choose, match, spread
-from regard.comparison.plan import make_plan
-from regard.comparison.results import rows
-from regard.comparison.table import render, to_csv, to_latex
 from regard.errors import BadValue
-from regard.models.model import MODELS, Model, model, options_of
 from regard.registry import parse
-from regard.tasks import TASKS
-from regard.training.build import build_model, build_task
-from regard.training.config.recipe import complete
-from regard.training.data import TrainingData
+from regard_workbench import models, tasks
+from regard_workbench.comparison import flops, report, sweep
+from regard_workbench.comparison.fairness import fairness, size_note
+from regard_workbench.comparison.figures import svg
+from regard_workbench.comparison.grid import RunGrid, compose, jobs
+from regard_workbench.comparison.job import Contestant
+from regard_workbench.comparison.matching import WITHIN, Match, Sized, choose, match, spread
+from regard_workbench.comparison.plan import make_plan
+from regard_workbench.comparison.results import rows
+from regard_workbench.comparison.table import render, to_csv, to_latex
+from regard_workbench.models.parts.model import MODELS, Model, model, options_of
+from regard_workbench.tasks import TASKS
+from regard_workbench.training.build import build_model, build_task
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.data import TrainingData
 from tests.comparison import made_up_runs
 from tests.comparison.made_up import NAMES, comparison, cost
 from tests.comparison.test_sweep import Computer
@@ -63,7 +63,7 @@ def test_the_same_question_has_the_same_widths():
         ("dates", ["seq2seq", "transformer(layers=1)", "gla(layers=1)"]),
         ("classify", ["lstm-attention(dim=192)", "static-transformer(num_heads=2)", "encoder(num_heads=2, layers=3)"]),
     ],
-)  # fmt: skip
+)
 def test_models_of_every_kind_can_be_matched(task, names):
     found = match({"task": task}, [Contestant(name) for name in names], "parameters")
     assert spread(found.sizes) <= WITHIN
@@ -85,9 +85,7 @@ def test_flops_of_a_step_are_matched_on_the_batches_of_a_run():
 
 
 def test_a_width_that_the_user_wrote_is_kept_and_sets_the_size():
-    found = match(
-        {"task": "digits"}, [Contestant("lstm-attention"), Contestant("encoder(dim=36)")], "parameters"
-    )
+    found = match({"task": "digits"}, [Contestant("lstm-attention"), Contestant("encoder(dim=36)")], "parameters")
     assert found.widths["encoder(dim=36)"] == 36
     problem = tasks.build("digits").problems()[0]
     assert weights("encoder(dim=36)", problem) / found.sizes["lstm-attention"] == pytest.approx(1, abs=0.05)
@@ -102,10 +100,7 @@ def test_two_written_widths_that_differ_in_size_are_refused_with_their_sizes():
 
 
 def test_attentions_of_one_model_are_matched():
-    two = [
-        Contestant("encoder(num_heads=2)", "multihead"),
-        Contestant("encoder(num_heads=2)", "static-memory"),
-    ]
+    two = [Contestant("encoder(num_heads=2)", "multihead"), Contestant("encoder(num_heads=2)", "static-memory")]
     found = match({"task": "digits"}, two, "parameters")
     problem = tasks.build("digits").problems()[0]
     for one in two:
@@ -151,9 +146,7 @@ def test_a_model_without_a_width_is_refused_by_name():
             def __init__(self, problem, *, layers=1):
                 super().__init__(problem)
 
-        message = (
-            "match: no-width has no width to vary: it has no option `dim`. Leave it out, use --match none"
-        )
+        message = "match: no-width has no width to vary: it has no option `dim`. Leave it out, use --match none"
         with pytest.raises(BadValue, match=message):
             match({"task": "digits"}, [Contestant("encoder"), Contestant("no-width")], "parameters")
 
@@ -187,9 +180,7 @@ def test_a_width_at_which_a_model_of_the_user_fails_is_passed_over():
 
         found = match({"task": "digits"}, [Contestant("encoder"), Contestant("brittle")], "parameters")
         width = found.widths["brittle"]
-        assert (
-            width % 3 == 0 and found.sizes["brittle"] == 4 * width**2 + 4 * width
-        )  # three projections and one
+        assert width % 3 == 0 and found.sizes["brittle"] == 4 * width**2 + 4 * width  # three projections and one
         assert spread(found.sizes) <= WITHIN
 
 
@@ -266,9 +257,16 @@ def test_runs_train_with_the_chosen_widths_under_their_own_names(tmp_path):
 def test_tuning_keeps_the_chosen_widths(tmp_path):
     engine = Computer()
     (_, chosen) = sweep.tune_all(
-        THREE[1:], {"task": "digits", "steps": 100}, 3, "model.dropout=0.1..0.3", engine, tmp_path / "sweep", 1,
-        lambda event: None, models=MATCHED.models,
-    )  # fmt: skip
+        THREE[1:],
+        {"task": "digits", "steps": 100},
+        3,
+        "model.dropout=0.1..0.3",
+        engine,
+        tmp_path / "sweep",
+        1,
+        lambda event: None,
+        models=MATCHED.models,
+    )
     assert {parse(job.settings["model"])[1]["dim"] for job in engine.jobs} == {108, 232}
     assert not chosen or parse(chosen["model"])[1]["dim"] == 232
 
@@ -293,18 +291,14 @@ def test_table_latex_and_fairness_say_that_sizes_are_equal():
     )
     assert said in printed(render(given.rows), 200)
     assert said in fairness(given) and "Sizes differ" not in " ".join(fairness(given))
-    assert r"Equal size (-{}-match parameters): 523,918 to 544,978 parameters, 4.0 \% apart." in to_latex(
-        given.rows
-    )
+    assert r"Equal size (-{}-match parameters): 523,918 to 544,978 parameters, 4.0 \% apart." in to_latex(given.rows)
     assert ",parameters,128,static-transformer(dim=128)," in to_csv(given.rows)
 
 
 def test_sizes_that_came_out_unequal_are_reported():
     costs = {**COSTS, NAMES[0]: cost(100.0, parameters=600_000)}
     note = size_note(rows(comparison(match=MATCHED, costs=costs)))
-    assert note.startswith(
-        "NOTE: Equal size (--match parameters): 523,918 to 600,000 parameters, 14.5 % apart."
-    )
+    assert note.startswith("NOTE: Equal size (--match parameters): 523,918 to 600,000 parameters, 14.5 % apart.")
     flops_matched = dataclasses.replace(MATCHED, by="flops")
     assert "1,000,000,000 to 1,000,000,000 FLOPs per step, 0.0 % apart" in size_note(
         rows(comparison(match=flops_matched, costs=COSTS))
@@ -325,9 +319,14 @@ def test_the_report_says_so_and_shows_convergence(tmp_path, monkeypatch):
     report.write(made, made.rows, made.report)
     text = " ".join(made.report.read_text().split())
     for words in (
-        "equal parameters", "4.0 % apart", "steps to 87.7 %", "seconds to 87.7 %", "average convergence speed",
-        "Target: validation accuracy 87.7 %", "lstm-attention(dim=232)",
-    ):  # fmt: skip
+        "equal parameters",
+        "4.0 % apart",
+        "steps to 87.7 %",
+        "seconds to 87.7 %",
+        "average convergence speed",
+        "Target: validation accuracy 87.7 %",
+        "lstm-attention(dim=232)",
+    ):
         assert words in text
 
 

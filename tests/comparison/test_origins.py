@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from regard.comparison import compare as module
-from regard.comparison.compare import compare
-from regard.comparison.grid import compose, jobs, slug
-from regard.comparison.job import SCRATCH, Contestant, Job, Outcome
-from regard.comparison.plan import make_plan
-from regard.comparison.results import rows
-from regard.comparison.table import render, render_pairs, to_csv, to_latex
-from regard.comparison.worker import failed
 from regard.errors import BadValue
-from regard.training import train
+from regard_workbench.comparison import compare as module
+from regard_workbench.comparison import report
+from regard_workbench.comparison.compare import compare
+from regard_workbench.comparison.grid import compose, jobs, slug
+from regard_workbench.comparison.job import SCRATCH, Contestant, Job, Outcome
+from regard_workbench.comparison.plan import make_plan
+from regard_workbench.comparison.results import rows
+from regard_workbench.comparison.shareable import plain_without_folders
+from regard_workbench.comparison.table import render, render_pairs, to_csv, to_latex
+from regard_workbench.comparison.worker import failed
+from regard_workbench.training import train
 from tests.comparison.made_up import comparison, outcome
 from tests.comparison.test_compare import Here
 from tests.comparison.test_table import printed
@@ -85,7 +87,7 @@ def compared(pretrained, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LocalEngine", Here)
         patch.setattr(module, "costs_of", lambda *_: {})
-        patch.setattr(module.report, "write", lambda *_: None)
+        patch.setattr(report, "write", lambda *_: None)
         settings = {**DIGITS, "steps": 0, "init_from": f"scratch,{pretrained}"}
         yield compare(make_plan(settings, models=SMALL, seeds=[0, 3], out=tmp_path_factory.mktemp("out")))
 
@@ -103,7 +105,7 @@ def test_a_contestant_begins_with_the_weights_of_its_origin(compared, pretrained
 @pytest.mark.slow
 def test_the_paired_difference_of_origins_is_written_with_its_interval(compared):
     (pair,) = json.loads((compared.out / "differences.json").read_bytes())
-    assert pair == compared.pairs[0]
+    assert pair == plain_without_folders(compared.pairs[0]) and pair["second"].endswith("· from pre")
     scores = {(run.init_from, run.seed): run.test["accuracy"] for run in compared.outcomes}
     origins = list(dict.fromkeys(run.init_from for run in compared.outcomes))
     one, other = (scores[origins[0], seed] - scores[origins[1], seed] for seed in (0, 3))
@@ -113,7 +115,7 @@ def test_the_paired_difference_of_origins_is_written_with_its_interval(compared)
     assert pair["difference"]["low"] == pytest.approx((one + other) / 2 - half, rel=1e-4)
     assert pair["first"].endswith("from scratch") and pair["seeds"] == [0, 3]
     row = json.loads((compared.out / "results.json").read_bytes())[1]
-    assert row["init_from"] == origins[1] and f"init_from:{origins[1]}" in row["signature"]
+    assert row["init_from"] == Path(origins[1]).name == "pre" and "init_from:pre" in row["signature"]
     assert Outcome.load(compared.outcomes[1].folder).contestant == compared.outcomes[1].contestant
 
 
@@ -132,9 +134,7 @@ def test_tables_name_what_a_contestant_begins_with():
     lines = printed(render(rows(made_up(["matcher", "matcher(exchange=true)"]))), 100)
     assert lines[1].startswith("model · begins with")
     assert [line.split("  ")[0] for line in lines[3:7]] == [
-        f"{model} · {origin}"
-        for model in ("matcher", "matcher(exchange=true)")
-        for origin in ("scratch", "runs/pre")
+        f"{model} · {origin}" for model in ("matcher", "matcher(exchange=true)") for origin in ("scratch", "runs/pre")
     ]
     found = rows(made_up(["matcher"]))
     lines = printed(render(found), 100)

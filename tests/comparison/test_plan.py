@@ -5,21 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from regard.comparison.limits import HEARTBEAT
-from regard.comparison.plan import make_plan, read_seeds
 from regard.errors import BadValue
+from regard_workbench.comparison.limits import HEARTBEAT
+from regard_workbench.comparison.plan import make_plan, read_seeds
 from tests.comparison.made_up import comparison
 
 
 def test_lists_and_texts_mean_the_same():
-    text = make_plan(
-        {"task": "dates"}, models="seq2seq,transformer(dim=16, layers=1)", attention="global", seeds="0,7"
-    )
+    text = make_plan({"task": "dates"}, models="seq2seq,transformer(dim=16, layers=1)", attention="global", seeds="0,7")
     listed = make_plan(
-        {"task": "dates"},
-        models=["seq2seq", "transformer(dim=16, layers=1)"],
-        attention=["global"],
-        seeds=[0, 7],
+        {"task": "dates"}, models=["seq2seq", "transformer(dim=16, layers=1)"], attention=["global"], seeds=[0, 7]
     )
     assert text == listed
     assert text.models == ["seq2seq", "transformer(dim=16, layers=1)"] and text.seeds == [0, 7]
@@ -66,7 +61,5 @@ def test_a_comparison_prints_its_table_and_shows_its_report_in_a_notebook(tmp_pa
     assert found._repr_html_().startswith("<pre>")  # there is no report yet
     (tmp_path / "report.html").write_text('<p class="x">a & b</p>')
     shown = found._repr_html_()
-    assert 'srcdoc="&lt;p class=&quot;x&quot;&gt;a &amp; b&lt;/p&gt;"' in shown and shown.startswith(
-        "<iframe "
-    )
+    assert 'srcdoc="&lt;p class=&quot;x&quot;&gt;a &amp; b&lt;/p&gt;"' in shown and shown.startswith("<iframe ")
     assert found.rows is found.rows and found.rows[0]["model"] == "static-transformer"

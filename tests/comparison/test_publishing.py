@@ -5,19 +5,17 @@ import json
 import pytest
 import torch
 
-from regard.comparison.publishing import TASK, load_saved, push_run, save_run
 from regard.errors import BadValue
-from regard.training.loading import load
-from regard.training.run import train
+from regard_workbench.comparison.publishing import TASK, load_saved, push_run, save_run
+from regard_workbench.training.loading import load
+from regard_workbench.training.run import train
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     settings = {"task": "classify(level=character)", "model": "encoder(dim=12, layers=1)", "steps": 2}
     out = str(tmp_path_factory.mktemp("runs") / "run")
-    return train(
-        {**settings, "batch_size": 5, "device": "cpu", "out": out}, quiet=True, tell=lambda line: None
-    ).folder
+    return train({**settings, "batch_size": 5, "device": "cpu", "out": out}, quiet=True, tell=lambda line: None).folder
 
 
 def answer(task, model):
@@ -36,13 +34,7 @@ def test_a_saved_run_gives_the_answers_of_the_run_and_says_what_was_measured(run
 
 
 @pytest.mark.parametrize(
-    "told",
-    [
-        {},
-        {"task": "classify", "state": []},
-        {"task": "no-such", "state": {}},
-        {"task": "classify", "state": {}},
-    ],
+    "told", [{}, {"task": "classify", "state": []}, {"task": "no-such", "state": {}}, {"task": "classify", "state": {}}]
 )
 def test_a_damaged_task_is_refused(run, tmp_path, told):
     save_run(run, tmp_path / "saved", device="cpu", limit=3)

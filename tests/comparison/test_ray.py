@@ -16,19 +16,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.comparison.engines import cluster, remote
-from regard.comparison.engines import ray as engines
-from regard.comparison.engines.ray import RayEngine
-from regard.comparison.engines.remote import RemoteJob
-from regard.comparison.job import Contestant, Job, Outcome
-from regard.comparison.worker import perform
 from regard.errors import BadValue
-from regard.training.run_folder import checkpoints, metrics_file
+from regard_workbench.comparison.engines import cluster, remote
+from regard_workbench.comparison.engines import ray as engines
+from regard_workbench.comparison.engines.ray import RayEngine
+from regard_workbench.comparison.engines.remote import RemoteJob
+from regard_workbench.comparison.job import Contestant, Job, Outcome
+from regard_workbench.comparison.worker import perform
+from regard_workbench.training.run_folder import checkpoints, metrics_file
 from tests.comparison.registered import STRANGERS, pauses_of, strangers_registered  # noqa: F401
 
 pytestmark = pytest.mark.slow
-SETTINGS = {"task": "toy", "steps": 40, "eval_every": 8, "save_every": 8, "log_every": 1, "batch_size": 5,
-            "device": "cpu"}  # fmt: skip
+SETTINGS = {
+    "task": "toy",
+    "steps": 40,
+    "eval_every": 8,
+    "save_every": 8,
+    "log_every": 1,
+    "batch_size": 5,
+    "device": "cpu",
+}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +123,7 @@ class Killer:
         self.heard.append(event)
         number = len(self.deaths)
         if event.news == "step" and number < len(self.pauses) and event.step >= PAUSES[number]:
-            (training,) = processes("regard.comparison.worker", self.job.folder + "/job.json")
+            (training,) = processes("regard_workbench.comparison.worker", self.job.folder + "/job.json")
             os.kill(parent_of(training) if number else training, signal.SIGKILL)
             newest = checkpoints.paths(Path(self.job.folder) / "checkpoints")[0]
             self.deaths.append(int(newest.name.rpartition("-")[2]))
@@ -154,12 +161,8 @@ def test_after_sigkill_a_job_resumes_from_its_checkpoint(engine, untouched, tmp_
         one.news for one in killer.heard if one.news not in ("step", "silent")
     ]  # a busy machine: silent for a while
     assert told == ["began", "again", "again", "done"]
-    for died_at, event in zip(
-        killer.deaths, [one for one in killer.heard if one.news == "again"], strict=True
-    ):
-        assert (
-            8 <= died_at <= event.step <= SETTINGS["steps"]
-        )  # its last checkpoint may have come before the kill
+    for died_at, event in zip(killer.deaths, [one for one in killer.heard if one.news == "again"], strict=True):
+        assert 8 <= died_at <= event.step <= SETTINGS["steps"]  # its last checkpoint may have come before the kill
         assert event.text.endswith(f"; resumes from step {event.step}")
     assert facts(found) == facts(untouched[0])
     logged = [record["step"] for record in metrics_file.read(Path(job.folder) / "metrics.jsonl")]
@@ -229,16 +232,12 @@ def test_a_job_fails_after_its_worker_died_three_times(tmp_path, monkeypatch, ma
 def test_another_version_on_the_cluster_is_refused(engine, monkeypatch, tmp_path):
     theirs = re.escape(remote.installed())
     monkeypatch.setattr(remote, "version", lambda package: "9.9.9")  # here, not in the workers
-    with pytest.raises(
-        BadValue, match=rf"expected regard 9\.9\.9 on every machine .* has {theirs}\. Install"
-    ):
+    with pytest.raises(BadValue, match=rf"expected regard 9\.9\.9 on every machine .* has {theirs}\. Install"):
         RayEngine().run([job_of(tmp_path)], lambda event: None)
 
 
 def test_a_machine_that_joins_with_another_version_refuses_the_job(tmp_path):
-    with pytest.raises(
-        BadValue, match=rf"regard 9\.9\.9 on every machine, one has {re.escape(remote.installed())}"
-    ):
+    with pytest.raises(BadValue, match=rf"regard 9\.9\.9 on every machine, one has {re.escape(remote.installed())}"):
         next(remote.run_job(RemoteJob(job_of(tmp_path), "token", {}, "9.9.9")))
 
 
@@ -254,10 +253,10 @@ def test_a_job_that_fits_on_no_machine_is_refused(engine, tmp_path):
 OWN = """
 import signal, sys
 from pathlib import Path
-from regard import plugins
-from regard.comparison.engines.ray import RayEngine
-from regard.comparison.engines.stopped import ClusterLost, Stopped
-from regard.comparison.job import Job
+from regard_workbench import plugins
+from regard_workbench.comparison.engines.ray import RayEngine
+from regard_workbench.comparison.engines.stopped import ClusterLost, Stopped
+from regard_workbench.comparison.job import Job
 
 jobs = [Job.from_json(Path(file).read_text()) for file in sys.argv[2:]]
 plugins.load(jobs[0].use)
@@ -279,9 +278,12 @@ def command(folder, address, *jobs, output=subprocess.PIPE):
         files.append(folder / f"{number}.json")
         files[-1].write_text(job.to_json())
     return subprocess.Popen(
-        [sys.executable, "-c", OWN, address, *map(str, files)], stdout=output, stderr=subprocess.STDOUT,
-        start_new_session=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", OWN, address, *map(str, files)],
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
 
 
 @pytest.mark.nightly
@@ -305,12 +307,12 @@ def test_ctrl_c_saves_and_leaves_nothing_behind(tmp_path, slow):
         while not lines.exists() or lines.read_bytes().count(b"\n") < 3:
             assert stopped.poll() is None and time.monotonic() < limit
             time.sleep(0.05)
-        (training,) = processes("regard.comparison.worker", job.folder)
+        (training,) = processes("regard_workbench.comparison.worker", job.folder)
         (session,) = set(sessions_of(stopped.pid))
         stopped.send_signal(signal.SIGINT)
         text, _ = stopped.communicate(timeout=PATIENCE)
     assert stopped.returncode == 128 + signal.SIGINT, text
-    assert training not in processes("regard.comparison.worker")
+    assert training not in processes("regard_workbench.comparison.worker")
     assert left_of(session) == []
     (saved,) = checkpoints.paths(Path(job.folder) / "checkpoints")
     logged = [record["step"] for record in metrics_file.read(lines)]
@@ -339,9 +341,7 @@ def test_an_address_without_a_cluster_is_refused_at_once(monkeypatch):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"  # taken, but nobody listens
-        with pytest.raises(
-            BadValue, match=rf"no Ray cluster could be joined at '{address}': .*ray start --head"
-        ):
+        with pytest.raises(BadValue, match=rf"no Ray cluster could be joined at '{address}': .*ray start --head"):
             RayEngine(address).run([], lambda event: None)
 
 

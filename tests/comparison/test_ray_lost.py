@@ -8,22 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from regard.comparison.engines import cluster
-from regard.comparison.engines import ray as engines
-from regard.comparison.engines.cluster import Cluster
-from regard.comparison.engines.local import LocalEngine
-from regard.comparison.engines.stopped import ClusterLost
+from regard_workbench.comparison.engines import cluster
+from regard_workbench.comparison.engines import ray as engines
+from regard_workbench.comparison.engines.cluster import Cluster
+from regard_workbench.comparison.engines.local import LocalEngine
+from regard_workbench.comparison.engines.stopped import ClusterLost
 from tests.comparison.registered import STRANGERS, pauses_of, strangers_registered  # noqa: F401
-from tests.comparison.test_ray import (
-    PAUSES,
-    command,
-    facts,
-    job_of,
-    left_of,
-    parent_of,
-    processes,
-    sessions_of,
-)
+from tests.comparison.test_ray import PAUSES, command, facts, job_of, left_of, parent_of, processes, sessions_of
 from tests.training.commands import lives, until
 
 
@@ -97,7 +88,7 @@ def test_after_any_kill_nothing_is_left_and_the_run_resumes(tmp_path, who):
     lines = Path(job.folder) / "metrics.jsonl"
     with open(tmp_path / "log.txt", "wb") as log, command(tmp_path, "", job, output=log) as own:
         until(lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 13)
-        (training,) = processes("regard.comparison.worker", job.folder)
+        (training,) = processes("regard_workbench.comparison.worker", job.folder)
         worker = parent_of(training)
         (session,) = set(sessions_of(own.pid))
         commanded = who in ("command", "all")
@@ -130,7 +121,7 @@ def test_the_second_ctrl_c_kills_a_model_that_hangs_with_pythons_lock(tmp_path):
     with open(tmp_path / "log.txt", "wb") as log, command(tmp_path, "", job, output=log) as own:
         until(mark.exists)
         until(lambda: "step" in (tmp_path / "log.txt").read_text())
-        (training,) = processes("regard.comparison.worker", job.folder)
+        (training,) = processes("regard_workbench.comparison.worker", job.folder)
         worker = parent_of(training)
         (session,) = set(sessions_of(own.pid))
         own.send_signal(signal.SIGINT)

@@ -9,13 +9,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from regard.comparison import report
-from regard.comparison.figures import svg
-from regard.comparison.job import Contestant
-from regard.comparison.report import tables
-from regard.comparison.results import pairs, rows
-from regard.tasks.measures.metrics import ACCURACY
-from regard.training import train
+from regard_workbench.comparison import report
+from regard_workbench.comparison.figures import svg
+from regard_workbench.comparison.job import Contestant
+from regard_workbench.comparison.report import tables
+from regard_workbench.comparison.results import pairs, rows
+from regard_workbench.tasks.measures.metrics import ACCURACY
+from regard_workbench.training import train
 from tests.comparison.made_up import comparison, outcome
 from tests.comparison.made_up_runs import made
 
@@ -45,9 +45,7 @@ class Page(HTMLParser):
         assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
 
     def handle_data(self, data):
-        where = {"script": self.scripts, "style": self.styles}.get(
-            self.open[-1] if self.open else "", self.texts
-        )
+        where = {"script": self.scripts, "style": self.styles}.get(self.open[-1] if self.open else "", self.texts)
         where.append(data)
 
     @property
@@ -78,9 +76,7 @@ def three(tmp_path_factory):
     """Three contestants, of whom the first has a real run to look into."""
     folder = tmp_path_factory.mktemp("three")
     comparison = made(folder)
-    for number, model in enumerate(
-        ("static-transformer(dim=8, layers=1, num_heads=2, attention=static-memory)",)
-    ):
+    for number, model in enumerate(("static-transformer(dim=8, layers=1, num_heads=2, attention=static-memory)",)):
         place = folder / "real" / str(number)
         train(
             {"task": "digits", "model": model, "steps": 2, "device": "cpu", "out": str(place)},
@@ -127,16 +123,11 @@ def test_the_page_refers_to_nothing_outside(page):
 
 def test_the_page_allows_nothing_but_its_own_script(page):
     found = Page(page)
-    (policy,) = [
-        attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv") == "Content-Security-Policy"
-    ]
+    (policy,) = [attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv") == "Content-Security-Policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'" and rules["img-src"] == "data:"
     (script,) = found.scripts
-    assert (
-        rules["script-src"]
-        == f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-    )
+    assert rules["script-src"] == f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def test_every_figure_has_a_text_alternative(page):
@@ -149,14 +140,7 @@ def test_every_figure_has_a_text_alternative(page):
 def test_every_number_of_the_rows_is_on_the_page(page, three):
     text = Page(page).text
     for row in rows(three):
-        for field in (
-            "parameters",
-            "steps_per_second",
-            "peak_memory_mib",
-            "flops_per_step",
-            "steps",
-            "seconds",
-        ):
+        for field in ("parameters", "steps_per_second", "peak_memory_mib", "flops_per_step", "steps", "seconds"):
             value = row[field]
             whole = f"{value:,.0f}" if float(value).is_integer() and value >= 1000 else f"{value:.6g}"
             assert whole in text, (row["label"], field)
@@ -202,15 +186,18 @@ def test_hostile_names_and_errors_stay_text(tmp_path, monkeypatch):
 
     contestants = [dataclasses.replace(one, model=spoilt(one.model)) for one in comparison.contestants]
     runs = [
-        dataclasses.replace(
-            run, model=spoilt(run.model), error=spoilt(run.error), command=spoilt(run.command)
-        )
+        dataclasses.replace(run, model=spoilt(run.model), error=spoilt(run.error), command=spoilt(run.command))
         for run in comparison.outcomes
     ]
     changed = dataclasses.replace(
-        comparison, contestants=contestants, outcomes=runs, task=HOSTILE, command=HOSTILE, budget=HOSTILE,
+        comparison,
+        contestants=contestants,
+        outcomes=runs,
+        task=HOSTILE,
+        command=HOSTILE,
+        budget=HOSTILE,
         left_out=[(HOSTILE, HOSTILE)],
-    )  # fmt: skip
+    )
     text = written(changed, [{**spoilt(row), "attention": HOSTILE} for row in found])
     page = Page(text)
     assert len(page.scripts) == 1 and len(page.styles) == 1
@@ -267,12 +254,7 @@ def test_versions_and_machine_come_from_the_runs(tmp_path, undrawn):
     facts = {"system": "Minix-2", "processors": 3, "started": "2031-02-03T04:05:06Z", "gpu": None}
     (tmp_path / "run-0-0" / "env.json").write_text(json.dumps(facts))
     text = Page(written(comparison)).text
-    assert (
-        "system Minix-2" in text
-        and "processors 3" in text
-        and "begun 2031-02-03" in text
-        and "gpu" not in text
-    )
+    assert "system Minix-2" in text and "processors 3" in text and "begun 2031-02-03" in text and "gpu" not in text
 
 
 def test_the_matrix_turns_signs_with_the_point_of_view(three):
@@ -303,9 +285,7 @@ def test_tables_and_figures_have_one_order_the_best_first(tmp_path, undrawn):
     given = comparison(runs, [Contestant(name) for name in shares], out=tmp_path, seeds=[0, 1], costs={})
     text = written(given)
     body = text[text.index("<tbody>") : text.index("</tbody>")]
-    order = sorted(
-        shares, key=lambda name: body.index(f">{name}<") if f">{name}<" in body else body.index(name)
-    )
+    order = sorted(shares, key=lambda name: body.index(f">{name}<") if f">{name}<" in body else body.index(name))
     assert order == ["transformer", "lstm-attention", "encoder"]
     details = text[text.index('id="details"') :]
     assert sorted(shares, key=lambda name: details.index(f"--model {name} ")) == order
@@ -314,9 +294,7 @@ def test_tables_and_figures_have_one_order_the_best_first(tmp_path, undrawn):
 
 def test_robustness_is_a_section_where_an_attack_was_kept(tmp_path, undrawn):
     runs = [outcome(name, 0, 0.9, folder=str(tmp_path / name)) for name in ("encoder", "transformer")]
-    given = comparison(
-        runs, [Contestant("encoder"), Contestant("transformer")], out=tmp_path, seeds=[0], costs={}
-    )
+    given = comparison(runs, [Contestant("encoder"), Contestant("transformer")], out=tmp_path, seeds=[0], costs={})
     assert "Robustness" not in Page(written(given)).text
     for name, accuracy in (("encoder", 0.25), ("transformer", 0.5)):
         folder = tmp_path / name / "attacks"

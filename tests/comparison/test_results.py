@@ -10,21 +10,29 @@ import time
 import pytest
 from scipy import stats
 
-from regard import models, tasks
-from regard.comparison.columns import columns
-from regard.comparison.fairness import fairness
-from regard.comparison.job import Contestant
-from regard.comparison.results import attention_of, pairs, rows
-from regard.comparison.table import to_csv
-from regard.models.model import MODELS, Model, model
-from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY
+from regard_workbench import models, tasks
+from regard_workbench.comparison.columns import columns
+from regard_workbench.comparison.fairness import fairness
+from regard_workbench.comparison.job import Contestant
+from regard_workbench.comparison.results import attention_of, pairs, rows
+from regard_workbench.comparison.table import to_csv
+from regard_workbench.models.parts.model import MODELS, Model, model
+from regard_workbench.tasks.measures.metrics import ACCURACY, PERPLEXITY
 from tests.comparison import made_up
 from tests.comparison.made_up import NAMES, comparison, cost, outcome
 
 PROMISED = {
-    "model", "attention", "task", "seeds", "parameters", "steps_per_second", "validation", "test", "peak_memory_mib",
+    "model",
+    "attention",
+    "task",
+    "seeds",
+    "parameters",
+    "steps_per_second",
+    "validation",
+    "test",
+    "peak_memory_mib",
     "signature",
-}  # fmt: skip
+}
 
 
 def changed(given, place, **changes):
@@ -70,9 +78,7 @@ def test_intervals_of_results_json_stay_within_what_the_metric_can_be_as_in_the_
     low, high = stats.t.interval(0.95, 2, loc=statistics.fmean(shares), scale=stats.sem(shares))
     assert high > 1
     (row,) = found
-    assert row["test"]["accuracy"] == pytest.approx(
-        {"mean": statistics.fmean(shares), "low": low, "high": 1.0}
-    )
+    assert row["test"]["accuracy"] == pytest.approx({"mean": statistics.fmean(shares), "low": low, "high": 1.0})
     assert row["unclipped"]["test"] == {"accuracy": pytest.approx({"low": low, "high": high})}
     assert row["test"]["loss"]["low"] < 0, "no range of it is known"
     (column,) = columns(found, ["test"])
@@ -85,17 +91,18 @@ def test_a_word_error_rate_may_be_above_one():
     rates = (0.9, 1.1, 1.3)
     runs = [
         dataclasses.replace(
-            outcome("recognizer", seed, 0.5), metric="wer", higher_is_better=False,
-            validation={"wer": rate}, test={"wer": rate, "accuracy": 0.5 + rate / 10},
+            outcome("recognizer", seed, 0.5),
+            metric="wer",
+            higher_is_better=False,
+            validation={"wer": rate},
+            test={"wer": rate, "accuracy": 0.5 + rate / 10},
         )
         for seed, rate in enumerate(rates)
-    ]  # fmt: skip
+    ]
     given = dataclasses.replace(comparison(runs, [Contestant("recognizer")], costs={}), task="speech")
     (row,) = rows(given)
     low, high = stats.t.interval(0.95, 2, loc=1.1, scale=stats.sem(rates))
-    assert (
-        row["test"]["wer"] == pytest.approx({"mean": 1.1, "low": low, "high": high}) and not row["unclipped"]
-    )
+    assert row["test"]["wer"] == pytest.approx({"mean": 1.1, "low": low, "high": high}) and not row["unclipped"]
     assert "†" not in str(columns([row], ["test"])[0].cells[0])
 
 
@@ -177,8 +184,9 @@ def test_the_attention_of_a_row_is_named_also_where_it_is_the_default(asked, tas
 
 
 def test_every_model_names_its_attention():
-    assert not [name for name, cls in zip(MODELS, map(MODELS.__getitem__, MODELS), strict=True)
-                if not cls.attention_default]  # fmt: skip
+    assert not [
+        name for name, cls in zip(MODELS, map(MODELS.__getitem__, MODELS), strict=True) if not cls.attention_default
+    ]
 
 
 def test_the_named_attention_is_the_one_a_model_is_built_with():
@@ -214,8 +222,10 @@ def test_rows_with_the_same_model_are_told_apart_by_attention():
 def test_every_pair_is_compared_on_the_deciding_metric():
     found = pairs(comparison(), ACCURACY)
     assert [(pair["first"], pair["second"]) for pair in found] == [
-        (NAMES[0], NAMES[1]), (NAMES[0], NAMES[2]), (NAMES[1], NAMES[2]),
-    ]  # fmt: skip
+        (NAMES[0], NAMES[1]),
+        (NAMES[0], NAMES[2]),
+        (NAMES[1], NAMES[2]),
+    ]
     first = found[0]
     scipys = stats.ttest_rel(made_up.TEST[NAMES[0]], made_up.TEST[NAMES[1]])
     assert first["p"] == pytest.approx(scipys.pvalue) and first["metric"] == "accuracy"
@@ -256,10 +266,19 @@ def test_many_pairs_of_a_metric_that_is_no_mean_take_seconds():
     contestants = [Contestant("encoder", f"local(window={2 * n + 1})") for n in range(12)]
     blocks = [{"perplexity": [10.0 + place % 7, 20.0]} for place in range(200)]
     runs = [
-        outcome("encoder", seed, 0.5, one.attention, metric="perplexity", higher_is_better=False, blocks=blocks,
-                test={"perplexity": 3.0 + 0.01 * seed + 0.1 * place})
-        for place, one in enumerate(contestants) for seed in range(3)
-    ]  # fmt: skip
+        outcome(
+            "encoder",
+            seed,
+            0.5,
+            one.attention,
+            metric="perplexity",
+            higher_is_better=False,
+            blocks=blocks,
+            test={"perplexity": 3.0 + 0.01 * seed + 0.1 * place},
+        )
+        for place, one in enumerate(contestants)
+        for seed in range(3)
+    ]
     started = time.process_time()
     found = pairs(comparison(runs, contestants, costs={}), PERPLEXITY)
     assert len(found) == 66 and found[0]["bootstrap"]["resamples"] == 10_000
@@ -272,10 +291,13 @@ def test_many_pairs_of_a_metric_that_is_no_mean_take_seconds():
 def test_a_fair_comparison_says_why():
     said = " ".join(fairness(comparison()))
     for words in (
-        "same batches in the same order", "All 9 runs were tested on the same examples (sha256 1a2b3c4d5e6f)",
-        "same budget: 1,000 steps.", "No contestant was tuned", "best on validation was tested, once",
-        "nothing else running, on cpu with 2 threads",
-    ):  # fmt: skip
+        "same batches in the same order",
+        "All 9 runs were tested on the same examples (sha256 1a2b3c4d5e6f)",
+        "same budget: 1,000 steps.",
+        "No contestant was tuned",
+        "best on validation was tested, once",
+        "one contestant at a time, on cpu with 2 threads. What else ran on the machine was not checked",
+    ):
         assert words in said
     assert "WARNING" not in said and "NOTE" not in said
 
@@ -298,10 +320,7 @@ def test_different_test_data_are_reported_as_a_warning():
         ),
         (changed(comparison(), 0, stopped_by="patience"), "1 of 9 stopped early"),
         (changed(comparison(), 0, parameters=5678), "from 1,234 to 5,678 parameters"),
-        (
-            changed(comparison(), 0, settings={"task": "digits", "batch_size": 64}),
-            "NOTE: runs differ in batch_size",
-        ),
+        (changed(comparison(), 0, settings={"task": "digits", "batch_size": 64}), "NOTE: runs differ in batch_size"),
     ],
 )
 def test_unequal_conditions_are_reported(given, words):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from regard.comparison.search_space import Categorical, Range, default_space, own, read, settings, spelled
 from regard.errors import BadValue
-from regard.models.model import MODELS, options_of
 from regard.registry import parse
-from regard.tasks.task import TASKS
-from regard.training.config.recipe import complete
+from regard_workbench.comparison.search_space import Categorical, Range, default_space, own, read, settings, spelled
+from regard_workbench.models.parts.model import MODELS, options_of
+from regard_workbench.tasks.parts.task import TASKS
+from regard_workbench.training.config.recipe import complete
 
 DIGITS = complete({"task": "digits"})
 

@@ -2,7 +2,7 @@
 
 import re
 
-from regard.comparison.signature import signature
+from regard_workbench.comparison.signature import signature
 from tests.comparison.made_up import outcome
 
 
@@ -37,11 +37,19 @@ def test_whatever_changes_a_number_changes_the_line():
     lines = [
         line(changed(**settings))
         for settings in (
-            {}, {"optim.lr": 3e-4}, {"batch_size": 64}, {"optim.warmup": 7}, {"precision": "bf16-mixed"},
-            {"patience": 3}, {"optim.betas": [0.9, 0.95]}, {"accumulate": 2}, {"eval_every": 17},
-            {"init_from": "runs/a"}, {"optim.schedule": "constant"},
+            {},
+            {"optim.lr": 3e-4},
+            {"batch_size": 64},
+            {"optim.warmup": 7},
+            {"precision": "bf16-mixed"},
+            {"patience": 3},
+            {"optim.betas": [0.9, 0.95]},
+            {"accumulate": 2},
+            {"eval_every": 17},
+            {"init_from": "runs/a"},
+            {"optim.schedule": "constant"},
         )
-    ]  # fmt: skip
+    ]
     lines += [line(budget="2,000 steps"), line(attention="local"), line(trials=20), line(model="decoder")]
     lines += [line([outcome("encoder", 0, 0.9, data_sha256="f" * 64)])]
     lines += [line([outcome("encoder", 0, 0.9, beam=5)])]
@@ -55,8 +63,18 @@ def test_settings_without_influence_are_not_in_the_signature():
 
 
 def test_the_signature_has_file_names_without_folders():
-    found = parts(line([outcome("encoder", 0, 0.9, settings={
-        "task": "classify", "data": ["/somewhere/train.tsv", "/somewhere/test.tsv"], "seed": 0})]))  # fmt: skip
+    found = parts(
+        line(
+            [
+                outcome(
+                    "encoder",
+                    0,
+                    0.9,
+                    settings={"task": "classify", "data": ["/somewhere/train.tsv", "/somewhere/test.tsv"], "seed": 0},
+                )
+            ]
+        )
+    )
     assert found["files"] == "train.tsv,test.tsv"
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from regard.comparison import bootstrap as boot
-from regard.comparison.bootstrap import bootstrap, draws
-from regard.comparison.statistics import Bootstrap, Interval, PairedDifference, holm, interval, judge, paired
-from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY, Metric
+from regard.support.multiple_tests import holm
+from regard_workbench.comparison import bootstrap as boot
+from regard_workbench.comparison.bootstrap import bootstrap, draws
+from regard_workbench.comparison.statistics import Bootstrap, Interval, PairedDifference, interval, judge, paired
+from regard_workbench.tasks.measures.metrics import ACCURACY, PERPLEXITY, Metric
 
 THREE = [0.91, 0.95, 0.93]
 FIVE = [4.31, 4.28, 4.40, 4.35, 4.29]
@@ -116,10 +117,10 @@ def test_the_bootstrap_agrees_with_a_plain_python_one():
     first = {seed: block_sums(generator, 30, 0.80) for seed in range(4)}
     second = {seed: block_sums(generator, 30, 0.77) for seed in range(4)}
     drawn = draws(30)
-    ours = bootstrap(*[
-        {seed: ACCURACY.resampled(blocks, drawn) for seed, blocks in side.items()}
-        for side in (first, second)
-    ], blocks=30)  # fmt: skip
+    ours = bootstrap(
+        *[{seed: ACCURACY.resampled(blocks, drawn) for seed, blocks in side.items()} for side in (first, second)],
+        blocks=30,
+    )
     dice, differences = random.Random(1), []
     for _ in range(3000):
         seeds = [dice.randrange(4) for _ in range(4)]
@@ -191,9 +192,7 @@ def test_a_claim_needs_seeds_and_examples_to_agree():
 
 
 def test_lower_may_be_better():
-    found = judge(
-        ("a", "b"), difference(0.5, 0.1), SURE, (0.01, 0.002), Metric("loss", higher_is_better=False)
-    )
+    found = judge(("a", "b"), difference(0.5, 0.1), SURE, (0.01, 0.002), Metric("loss", higher_is_better=False))
     assert found.better == "b" and found.sentence.startswith("b is better than a by 0.5")
 
 
@@ -215,11 +214,7 @@ def test_a_difference_that_only_the_number_of_comparisons_takes_away_is_not_call
         (difference(0.02, 0.0, seeds=1), math.nan, "One seed says nothing about the models"),
         (difference(0.02, 0.0, seeds=3), math.nan, "undefined without variance"),
         (difference(math.nan, 0.0), math.nan, "not finite"),
-        (
-            PairedDifference([], Interval(math.nan, math.nan, math.nan, 0), math.nan),
-            math.nan,
-            "no seed finished",
-        ),
+        (PairedDifference([], Interval(math.nan, math.nan, math.nan, 0), math.nan), math.nan, "no seed finished"),
         (difference(0.0, 0.1, p=1.0), 1.0, "the means are equal"),
     ],
 )

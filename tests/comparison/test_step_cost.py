@@ -9,12 +9,12 @@ import time
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.comparison import memory
-from regard.comparison.job import Cost
-from regard.comparison.memory import peak_memory
-from regard.comparison.step_cost import measure
-from regard.training.trainer import Trainer
+from regard_workbench import models, tasks
+from regard_workbench.comparison import memory
+from regard_workbench.comparison.job import Cost
+from regard_workbench.comparison.memory import peak_memory
+from regard_workbench.comparison.step_cost import measure
+from regard_workbench.training.trainer import Trainer
 
 pytestmark = pytest.mark.slow
 SMALL, WIDE = "encoder(layers=1, dim=16)", "encoder(layers=4, dim=384)"
@@ -31,10 +31,14 @@ def costs(tmp_path_factory):
         file.write_text(told)
         folder = tmp_path_factory.mktemp("empty")
         process = subprocess.Popen(
-            [sys.executable, "-m", "regard.comparison.step_cost", *([str(file)] if model == WIDE else [])],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+            [sys.executable, "-m", "regard_workbench.comparison.step_cost", *([str(file)] if model == WIDE else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         running[model] = process, told if model == SMALL else "", folder
     found = {}
     for model, (process, told, folder) in running.items():
@@ -101,7 +105,7 @@ def test_a_budget_or_patience_does_not_end_the_measurement(threads):
 
 def test_neither_validation_nor_test_data_is_evaluated(threads, monkeypatch):
     monkeypatch.setattr(
-        "regard.tasks.measures.metrics.Mean.of", lambda *given: pytest.fail("a measurement of quality")
+        "regard_workbench.tasks.measures.metrics.Mean.of", lambda *given: pytest.fail("a measurement of quality")
     )
     assert measure(SETTINGS, 1, 0.0).steps_per_second > 0
 

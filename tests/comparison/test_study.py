@@ -29,9 +29,13 @@ def test_means_far_apart_over_seeds_that_scatter_strike_nobody_off(tmp_path):
 
 def pair(first, second, mean, p, boot=0.0, seeds=(0, 1, 2)):
     return {
-        "first": first, "second": second, "difference": {"mean": mean, "low": 0, "high": 0}, "p": p, "seeds": seeds,
+        "first": first,
+        "second": second,
+        "difference": {"mean": mean, "low": 0, "high": 0},
+        "p": p,
+        "seeds": seeds,
         "bootstrap": None if boot is None else {"p": boot},
-    }  # fmt: skip
+    }
 
 
 def test_a_strike_needs_both_tests_below_the_level_shared_among_all_rivals():
@@ -65,8 +69,7 @@ def test_the_true_best_survives_the_race_as_often_as_promised():
     lost = 0
     for trial in range(studies):
         found = [
-            pair("best", f"n{place}", differences[trial, place].mean(), p[trial, place])
-            for place in range(rivals)
+            pair("best", f"n{place}", differences[trial, place].mean(), p[trial, place]) for place in range(rivals)
         ]
         lost += "best" in strikes(found, rivals + 1, higher_is_better=True)
     assert lost / studies <= 0.05
@@ -74,15 +77,15 @@ def test_the_true_best_survives_the_race_as_often_as_promised():
 
 def test_of_those_that_are_close_the_fastest_is_taken_and_of_equal_speeds_the_best(tmp_path):
     reached = {
-        "additive": (0.970, 0.980, 0.985), "dot": (0.975, 0.971, 0.980), "general": (0.969, 0.978, 0.976),
+        "additive": (0.970, 0.980, 0.985),
+        "dot": (0.975, 0.971, 0.980),
+        "general": (0.969, 0.978, 0.976),
         "multihead": (0.97, 0.98, 0.982),
-    }  # fmt: skip
+    }
     speeds = {"additive": 1.0, "dot": 9.5, "general": 10.0, "multihead": 8.0}
     found = verdict_of(tmp_path, reached, speeds)
     assert [entry.name for entry in found.close] == ["additive", "multihead", "dot", "general"]
-    assert (
-        found.take.name == "dot"
-    )  # 5 % slower than general, and better; multihead is better still, but 20 % slower
+    assert found.take.name == "dot"  # 5 % slower than general, and better; multihead is better still, but 20 % slower
     assert take(found.close[:1]).name == "additive"
 
 
@@ -119,23 +122,15 @@ def test_the_check_reports_whether_equal_computations_gave_equal_numbers(tmp_pat
 
 def test_unexpected_equal_contestants_are_reported(tmp_path):
     found = verdict_of(tmp_path, {"dot": (0.9, 0.8, 0.7), "general": (0.9, 0.8, 0.7)}, {})
-    assert check(found) == [
-        "`dot` and `general` came out the same to the last digit: here they are one thing."
-    ]
+    assert check(found) == ["`dot` and `general` came out the same to the last digit: here they are one thing."]
 
 
 def test_differences_of_rounding_do_not_count_and_are_reported(tmp_path):
-    reached = {
-        "dot": (0.9, 0.8, 0.7),
-        "local": (0.9 - 1e-8, 0.8 - 1.1e-8, 0.7 - 1.2e-8),
-        "general": (0.1, 0.2, 0.3),
-    }
+    reached = {"dot": (0.9, 0.8, 0.7), "local": (0.9 - 1e-8, 0.8 - 1.1e-8, 0.7 - 1.2e-8), "general": (0.1, 0.2, 0.3)}
     found = verdict_of(tmp_path, reached, {})
     assert "local" not in [name.rpartition(" ")[2] for name in found.struck]
     (sentence,) = check(found)
-    assert sentence.startswith(
-        "`dot` and `local` agree with every seed but for rounding: a window that reaches"
-    )
+    assert sentence.startswith("`dot` and `local` agree with every seed but for rounding: a window that reaches")
 
 
 def test_a_hair_of_speed_does_not_put_the_worse_on_the_front(tmp_path):
@@ -147,10 +142,7 @@ def test_a_hair_of_speed_does_not_put_the_worse_on_the_front(tmp_path):
 def test_timings_of_one_computation_that_lie_far_apart_are_a_warning(tmp_path):
     alike = {"causal": (8.1, 8.2, 8.3), "global": (8.1, 8.2, 8.3), "linear": (9.0, 9.1, 9.3)}
     asked = question(same=("causal", "global"), why_same="of a reason")
-    for name, pace, words in (
-        ("a", 11.0, "closer than 10 %"),
-        ("b", 20.0, "below a factor of 2.0 say nothing"),
-    ):
+    for name, pace, words in (("a", 11.0, "closer than 10 %"), ("b", 20.0, "below a factor of 2.0 say nothing")):
         speeds = {"causal": 10.0, "global": pace, "linear": 5.0}
         place = folder(tmp_path / name, alike, speeds, model="decoder", task="language", metric="perplexity")
         assert words in told(judge(asked, read_comparison(place, "")))
@@ -158,9 +150,7 @@ def test_timings_of_one_computation_that_lie_far_apart_are_a_warning(tmp_path):
 
 def test_runs_that_were_still_learning_are_reported(tmp_path):
     place = folder(tmp_path / "one", CLEAR, {})
-    assert "In all 6 runs the last checkpoint was the best" in told(
-        judge(question(), read_comparison(place, ""))
-    )
+    assert "In all 6 runs the last checkpoint was the best" in told(judge(question(), read_comparison(place, "")))
     place = folder(tmp_path / "two", CLEAR, {}, best_step=300)
     assert "checkpoint" not in told(judge(question(), read_comparison(place, "")))
 
@@ -194,9 +184,11 @@ def test_slower_contestants_that_are_no_better_are_reported_with_their_cost(tmp_
 
 def test_an_outlier_among_the_seeds_is_reported(tmp_path):
     reached = {
-        "dot": (0.95, 0.96, 0.955), "additive": (0.94, 0.95, 0.955), "general": (0.93, 0.95, 0.94),
+        "dot": (0.95, 0.96, 0.955),
+        "additive": (0.94, 0.95, 0.955),
+        "general": (0.93, 0.95, 0.94),
         "hard": (0.9, 0.3, 0.92),
-    }  # fmt: skip
+    }
     text = told(verdict_of(tmp_path, reached, dict.fromkeys(reached, 5.0)))
     assert "**Unsteady**, its seeds far apart where others agree: `hard` (30.0–92.0 %)." in text
 

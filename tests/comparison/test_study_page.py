@@ -9,22 +9,14 @@ from pathlib import Path
 
 import pytest
 import study
-from studying.evidence import (
-    DATA,
-    Margin,
-    Unreadable,
-    perplexity,
-    read_comparison,
-    read_yardsticks,
-    write_yardsticks,
-)  # fmt: skip
+from studying.evidence import DATA, Margin, Unreadable, perplexity, read_comparison, read_yardsticks, write_yardsticks
 from studying.text import gap, interval, joined, method, value, wrapped
 from studying.verdict import judge
 
-from regard.cli.main import main
-from regard.comparison.engines.stopped import Stopped
-from regard.tasks.measures.metrics import ACCURACY, PERPLEXITY, Metric
-from regard.training.run_folder import checksum
+from regard_workbench.cli.main import main
+from regard_workbench.comparison.engines.stopped import Stopped
+from regard_workbench.tasks.measures.metrics import ACCURACY, PERPLEXITY, Metric
+from regard_workbench.training.run_folder import checksum
 from tests.comparison.made_up_study import CLEAR, folder, question, told, verdict_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,19 +63,7 @@ def test_runs_of_two_recipes_in_one_folder_are_refused(tmp_path):
 
 
 def test_a_list_that_says_something_else_than_the_runs_is_noticed():
-    asked = question(
-        arguments=(
-            "digits",
-            "--data",
-            f"{DATA}/a/b.txt",
-            "--steps",
-            "400",
-            "--optim.lr",
-            "2e-3",
-            "--seeds",
-            "3",
-        )
-    )
+    asked = question(words=f"digits --data {DATA}/a/b.txt --steps 400 --optim.lr 2e-3 --seeds 3")
     settings = {"task": "digits", "data": ["elsewhere/a/b.txt"], "steps": 400, "optim.lr": 0.002}
     assert asked.contradicted(settings) == ""
     assert "steps is 300 in its runs and '400' in the list" in asked.contradicted({**settings, "steps": 300})
@@ -93,9 +73,7 @@ def test_a_list_that_says_something_else_than_the_runs_is_noticed():
 
 def test_numbers_read_as_people_write_them():
     assert value(0.98125, ACCURACY) == "98.1 %"
-    assert (value(8.1666, PERPLEXITY), value(0.00123, BITS), value(45.3, BITS)) == (
-        "8.17", "0.0012", "45.3",
-    )  # fmt: skip
+    assert (value(8.1666, PERPLEXITY), value(0.00123, BITS), value(45.3, BITS)) == ("8.17", "0.0012", "45.3")
     assert interval(0.95, 1.02, ACCURACY) == "95.0–100.0 %"
     assert interval(-0.1, 2.0, BITS) == "0–2.00"
     assert (gap(0.9, 0.95, ACCURACY), gap(8.4, 8.0, PERPLEXITY)) == ("5.0 points", "5.0 %")
@@ -149,13 +127,7 @@ def test_the_page_is_the_same_each_time_and_names_every_part(tmp_path):
         )
     assert written[0] == written[1]
     text, picture = written[0]
-    for part in (
-        "The short answer",
-        "How it was done",
-        "Recognise a digit",
-        "All mechanisms",
-        "What this does not",
-    ):
+    for part in ("The short answer", "How it was done", "Recognise a digit", "All mechanisms", "What this does not"):
         assert f"\n## {part}" in text
     assert "| [classify](#recognise-a-digit-which-attention) | `dot` |" in text
     assert "| ● | **`dot`** | **96.00** ± 2.48 |" in text
@@ -186,7 +158,7 @@ def test_every_question_of_the_script_is_a_call_that_regard_takes(monkeypatch):
         plans.append(plan)
         raise Stopped(15)
 
-    monkeypatch.setattr("regard.comparison.compare.compare", compare)
+    monkeypatch.setattr("regard_workbench.comparison.compare.compare", compare)
 
     for one in study.QUESTIONS:
         assert main(one.command("some/data", f"runs/{one.name}")[1:]) == 128 + 15

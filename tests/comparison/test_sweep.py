@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from scipy.stats import binom
 
-from regard.comparison import sweep
-from regard.comparison.engines.engine import Event
-from regard.comparison.job import Contestant, Outcome
-from regard.comparison.worker import perform
 from regard.errors import BadValue
-from regard.training.config.recipe import complete
-from regard.training.run_folder.folder import RunFolder
+from regard_workbench.comparison import sweep
+from regard_workbench.comparison.engines.engine import Event
+from regard_workbench.comparison.job import Contestant, Outcome
+from regard_workbench.comparison.worker import perform
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 
 ENCODER, GLOBAL = Contestant("encoder"), Contestant("encoder", "global")
@@ -173,9 +173,7 @@ def test_a_validation_that_is_no_number_counts_as_failed(tmp_path):
     class Silent(Computer):
         def outcome(self, job):
             found = super().outcome(job)
-            return Outcome(
-                **{**vars(found), "validation": {} if job.folder.endswith("2") else found.validation}
-            )
+            return Outcome(**{**vars(found), "validation": {} if job.folder.endswith("2") else found.validation})
 
     _, told = tune(tmp_path, Silent(), trials=3)
     assert [trial["value"] is None for trial in told["contestants"][0]["trials"]] == [False, True, False]
@@ -183,9 +181,7 @@ def test_a_validation_that_is_no_number_counts_as_failed(tmp_path):
 
 
 def test_if_every_trial_fails_the_error_says_how(tmp_path):
-    with pytest.raises(
-        BadValue, match=r"no trial succeeded[\s\S]*encoder, trial 2: step 3: the loss is not finite"
-    ):
+    with pytest.raises(BadValue, match=r"no trial succeeded[\s\S]*encoder, trial 2: step 3: the loss is not finite"):
         tune(tmp_path, Computer(diverges_above=0), trials=2)
 
 
@@ -286,9 +282,16 @@ class Here:
 def test_real_trials_never_see_the_test_and_one_that_diverges_does_not_win(tmp_path):
     settings = {"task": "toy", "steps": 4, "eval_every": 2, "device": "cpu"}
     found = sweep.tune_all(
-        [Contestant("toy-net")], settings, 2, "optim.lr=1e30|1e31", Here(), tmp_path / "sweep", 1,
-        lambda event: None, use=(STRANGERS,),
-    )  # fmt: skip
+        [Contestant("toy-net")],
+        settings,
+        2,
+        "optim.lr=1e30|1e31",
+        Here(),
+        tmp_path / "sweep",
+        1,
+        lambda event: None,
+        use=(STRANGERS,),
+    )
     assert found == [{}]
     (told,) = json.loads((tmp_path / "sweep.json").read_text())["contestants"]
     first, second = told["trials"]

@@ -8,11 +8,11 @@ import re
 import pytest
 from rich.console import Console
 
-from regard.comparison.columns import columns, counted, read_columns, significant, speed
-from regard.comparison.job import Contestant
-from regard.comparison.results import pairs, rows
-from regard.comparison.table import render, render_pairs, to_csv, to_latex
-from regard.tasks.measures.metrics import ACCURACY
+from regard_workbench.comparison.columns import columns, counted, read_columns, significant, speed
+from regard_workbench.comparison.job import Contestant
+from regard_workbench.comparison.results import pairs, rows
+from regard_workbench.comparison.table import render, render_pairs, to_csv, to_latex
+from regard_workbench.tasks.measures.metrics import ACCURACY
 from tests.comparison.made_up import NAMES, comparison, cost, outcome
 from tests.comparison.test_results import changed
 
@@ -40,10 +40,19 @@ def perplexities(means=((4.2, 4.21, 4.22), (4.5, 4.52, 4.51))):
     """Attentions of one model, on a metric where lower is better."""
     attentions = ["causal", "local(window=65)"]
     runs = [
-        outcome("decoder(layers=4)", seed, 0.5, attention, metric="perplexity", higher_is_better=False,
-                validation={"perplexity": value}, test={"perplexity": value + 0.1})
-        for attention, values in zip(attentions, means, strict=True) for seed, value in enumerate(values)
-    ]  # fmt: skip
+        outcome(
+            "decoder(layers=4)",
+            seed,
+            0.5,
+            attention,
+            metric="perplexity",
+            higher_is_better=False,
+            validation={"perplexity": value},
+            test={"perplexity": value + 0.1},
+        )
+        for attention, values in zip(attentions, means, strict=True)
+        for seed, value in enumerate(values)
+    ]
     return rows(comparison(runs, [Contestant("decoder(layers=4)", one) for one in attentions], costs={}))
 
 
@@ -68,26 +77,39 @@ def test_the_figures_of_the_documents_look_as_they_do_there():
     costs = {name: cost(float(speed)) for name, (speed, _, _) in zip(NAMES, quoted, strict=True)}
     lines = printed(render(rows(comparison(runs, costs=costs, seeds=[0]))))
     assert [" ".join(line.split()[1:]) for line in lines[3:6]] == [
-        "4.9k step/s 87.8 % 86.9 %", "10.6k step/s 88.4 % 88.1 %", "8.0k step/s 82.6 % 82.6 %",
-    ]  # fmt: skip
+        "4.9k step/s 87.8 % 86.9 %",
+        "10.6k step/s 88.4 % 88.1 %",
+        "8.0k step/s 82.6 % 82.6 %",
+    ]
 
 
 def test_speed_has_one_decimal_and_thousands_from_a_thousand_on():
     values = (0.0456, 0.99, 1, 95.26, 999.94, 999.95, 1000, 1891, 10_600, 1_234_567)
     assert [speed(value) for value in values] == [
-        "0.0456 step/s", "0.990 step/s", "1.0 step/s", "95.3 step/s", "999.9 step/s", "1.0k step/s", "1.0k step/s",
-        "1.9k step/s", "10.6k step/s", "1,234.6k step/s",
-    ]  # fmt: skip
+        "0.0456 step/s",
+        "0.990 step/s",
+        "1.0 step/s",
+        "95.3 step/s",
+        "999.9 step/s",
+        "1.0k step/s",
+        "1.0k step/s",
+        "1.9k step/s",
+        "10.6k step/s",
+        "1,234.6k step/s",
+    ]
 
 
 def test_other_columns_are_shown_by_name():
     names = read_columns("parameters,memory,flops,seeds,test.loss,validation.f1")
     lines = printed(render(rows(comparison()), names))
     assert [" ".join(line.split()) for line in lines[:6]] == [
-        "memory FLOPs test", "model parameters MiB per step seeds loss", "─" * len(lines[2]),
-        "static-transformer 301k 31.2 1.00G 3 0.2000 ± 0.0000", "dynamic-transformer 402k 48.0 1.00G 3 0.2000 ± 0.0000",
+        "memory FLOPs test",
+        "model parameters MiB per step seeds loss",
+        "─" * len(lines[2]),
+        "static-transformer 301k 31.2 1.00G 3 0.2000 ± 0.0000",
+        "dynamic-transformer 402k 48.0 1.00G 3 0.2000 ± 0.0000",
         "lstm-attention 203k 22.5 1.00G 3 0.2000 ± 0.0000",
-    ]  # fmt: skip
+    ]
     assert "No run has the metric f1 on validation. There are: accuracy, loss." in lines
 
 
@@ -127,8 +149,14 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
 def test_the_best_of_each_column_is_bold():
     # Speed, validation, test, parameters and memory; what is shown alike is best alike.
     assert bold_of(render(rows(comparison()), read_columns("speed,validation,test,parameters,memory")), 100) == [
-        "210.4 step/s", "96.0 ± 2.5 %", "97.0 ± 2.5 %", "96.0 ± 2.5 %", "97.0 ± 2.5 %", "203k", "22.5",
-    ]  # fmt: skip
+        "210.4 step/s",
+        "96.0 ± 2.5 %",
+        "97.0 ± 2.5 %",
+        "96.0 ± 2.5 %",
+        "97.0 ± 2.5 %",
+        "203k",
+        "22.5",
+    ]
 
 
 def test_where_lower_is_better_the_lowest_is_bold():
@@ -174,18 +202,27 @@ def test_failed_rows_show_their_reason_below_the_table():
 def test_a_number_that_is_none_is_a_dash_with_a_note():
     found = rows(changed(comparison(), 0, test={"accuracy": float("nan")}))
     lines = printed(render(found), 100)
-    assert "–" in lines[3] and any(
-        "test accuracy is missing or not finite with seed 0" in line for line in lines
-    )
+    assert "–" in lines[3] and any("test accuracy is missing or not finite with seed 0" in line for line in lines)
 
 
 def test_numbers_are_shown_with_as_many_digits_as_they_are_worth():
     assert [significant(value) for value in (1234.5, 151.0, 99.96, 95.26, 8.9, 0.01234, 0)] == [
-        "1,234", "151", "100", "95.3", "8.90", "0.0123", "0.00",
-    ]  # fmt: skip
+        "1,234",
+        "151",
+        "100",
+        "95.3",
+        "8.90",
+        "0.0123",
+        "0.00",
+    ]
     assert [counted(value) for value in (999, 1000, 12_345, 999_600, 4.56e9, 2e15)] == [
-        "999", "1.00k", "12.3k", "1.00M", "4.56G", "2.00P",
-    ]  # fmt: skip
+        "999",
+        "1.00k",
+        "12.3k",
+        "1.00M",
+        "4.56G",
+        "2.00P",
+    ]
 
 
 # Pairs.
@@ -228,7 +265,8 @@ def test_missing_values_of_a_row_are_empty_in_csv():
 def test_latex_is_a_booktabs_table():
     text = to_latex(rows(comparison()))
     assert (
-        r"\caption{digits: 1,000 steps each; mean and half of the 95 \% interval over seeds 0, 1, 2.}" in text
+        r"\caption{digits: 1,000 steps each; mean and half of the 95 \% interval over seeds 0, 1, 2. "
+        r"Sizes differ: 203k to 402k parameters.}" in text
     )
     assert (
         r"static-transformer & \textbf{210.4 step/s} & \textbf{96.0} $\pm$ 2.5\,\% & \textbf{97.0} $\pm$ 2.5\,\% \\"

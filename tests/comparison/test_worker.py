@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.cli.main import main
-from regard.comparison import previous_runs
-from regard.comparison.job import Contestant, Job, Outcome
-from regard.comparison.worker import BLOCKS, command_of, in_blocks, perform, reason
 from regard.errors import BadValue
-from regard.tasks import Batch, Mean, OneOf, Task, Tokens
-from regard.tasks.measures.metrics import merged, values
-from regard.training import evaluate, load_run
-from regard.training.run_folder import selection
-from regard.training.run_folder.folder import RunFolder
+from regard_workbench.cli.main import main
+from regard_workbench.comparison import previous_runs
+from regard_workbench.comparison.job import Contestant, Job, Outcome
+from regard_workbench.comparison.worker import BLOCKS, command_of, in_blocks, perform, reason
+from regard_workbench.tasks import Batch, Mean, OneOf, Task, Tokens
+from regard_workbench.tasks.measures.metrics import merged, values
+from regard_workbench.training import evaluate, load_run
+from regard_workbench.training.run_folder import selection
+from regard_workbench.training.run_folder.folder import RunFolder
 from tests.comparison.registered import STRANGERS, strangers_registered  # noqa: F401
 
 SETTINGS = {"task": "toy", "steps": 8, "eval_every": 2, "batch_size": 5, "device": "cpu"}
@@ -26,9 +26,7 @@ SETTINGS = {"task": "toy", "steps": 8, "eval_every": 2, "batch_size": 5, "device
 
 def job_of(folder, model="toy-net", test=True, beam=None, **changes):
     settings = {**SETTINGS, **changes, "model": model, "seed": changes.get("seed", 0)}
-    return Job(
-        Contestant(model), settings["seed"], settings, str(folder), test=test, beam=beam, use=(STRANGERS,)
-    )
+    return Job(Contestant(model), settings["seed"], settings, str(folder), test=test, beam=beam, use=(STRANGERS,))
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +109,10 @@ class Counting(Task):
         return Batch.of(torch.tensor(examples)[:, None])
 
 
-@pytest.mark.parametrize(("size", "blocks", "first"), [(0, 0, []), (1, 1, [0]), (200, 200, [0]), (201, 101, [0, 1]),
-                                                       (6401, 101, range(64)), (40000, 179, range(224))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "blocks", "first"),
+    [(0, 0, []), (1, 1, [0]), (200, 200, [0]), (201, 101, [0, 1]), (6401, 101, range(64)), (40000, 179, range(224))],
+)
 def test_the_test_is_cut_into_at_most_two_hundred_blocks_by_its_size_alone(size, blocks, first):
     task = Counting(size)
     task.pose(task.problems()[0])
@@ -129,14 +129,12 @@ def test_every_model_and_seed_reads_the_same_test(done, tmp_path):
     _, outcome = done
     other = perform(job_of(tmp_path / "other", "toy-net(dim=5)", seed=3, steps=1))
     assert other.data_sha256 == outcome.data_sha256
-    assert [block["accuracy"][1] for block in other.blocks] == [
-        block["accuracy"][1] for block in outcome.blocks
-    ]
+    assert [block["accuracy"][1] for block in other.blocks] == [block["accuracy"][1] for block in outcome.blocks]
 
 
 def test_a_finished_run_is_taken_as_it_is(done, monkeypatch):
     job, outcome = done
-    monkeypatch.setattr("regard.comparison.worker.train", lambda *_, **__: pytest.fail("it trained again"))
+    monkeypatch.setattr("regard_workbench.comparison.worker.train", lambda *_, **__: pytest.fail("it trained again"))
     again = perform(Job.from_json(job.to_json()))
     assert repr(again) == repr(outcome)  # NaN equals itself only on paper
 
@@ -176,11 +174,7 @@ def test_bleu_carries_its_signature_and_adds_up_over_blocks(tmp_path):
 def test_a_run_with_more_steps_resumes_and_is_reported(tmp_path):
     perform(job_of(tmp_path / "run", steps=4))
     job = job_of(tmp_path / "run", steps=6)
-    assert (previous_runs.longer(job), previous_runs.refusal(job), previous_runs.finished(job)) == (
-        "4 steps",
-        "",
-        None,
-    )
+    assert (previous_runs.longer(job), previous_runs.refusal(job), previous_runs.finished(job)) == ("4 steps", "", None)
     outcome = perform(job)
     assert outcome.steps == 6 and not outcome.error
     assert previous_runs.finished(job) is not None and previous_runs.longer(job) == ""
@@ -213,9 +207,7 @@ def test_settings_without_influence_on_the_result_may_change(done):
     job, _ = done
     assert previous_runs.refusal(dataclasses.replace(job, settings={**job.settings, "log_every": 1})) == ""
     assert (
-        previous_runs.refusal(
-            dataclasses.replace(job, folder=job.folder + "-elsewhere", settings={"task": "toy"})
-        )
+        previous_runs.refusal(dataclasses.replace(job, folder=job.folder + "-elsewhere", settings={"task": "toy"}))
         == ""
     )
 
@@ -270,8 +262,16 @@ def test_the_command_gives_the_same_run_alone(done, tmp_path, capsys):
 
 
 def test_a_command_spells_every_kind_of_setting():
-    settings = {"task": "x(a=1)", "data": ["a b", "c"], "compile": True, "graph": False, "optim.betas": [0.9, 0.98],
-                "batch_size": 3, "attention": None, "init_from": "it's"}  # fmt: skip
+    settings = {
+        "task": "x(a=1)",
+        "data": ["a b", "c"],
+        "compile": True,
+        "graph": False,
+        "optim.betas": [0.9, 0.98],
+        "batch_size": 3,
+        "attention": None,
+        "init_from": "it's",
+    }
     assert command_of(Job(Contestant("m"), 0, settings, "f")) == (
         "regard train 'x(a=1)' --data 'a b,c' --compile --no-graph --optim.betas 0.9,0.98 --batch-size 3 "
         "--init-from 'it'\"'\"'s'"

@@ -11,6 +11,7 @@ import torch
 
 from regard import biases, masks, normalizers, scores
 from tests import oracle
+from tests.contracts.user_masks import Begins, HeadWindows, Runs
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,9 @@ SCORES = {
     "dot": score(lambda t: scores.dot(), oracle.dot),
     "softcap": score(lambda t: scores.softcap(2.0), with_constant(oracle.softcap, cap=2.0)),
     "general": score(lambda t: scores.general(t["weight"]), oracle.general, weight=lambda s: (s.d, s.d)),
-    "general per head": score(
-        lambda t: scores.general(t["weight"]), oracle.general, weight=lambda s: (s.h, s.d, s.d)
-    ),
+    "general per head": score(lambda t: scores.general(t["weight"]), oracle.general, weight=lambda s: (s.h, s.d, s.d)),
     "additive": score(lambda t: scores.additive(t["weight"]), oracle.additive, weight=lambda s: (s.d,)),
-    "additive per head": score(
-        lambda t: scores.additive(t["weight"]), oracle.additive, weight=lambda s: (s.h, s.d)
-    ),
+    "additive per head": score(lambda t: scores.additive(t["weight"]), oracle.additive, weight=lambda s: (s.h, s.d)),
     "concat": score(
         lambda t: scores.concat(t["weight_query"], t["weight_key"], t["weight"]),
         oracle.concat,
@@ -84,9 +81,7 @@ SCORES = {
         weight=lambda s: (s.h, HIDDEN),
     ),
     "cosine": score(lambda t: scores.cosine(3.0), with_constant(oracle.cosine, strength=3.0)),
-    "cosine per head": score(
-        lambda t: scores.cosine(t["strength"]), oracle.cosine, strength=lambda s: (s.h,)
-    ),
+    "cosine per head": score(lambda t: scores.cosine(t["strength"]), oracle.cosine, strength=lambda s: (s.h,)),
     "cosine per query": score(
         lambda t: scores.cosine(t["strength"]), oracle.cosine, strength=lambda s: (s.b, s.h, s.q, 1)
     ),
@@ -299,13 +294,16 @@ def mask_nested(s, device):
     return mask, predicate
 
 
+def mask_begins(s, device):
+    first = [s.k - 2 - 3 * m for m in range(s.h)]
+    return Begins(numbers(first, device)), lambda n, m, i, j: j >= first[m]
+
+
 MASKS = {
     "none": MaskEntry(lambda s, device: (None, lambda n, m, i, j: True)),
     "full": structured(masks.full, lambda p, j, s: True),
     "causal": structured(masks.causal, lambda p, j, s: j <= p),
-    "causal top-left": structured(
-        lambda: masks.causal(align="top-left"), lambda p, j, s: j <= p - (s.k - s.q)
-    ),
+    "causal top-left": structured(lambda: masks.causal(align="top-left"), lambda p, j, s: j <= p - (s.k - s.q)),
     "causal offset": structured(lambda: masks.causal(offset=3), lambda p, j, s: j <= p - (s.k - s.q) + 3),
     "causal offsets": MaskEntry(mask_offsets),
     "window both": structured(lambda: masks.window(2), lambda p, j, s: abs(j - p) <= 2),
@@ -337,4 +335,9 @@ MASKS = {
     "raw b 1 1 k": raw_mask(("b", 1, 1, "k")),
     "raw b h q k": raw_mask(("b", "h", "q", "k")),
     "nested": MaskEntry(mask_nested),
+    "a user's runs by head and entry": MaskEntry(lambda s, device: (Runs(4), Runs(4).sees)),
+    "a user's windows by head": MaskEntry(
+        lambda s, device: (HeadWindows(2), lambda n, m, i, j: HeadWindows(2).sees(m, j - i - s.k + s.q))
+    ),
+    "a user's tensor by head": MaskEntry(mask_begins),
 }

@@ -77,9 +77,7 @@ def leaves(case):
         shapes["bias " + name] = shape
     if case.sink:
         shapes["sink"] = (s.h,)
-    found = {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
-    }
+    found = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
     if "bias center" in found:
         found["bias center"] = found["bias center"] * 3 + s.k / 2
     found["out gradient"] = torch.randn(s.b, s.h, s.q, s.v, generator=generator, dtype=torch.float64)

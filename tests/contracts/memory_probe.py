@@ -30,9 +30,7 @@ class Own(normalizers.Normalizer):
 
 def attend(**arguments):
     def call(query, key, value):
-        extra = {
-            name: x(query.shape[2]) if isinstance(x, FunctionType) else x for name, x in arguments.items()
-        }
+        extra = {name: x(query.shape[2]) if isinstance(x, FunctionType) else x for name, x in arguments.items()}
         leaves = [x.requires_grad_() for x in (query, key, value)]
         out = regard.attend(*leaves, **extra)
         out.backward(torch.ones_like(out))

@@ -9,9 +9,15 @@ from dataclasses import dataclass
 import torch
 
 LETTERS = {
-    "query": "bhqd", "key": "bgkd", "value": "bgkv", "sink": "h", "out": "bhqv", "logsumexp": "bhq",
-    "out gradient": "bhqv", "lse gradient": "bhq",
-}  # fmt: skip
+    "query": "bhqd",
+    "key": "bgkd",
+    "value": "bgkv",
+    "sink": "h",
+    "out": "bhqv",
+    "logsumexp": "bhq",
+    "out gradient": "bhqv",
+    "lse gradient": "bhq",
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,9 +42,7 @@ def covering(factors):
     used = dict.fromkeys(((name, value) for name in names for value in factors[name]), 0)
 
     def gain(row, name, value):
-        pairs = (
-            tuple(sorted([(n, v), (name, value)], key=lambda p: names.index(p[0]))) for n, v in row.items()
-        )
+        pairs = (tuple(sorted([(n, v), (name, value)], key=lambda p: names.index(p[0]))) for n, v in row.items())
         return sum(pair in wanted for pair in pairs)
 
     rows = []
@@ -63,6 +61,4 @@ def covering(factors):
 
 
 ROWS = covering(FACTORS)
-CASES = [
-    (Case(**{name: value for name, value in row.items() if name != "impl"}), row["impl"]) for row in ROWS
-]
+CASES = [(Case(**{name: value for name, value in row.items() if name != "impl"}), row["impl"]) for row in ROWS]

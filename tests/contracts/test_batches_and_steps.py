@@ -24,12 +24,7 @@ PAIRS = [
     ("transformer_xl per head", "entmax15", "t5"),
 ]
 # a bias indexed by key cannot follow keys that move to the right
-SIDES = [
-    (names, side)
-    for names in PAIRS
-    for side in ("right", "left")
-    if (side, names[2]) != ("left", "raw h 1 k")
-]
+SIDES = [(names, side) for names in PAIRS for side in ("right", "left") if (side, names[2]) != ("left", "raw h 1 k")]
 
 
 def arguments_of(score, normalize, bias, sizes, device):
@@ -73,9 +68,14 @@ def test_steps_with_a_growing_cache_equal_one_causal_call(names, impl, device):
         step = Sizes(b=2, h=4, g=2, q=1, k=t)
         step_bias = bias(sizes)[:, :, :t] if names[2] == "raw h 1 k" else bias(step)
         found = regard.attend(
-            query[:, :, t - 1 : t], key[:, :, :t], value[:, :, :t],
-            **arguments, bias=step_bias, mask=masks.causal(), impl=impl,
-        )  # fmt: skip
+            query[:, :, t - 1 : t],
+            key[:, :, :t],
+            value[:, :, :t],
+            **arguments,
+            bias=step_bias,
+            mask=masks.causal(),
+            impl=impl,
+        )
         torch.testing.assert_close(found, whole[:, :, t - 1 : t], **EXACTLY)
 
 
@@ -116,9 +116,7 @@ def test_packed_documents_equal_the_documents_alone(normalize, impl, device):
     found = regard.attend(query, key, value, mask=mask, **arguments)
     for a, b in itertools.pairwise(ends):
         one = [x[:, :, a:b] for x in (query, key, value)]
-        torch.testing.assert_close(
-            found[:, :, a:b], regard.attend(*one, mask=masks.causal(), **arguments), **EXACTLY
-        )
+        torch.testing.assert_close(found[:, :, a:b], regard.attend(*one, mask=masks.causal(), **arguments), **EXACTLY)
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)
@@ -127,9 +125,7 @@ def test_columns_padded_in_every_sample_keep_the_length(impl, device):
     lengths = torch.tensor([9, 6], device=device)
     out = regard.attend(query, key, value, mask=masks.lengths(lengths, lengths), impl=impl)
     assert out.shape == (2, 3, 17, 5)
-    short = regard.attend(
-        *(x[:, :, :9] for x in (query, key, value)), mask=masks.lengths(lengths, lengths), impl=impl
-    )
+    short = regard.attend(*(x[:, :, :9] for x in (query, key, value)), mask=masks.lengths(lengths, lengths), impl=impl)
     torch.testing.assert_close(out[:, :, :9], short, **EXACTLY)
 
 
@@ -144,3 +140,21 @@ def test_the_same_call_gives_the_same_bits(impl, device):
             found += torch.autograd.grad(out.sum(), qkv)
         first = first or found
         assert all(torch.equal(x, y) for x, y in zip(found, first, strict=True))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e18, 45.0, 0.0])
+@pytest.mark.parametrize("score", [name for name in entries.SCORES if "per query" not in name])
+def test_what_one_batch_entry_holds_changes_no_bit_of_another(score, number):
+    """On a CPU, where methods are chosen by magnitudes: by those of each entry."""
+    (query, key, value), arguments, _ = request(Case(score=score, sizes=Sizes(b=3)), "cpu", gradients=False)
+    arguments["mask"], found = masks.window(4), []
+    for changed in (False, True):
+        rows = [part.clone().requires_grad_() for part in (query, key, value)]
+        if changed:
+            with torch.no_grad():
+                for part in rows:
+                    part[1, 0, 3] = number
+        out = regard.attend(*rows, **arguments)
+        found.append([out, *torch.autograd.grad(out[[0, 2]].sin().sum(), rows)])
+    for before, after in zip(*found, strict=True):
+        assert torch.equal(before[[0, 2]], after[[0, 2]])

@@ -62,11 +62,7 @@ def test_every_dtype_equals_the_reference(dtype, normalize, impl, device):
 @pytest.mark.parametrize("groups", [(4, 4), (4, 1), (6, 2), (6, 3), (1, 1)])
 def test_grouped_heads_are_shared_in_order(groups, impl, device):
     sizes = entries.Sizes(h=groups[0], g=groups[1])
-    check(
-        Case(sizes=sizes, mask="raw h q k", score="additive per head", bias="relative", sink=True),
-        impl,
-        device,
-    )
+    check(Case(sizes=sizes, mask="raw h q k", score="additive per head", bias="relative", sink=True), impl, device)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 64, 65, 128, 257])

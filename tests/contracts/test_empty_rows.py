@@ -23,9 +23,7 @@ def draw(device, q=Q, k=K, dtype=torch.float32):
 def run(qkv, impl, **arguments):
     """Output, logsumexp and the gradients of q, k, v, all rows pulled with ones."""
     out, lse = regard.attend(*qkv, impl=impl, return_logsumexp=True, **arguments)
-    grads = torch.autograd.grad(
-        [out, lse], qkv, [torch.ones_like(out), torch.ones_like(lse)], allow_unused=True
-    )
+    grads = torch.autograd.grad([out, lse], qkv, [torch.ones_like(out), torch.ones_like(lse)], allow_unused=True)
     return out, lse, [torch.zeros_like(x) if g is None else g for x, g in zip(qkv, grads, strict=True)]
 
 
@@ -82,6 +80,53 @@ def test_a_bias_row_of_the_lowest_number_is_not_empty(dtype, impl, device):
     if dtype != torch.float16:
         torch.testing.assert_close(exact[:, :, 3], qkv[2].detach().double().cpu().mean(2))
     torch.testing.assert_close(out.double().cpu(), exact, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+def lowest(device, rows=slice(3, 4)):
+    bias = torch.zeros(Q, K, device=device)
+    bias[rows] = torch.finfo(torch.float32).min
+    return biases.dense(bias)
+
+
+def table(device):
+    return biases.relative(torch.full((1, 3), torch.finfo(torch.float32).min, device=device))
+
+
+# Biases of finite numbers whose sum, or whose square, leaves float32.
+BELOW_FLOAT32 = {
+    "two dense ones": (lambda device: lowest(device) + lowest(device), [3]),
+    "dense, table and slope": (lambda device: lowest(device) + table(device) + biases.alibi(H), [3]),
+    "a centre far away": (lambda device: biases.gaussian(torch.full((1, 1, 1), 1e20, device=device), 2.0), range(Q)),
+    "a centre far away and a table": (
+        lambda device: biases.gaussian(torch.full((1, 1, 1), -1e30, device=device), 1.0) + table(device),
+        range(Q),
+    ),
+}
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+@pytest.mark.parametrize("name", BELOW_FLOAT32)
+def test_finite_biases_that_add_up_to_less_than_the_lowest_number_empty_no_row(name, impl, device):
+    bias, rows = BELOW_FLOAT32[name][0](device), list(BELOW_FLOAT32[name][1])
+    *qkv, learned = *draw(device), [tensor.requires_grad_() for tensor in bias.tensors]
+    out = regard.attend(*qkv, bias=bias, impl=impl)
+    mean = qkv[2].detach().mean(2, keepdim=True).expand_as(out)
+    torch.testing.assert_close(out[:, :, rows], mean[:, :, rows])
+    for grad in torch.autograd.grad(out.sin().sum(), [*qkv, *learned]):
+        assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("impl", EVERYTHING)
+def test_the_gradient_of_biases_below_the_lowest_number_is_that_of_one(impl, device):
+    qkv = [part.detach() for part in draw(device)]
+    grads = []
+    for count in (1, 2):
+        bias, added = lowest(device), biases.dense(torch.zeros(1, K, device=device).requires_grad_())
+        total = bias + added if count == 1 else bias + (lowest(device) + added)
+        out = regard.attend(*qkv, bias=total, impl=impl)
+        grads.append(torch.autograd.grad(out[:, :, 3].sin().sum(), added.tensor)[0])
+    assert (grads[0] != 0).all()
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)

@@ -15,9 +15,22 @@ from tests.contracts.entries import FEW_QUERIES, MANY_QUERIES, MASKS, SELF, Size
 from tests.contracts.harness import Case, check
 
 SPANS = [
-    "none", "full", "causal", "causal top-left", "causal offset", "causal offsets", "window both", "window before",
-    "window itself", "window uneven top-left", "lengths", "lengths of both", "packed", "prefix", "blocks",
-]  # fmt: skip
+    "none",
+    "full",
+    "causal",
+    "causal top-left",
+    "causal offset",
+    "causal offsets",
+    "window both",
+    "window before",
+    "window itself",
+    "window uneven top-left",
+    "lengths",
+    "lengths of both",
+    "packed",
+    "prefix",
+    "blocks",
+]
 LONGER = Sizes(q=131, k=257)
 SHORTER = Sizes(q=257, k=131)
 
@@ -47,16 +60,16 @@ def test_masks_that_are_spans_of_keys(sizes):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sizes", [SELF, FEW_QUERIES, LONGER], ids=str)
+def test_masks_of_a_user_whose_spans_differ_by_head_and_entry(sizes):
+    for name in MASKS:
+        if name.startswith("a user's"):
+            forward(mask=name, sizes=sizes)
+
+
+@pytest.mark.slow
 def test_every_score_that_is_a_dot_product():
-    for name in (
-        "scaled_dot",
-        "dot",
-        "general",
-        "general per head",
-        "cosine",
-        "cosine per head",
-        "cosine per query",
-    ):
+    for name in ("scaled_dot", "dot", "general", "general per head", "cosine", "cosine per head", "cosine per query"):
         forward(score=name, mask="causal")
     forward(mask="causal", scale=0.21)
 
@@ -99,9 +112,7 @@ def test_every_bias_with_soft_capping(q, k):
         bias = biases.alibi(4) + of_distance[turn % 4] + biases.gaussian(centers[turn % 2], 3.0 + turn)
         bias = bias + biases.dense(dense[turn])
         call = {"bias": bias, "score": scores.softcap(2.0 + turn), "mask": masks.causal(offset=turn + k // 2)}
-        found, expected = [
-            regard.attend(query, key, value, **call, impl=impl) for impl in ("flex", "reference")
-        ]
+        found, expected = [regard.attend(query, key, value, **call, impl=impl) for impl in ("flex", "reference")]
         torch.testing.assert_close(found, expected)
 
 
@@ -114,6 +125,12 @@ def test_a_row_of_the_lowest_number_is_not_empty_and_one_of_minus_infinity_is():
     found = regard.attend(query, key, value, bias=bias, score=scores.softcap(2.0), impl="flex")
     spread = value.mean(2, keepdim=True).repeat_interleave(2, 1)
     torch.testing.assert_close(found[:, :, 3:4], spread)
+    assert not found[:, :, 5].any()
+    dense[:4] = torch.finfo(torch.float32).min
+    bias = biases.alibi(4) + biases.relative(torch.full((1, 3), torch.finfo(torch.float32).min))
+    bias = bias + biases.gaussian(torch.full((1, 1, 1), 1e20), 2.0) + biases.dense(dense)  # the same kernel
+    found = regard.attend(query, key, value, bias=bias, score=scores.softcap(2.0), impl="flex")
+    torch.testing.assert_close(found[:, :, :4], spread.expand(-1, -1, 4, -1))
     assert not found[:, :, 5].any()
 
 
@@ -252,14 +269,6 @@ def own_mask():
     return Own()
 
 
-def derived_mask():
-    class Derived(type(masks.causal())):
-        def visible(self, grid):
-            return grid.column >= 0
-
-    return Derived()
-
-
 REFUSED = {
     "additive": lambda q: {"score": scores.additive(torch.randn(16))},
     "entmax15": lambda q: {"normalize": "entmax15"},
@@ -267,7 +276,7 @@ REFUSED = {
     "dropout": lambda q: {"dropout": 0.1},
     "log-sum-exp": lambda q: {"return_logsumexp": True},
     "user-defined class": lambda q: {"mask": masks.causal() & ~own_mask()},
-    "Derived is a user-defined class": lambda q: {"mask": masks.window(3) | derived_mask()},
+    "Own is a user-defined class": lambda q: {"mask": masks.window(3) | own_mask()},
     "bias that needs gradient": lambda q: {"bias": biases.relative(torch.randn(4, 9, requires_grad=True))},
 }
 

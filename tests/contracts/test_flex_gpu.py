@@ -16,15 +16,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 GPU = Sizes(b=3, h=4, g=2, q=131, k=257, d=24, v=40)
 # The gradient through a row that sees one key is zero, of which fused kernels leave rounding (a test of its own below).
 ONE_KEY = ("window itself", "lengths")
-GPU_MASKS = {
-    name: Case(mask=name, sizes=GPU) for name in MASKS if not MASKS[name].square and name not in ONE_KEY
-}
+GPU_MASKS = {name: Case(mask=name, sizes=GPU) for name in MASKS if not MASKS[name].square and name not in ONE_KEY}
 GPU_MASKS |= {name: Case(mask=name, sizes=replace(GPU, q=257)) for name in MASKS if MASKS[name].square}
 GPU_BIASES = {name: Case(bias=name, sizes=GPU, mask="causal") for name in BIASES}
 GPU_SCORES = {
-    name: Case(score=name, sizes=GPU)
-    for name in SCORES
-    if "dot" in name or name.startswith(("soft", "gen", "cos"))
+    name: Case(score=name, sizes=GPU) for name in SCORES if "dot" in name or name.startswith(("soft", "gen", "cos"))
 }
 GPU_SIZES = {
     str(sizes): Case(mask="causal", sizes=sizes)
@@ -44,15 +40,8 @@ GPU_DTYPES = {
     for mask in ("none", "causal", "lengths of both")
 }
 GPU_WIDE = {
-    f"{dtype} {width} {bias}": Case(
-        bias=bias, mask="causal", dtype=dtype, sizes=Sizes(q=257, k=257, d=width, v=width)
-    )
-    for dtype, width in (
-        (torch.bfloat16, 64),
-        (torch.bfloat16, 128),
-        (torch.float32, 128),
-        (torch.float16, 256),
-    )
+    f"{dtype} {width} {bias}": Case(bias=bias, mask="causal", dtype=dtype, sizes=Sizes(q=257, k=257, d=width, v=width))
+    for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 128), (torch.float16, 256))
     for bias in ("alibi", "relative", "dense b h q k")
 }
 GPU_WIDE["dense mask"] = Case(mask="raw b h q k", dtype=torch.bfloat16, sizes=Sizes(q=257, k=257, d=64, v=64))

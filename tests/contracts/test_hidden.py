@@ -57,9 +57,7 @@ def column(shape):
     def build(s, device):
         hidden = {0, 5, s.k - 1}
         keep = torch.tensor([j not in hidden for j in range(s.k)], device=device)
-        return keep.expand(
-            *(1 if x == 1 else getattr(s, x) for x in shape)
-        ), lambda n, m, i, j: j not in hidden
+        return keep.expand(*(1 if x == 1 else getattr(s, x) for x in shape)), lambda n, m, i, j: j not in hidden
 
     return build
 
@@ -82,6 +80,8 @@ HIDING = {
     "and": (join, SELF),
     "or": (either, SELF),
     "not": (negation, SELF),
+    "a user's runs": (from_entry("a user's runs by head and entry"), FEW_QUERIES),
+    "a user's tensor": (from_entry("a user's tensor by head"), SELF),
     "raw grouped": (one_group(lambda seen: seen), SELF),
     "dense grouped": (one_group(masks.dense), Sizes(h=6, g=2)),
     "raw k": (column(("k",)), SELF),
@@ -107,11 +107,7 @@ def poisoned(found, keys, queries, poison):
     """Copies of q, k, v with the poison in everything hidden."""
     value = min(poison, torch.finfo(found["query"].dtype).max) if poison == 3e38 else poison
     new = {}
-    for name, where in (
-        ("query", queries[:, None, :, None]),
-        ("key", keys[..., None]),
-        ("value", keys[..., None]),
-    ):
+    for name, where in (("query", queries[:, None, :, None]), ("key", keys[..., None]), ("value", keys[..., None])):
         new[name] = found[name].detach().masked_fill(where.to(found[name].device), value).requires_grad_()
     return new
 
@@ -137,9 +133,7 @@ def same(x, y, device):
 def assert_poison_changes_nothing(case, name, impl, device, poison, with_lse=True):
     mask, _, keys, queries = hidden_parts(name, device)
     clean = results(case, mask, impl, device, with_lse=with_lse)
-    dirty = results(
-        case, mask, impl, device, lambda found: poisoned(found, keys, queries, poison), with_lse=with_lse
-    )
+    dirty = results(case, mask, impl, device, lambda found: poisoned(found, keys, queries, poison), with_lse=with_lse)
     for part, x in clean.items():
         assert x.isfinite().all() or part == "logsumexp", part
         assert same(x, dirty[part], device), f"{part} changed by {(x - dirty[part]).abs().max()}"
@@ -166,9 +160,7 @@ def test_every_score_ignores_hidden_keys_and_queries(score, impl, device):
 @pytest.mark.parametrize("normalize", {**entries.NORMALIZERS, **entries.CUSTOM_NORMALIZERS})
 def test_every_normalizer_ignores_hidden_keys_and_queries(normalize, impl, device):
     for poison in (math.nan, math.inf):
-        assert_poison_changes_nothing(
-            Case(normalize=normalize, sink=True), "padding of both", impl, device, poison
-        )
+        assert_poison_changes_nothing(Case(normalize=normalize, sink=True), "padding of both", impl, device, poison)
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)
@@ -221,9 +213,7 @@ def test_a_dense_bias_is_not_read_at_hidden_keys(impl, device):
         assert torch.equal(x, dirty[part]), part
 
 
-@pytest.mark.parametrize(
-    "name", ["causal", "window both", "raw b h q k", "blocks", "nested", "documents across"]
-)
+@pytest.mark.parametrize("name", ["causal", "window both", "raw b h q k", "blocks", "nested", "documents across"])
 @pytest.mark.parametrize("normalize", entries.NORMALIZERS)
 def test_the_reference_reads_no_hidden_pair(name, normalize, device):
     """A NaN key changes only the rows that see it; other rows and their query gradients stay the same."""
@@ -253,9 +243,7 @@ def test_the_reference_ignores_a_query_that_may_see_nothing(normalize, device):
     keys = torch.zeros(s.b, s.g, s.k, dtype=torch.bool)
     case = Case(mask="causal", normalize=normalize, sizes=s)
     clean = results(case, masks.causal(), "reference", device)
-    dirty = results(
-        case, masks.causal(), "reference", device, lambda found: poisoned(found, keys, queries, math.nan)
-    )
+    dirty = results(case, masks.causal(), "reference", device, lambda found: poisoned(found, keys, queries, math.nan))
     for part, x in clean.items():
         assert torch.equal(x, dirty[part]), part
 

@@ -131,9 +131,7 @@ def test_an_infinity_shows_in_a_compiled_call(dtype):
 def test_values_of_zero_are_no_sign_of_an_infinity(dtype):
     """The guard looks for rows of zeros; these are right."""
     query, key, value = draw(dtype)
-    assert torch.equal(
-        regard.attend(query, key, torch.zeros_like(value)), torch.zeros(B, H, Q, V, dtype=dtype)
-    )
+    assert torch.equal(regard.attend(query, key, torch.zeros_like(value)), torch.zeros(B, H, Q, V, dtype=dtype))
     bias = torch.zeros(Q, K, dtype=dtype)
     bias[2] = -math.inf
     assert (regard.attend(query, key, value, bias=bias)[:, :, 2] == 0).all()

@@ -40,8 +40,13 @@ def inside(x):
     return part
 
 
-LAYOUTS = {"transposed": transposed, "last stride 2": every_second, "storage offset": offset, "columns": columns,
-           "inside a larger tensor": inside}  # fmt: skip
+LAYOUTS = {
+    "transposed": transposed,
+    "last stride 2": every_second,
+    "storage offset": offset,
+    "columns": columns,
+    "inside a larger tensor": inside,
+}
 
 
 def draw(device):
@@ -170,12 +175,16 @@ def test_a_gradient_may_be_asked_of_one_parameter_alone(what, impl, device):
     qkv = draw(device)
 
     def out(x, impl):
-        return regard.attend(*qkv, impl=impl, **{
-            "bias": lambda: {"bias": x},
-            "score weight": lambda: {"score": scores.general(x)},
-            "sink": lambda: {"sink": x},
-            "gaussian center": lambda: {"bias": biases.gaussian(x, 3.0)},
-        }[what]())  # fmt: skip
+        return regard.attend(
+            *qkv,
+            impl=impl,
+            **{
+                "bias": lambda: {"bias": x},
+                "score weight": lambda: {"score": scores.general(x)},
+                "sink": lambda: {"sink": x},
+                "gaussian center": lambda: {"bias": biases.gaussian(x, 3.0)},
+            }[what](),
+        )
 
     shape = {"bias": (Q, K), "score weight": (D, D), "sink": (H,), "gaussian center": (B, H, Q)}[what]
     x = torch.randn(shape, device=device, requires_grad=True)

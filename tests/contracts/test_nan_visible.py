@@ -31,9 +31,7 @@ def assert_only_these_rows_are_nan(out, rows):
 def test_a_nan_query_gives_a_nan_row(normalize, k, impl, device):
     query, key, value = draw(k, device)
     query[1, 2, 3, 1] = math.nan
-    out, lse = regard.attend(
-        query, key, value, normalize=EVERY[normalize][0], impl=impl, return_logsumexp=True
-    )
+    out, lse = regard.attend(query, key, value, normalize=EVERY[normalize][0], impl=impl, return_logsumexp=True)
     assert_only_these_rows_are_nan(out, [3])
     assert_only_these_rows_are_nan(lse, [3])
 
@@ -74,9 +72,7 @@ def test_an_infinite_value_leaves_no_finite_row(normalize, impl, device):
 def test_a_nan_shows_through_every_score(score, impl, device):
     sizes = entries.Sizes(b=B, h=H, g=H, q=Q, k=17, d=D, v=V)
     entry = entries.SCORES[score]
-    value = entry.build(
-        {name: torch.randn(shape, device=device) for name, shape in entry.shapes(sizes).items()}
-    )
+    value = entry.build({name: torch.randn(shape, device=device) for name, shape in entry.shapes(sizes).items()})
     for part, rows in ((0, [3]), (1, list(range(Q))), (2, list(range(Q)))):
         qkv = draw(17, device)
         qkv[part][1, 2, 3] = math.nan

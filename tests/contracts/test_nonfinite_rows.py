@@ -23,16 +23,8 @@ EVERY = {**entries.NORMALIZERS, **entries.CUSTOM_NORMALIZERS}
 
 def draw():
     generator = torch.Generator().manual_seed(3)
-    shapes = {
-        "query": (B, H, N, D),
-        "key": (B, G, N, D),
-        "value": (B, G, N, V),
-        "bias": (B, H, N, N),
-        "sink": (H,),
-    }
-    return {
-        name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
-    }
+    shapes = {"query": (B, H, N, D), "key": (B, G, N, D), "value": (B, G, N, V), "bias": (B, H, N, N), "sink": (H,)}
+    return {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
 
 
 def spoil(leaves, place, number):
@@ -54,9 +46,17 @@ def gradients(leaves, mask, normalize, pull, with_lse=True, dropout=0.0):
     leaves = {name: x.clone().requires_grad_() for name, x in leaves.items()}
     torch.manual_seed(11)
     out, lse = regard.attend(
-        leaves["query"], leaves["key"], leaves["value"], bias=leaves["bias"], sink=leaves["sink"], mask=mask,
-        normalize=normalize, dropout=dropout, return_logsumexp=True, impl="reference",
-    )  # fmt: skip
+        leaves["query"],
+        leaves["key"],
+        leaves["value"],
+        bias=leaves["bias"],
+        sink=leaves["sink"],
+        mask=mask,
+        normalize=normalize,
+        dropout=dropout,
+        return_logsumexp=True,
+        impl="reference",
+    )
     pulls = [pull, pull[..., 0]] if with_lse else [pull]
     return torch.autograd.grad([out, lse][: len(pulls)], list(leaves.values()), pulls, allow_unused=True)
 

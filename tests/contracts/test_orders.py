@@ -105,9 +105,7 @@ def test_every_score_is_as_exact_in_many_orders_and_draws(seed, dtype, score, im
 @pytest.mark.parametrize("bias", entries.BIASES)
 @pytest.mark.parametrize("normalize", entries.NORMALIZERS)
 @pytest.mark.parametrize("seed", range(4))
-def test_biases_and_normalisers_are_as_exact_in_many_orders_and_draws(
-    seed, normalize, bias, impl, threads, device
-):
+def test_biases_and_normalisers_are_as_exact_in_many_orders_and_draws(seed, normalize, bias, impl, threads, device):
     case = Case(bias=bias, normalize=normalize, mask="lengths", sink=bool(seed % 2), seed=seed)
     check(case, impl, device, order=ORIGINAL)
     check_in_some_orders(case, impl, device, 3)

@@ -39,12 +39,7 @@ SCORES = {
     "dot": (lambda t: scores.dot(), oracle.dot, None, 100.0),
     "scaled dot": (lambda t: scores.scaled_dot(), oracle.scaled_dot, None, 1000.0),
     "a large scale": (lambda t: scores.dot(), oracle.dot, 1e6, 1.0),
-    "softcap": (
-        lambda t: scores.softcap(1e5),
-        lambda q, k, s, t: oracle.softcap(q, k, s, {"cap": 1e5}),
-        None,
-        1e3,
-    ),
+    "softcap": (lambda t: scores.softcap(1e5), lambda q, k, s, t: oracle.softcap(q, k, s, {"cap": 1e5}), None, 1e3),
 }
 
 
@@ -93,9 +88,7 @@ def test_gradients_of_float16_that_overflows_are_finite(name):
     for impl in (*EVERYTHING, "sdpa"):
         qkv, score, scale, _ = cases(torch.float16, name)
         leaves = [x.requires_grad_() for x in qkv]
-        out = regard.attend(
-            *leaves, score=score, scale=scale, mask=masks.lengths(torch.tensor([K, 20])), impl=impl
-        )
+        out = regard.attend(*leaves, score=score, scale=scale, mask=masks.lengths(torch.tensor([K, 20])), impl=impl)
         assert all(grad.isfinite().all() for grad in torch.autograd.grad(out.sum(), leaves)), impl
 
 

@@ -69,9 +69,7 @@ def test_the_last_queries_alone_equal_the_last_rows_of_all(name, q, impl, device
         "alibi": {"bias": biases.alibi(h)},
         "relative": {"bias": biases.relative(torch.randn(h, 7, device=device))},
         "t5": {"bias": biases.t5(torch.randn(8, h, device=device), max_distance=10)},
-        "t5 causal": {
-            "bias": biases.t5(torch.randn(8, h, device=device), bidirectional=False, max_distance=10)
-        },
+        "t5 causal": {"bias": biases.t5(torch.randn(8, h, device=device), bidirectional=False, max_distance=10)},
         "shaw": {"score": scores.shaw(rows)},
         "transformer_xl": {"score": scores.transformer_xl(row, row, rows)},
     }[name]
@@ -100,9 +98,7 @@ def test_offsets_may_differ_in_a_batch(make, impl, device):
     mask = make(offset=torch.tensor(offsets, device=device))
     found = regard.attend(query, key, value, mask=mask, impl=impl)
     for n, offset in enumerate(offsets):
-        one = regard.attend(
-            query[n : n + 1], key[n : n + 1], value[n : n + 1], mask=make(offset=offset), impl=impl
-        )
+        one = regard.attend(query[n : n + 1], key[n : n + 1], value[n : n + 1], mask=make(offset=offset), impl=impl)
         torch.testing.assert_close(found[n : n + 1], one)
 
 
@@ -140,7 +136,7 @@ ALIGNED = {
     "t5 causal": ((8, 3), lambda t, **a: {"bias": biases.t5(t, bidirectional=False, max_distance=10, **a)}),
     "shaw": ((7, 5), lambda t, **a: {"score": scores.shaw(t, **a)}),
     "transformer_xl": ((7, 5), lambda t, **a: {"score": scores.transformer_xl(t.new_zeros(5), t.new_zeros(5), t, **a)}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)

@@ -98,9 +98,7 @@ def test_bfloat16_of_133120_everywhere_stays_finite(impl, device):
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_every_score_is_as_exact_as_its_formula(score, dtype, impl, device):
     check(
-        Case(score=score, dtype=dtype, mask="causal", sizes=Sizes(b=1, h=2, g=1, q=41, k=53, d=32, v=11)),
-        impl,
-        device,
+        Case(score=score, dtype=dtype, mask="causal", sizes=Sizes(b=1, h=2, g=1, q=41, k=53, d=32, v=11)), impl, device
     )
 
 
@@ -143,10 +141,7 @@ def test_large_scores_neither_overflow_nor_lose_the_largest(normalize, impl, dev
     query, key = torch.randn(32, 3, 13, 5) * 5, torch.randn(32, 3, 17, 5) * 5
     value = torch.randn(32, 3, 17, 7)
     compare(
-        [x.to(device) for x in (query, key, value)],
-        impl,
-        {"normalizer": oracle.EXACT[normalize]},
-        normalize=normalize,
+        [x.to(device) for x in (query, key, value)], impl, {"normalizer": oracle.EXACT[normalize]}, normalize=normalize
     )
 
 
@@ -214,9 +209,7 @@ def test_autocast_casts_the_bias_and_gradients_come_back_in_float32(impl, device
 def test_autocast_leaves_float64_alone_as_torch_does(mask, impl, device):
     """Whoever uses float64 wants it: tests, scientific code."""
     query, key, value = (torch.randn(2, 3, 19, 8, device=device, dtype=torch.float64) for _ in range(3))
-    exact = oracle.attend(
-        query.cpu(), key.cpu(), value.cpu(), seen=None if mask is None else mask.dense(19, 19)
-    )[0]
+    exact = oracle.attend(query.cpu(), key.cpu(), value.cpu(), seen=None if mask is None else mask.dense(19, 19))[0]
     with torch.autocast(device, dtype=torch.bfloat16):
         found = regard.attend(query, key, value, mask=mask, impl=impl)
     assert found.dtype == torch.float64
@@ -243,7 +236,5 @@ def test_autocast_does_not_mix_float64_with_what_it_casts(device):
             with pytest.raises(TypeError, match="autocast leaves float64"):
                 regard.attend(query, key, value)
         with pytest.raises(TypeError, match="bias"):
-            regard.attend(
-                narrow, narrow, narrow, bias=torch.zeros(17, 17, device=device, dtype=torch.float64)
-            )
+            regard.attend(narrow, narrow, narrow, bias=torch.zeros(17, 17, device=device, dtype=torch.float64))
         assert regard.attend(narrow.half(), narrow, narrow.bfloat16()).dtype == torch.bfloat16

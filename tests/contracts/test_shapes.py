@@ -9,8 +9,18 @@ from tests.contracts.harness import EVERYTHING
 
 B, Q, K, D, V = 3, 17, 19, 5, 7
 FROM_THE_RIGHT = [
-    (K,), (1, K), (Q, 1), (1, 1), (Q, K), (2, Q, K), (1, Q, K), (B, 1, 1, K), (1, 2, Q, K), (B, 2, Q, K), (B, 1, Q, 1),
-]  # fmt: skip
+    (K,),
+    (1, K),
+    (Q, 1),
+    (1, 1),
+    (Q, K),
+    (2, Q, K),
+    (1, Q, K),
+    (B, 1, 1, K),
+    (1, 2, Q, K),
+    (B, 2, Q, K),
+    (B, 1, Q, 1),
+]
 
 
 def draw(device):
@@ -58,9 +68,7 @@ def test_masks_and_biases_broadcast_from_the_right(shape, impl, device):
     qkv = [torch.randn(B, 2, n, m, device=device) for n, m in ((Q, D), (K, D), (K, V))]
     mask, bias = torch.rand(shape, device=device) > 0.3, torch.randn(shape, device=device)
     found = regard.attend(*qkv, mask=mask, bias=bias, impl=impl)
-    expected = regard.attend(
-        *qkv, mask=mask.expand(B, 2, Q, K), bias=bias.expand(B, 2, Q, K), impl="reference"
-    )
+    expected = regard.attend(*qkv, mask=mask.expand(B, 2, Q, K), bias=bias.expand(B, 2, Q, K), impl="reference")
     torch.testing.assert_close(found, expected)
 
 
@@ -69,7 +77,5 @@ def test_a_gaussian_bias_works_without_a_head_axis(impl, device):
     qkv = draw(device)
     center = torch.rand(B, Q, device=device) * K
     found = regard.attend(*qkv, bias=biases.gaussian(center[:, None], 2.0), impl=impl)
-    expected = regard.attend(
-        *(x[:, None] for x in qkv), bias=biases.gaussian(center[:, None], 2.0), impl="reference"
-    )
+    expected = regard.attend(*(x[:, None] for x in qkv), bias=biases.gaussian(center[:, None], 2.0), impl="reference")
     torch.testing.assert_close(found, expected[:, 0])

@@ -1,5 +1,8 @@
 """Whatever surrounds a call must not change it: poisoned scratch memory, threads, modes, subclasses, transforms."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -34,9 +37,7 @@ def test_no_result_comes_from_uninitialised_memory(part, impl, device, poisoned_
 def test_sdpa_leaves_nothing_uninitialised(device, poisoned_scratch):
     lengths = masks.lengths(torch.tensor([0, 17], device=device))
     for mask in (None, masks.causal(), lengths):
-        qkv = [
-            torch.randn(2, 3, n, m, device=device, requires_grad=True) for n, m in ((23, 5), (17, 5), (17, 7))
-        ]
+        qkv = [torch.randn(2, 3, n, m, device=device, requires_grad=True) for n, m in ((23, 5), (17, 5), (17, 7))]
         out = regard.attend(*qkv, mask=mask, impl="sdpa")
         for x in (out, *torch.autograd.grad(out.sum(), qkv)):
             assert not x.isnan().any()
@@ -103,15 +104,10 @@ def test_a_subclass_of_tensor_and_a_parameter_are_tensors(impl, device):
 def test_vmap_is_right_or_refused(impl, device):
     query, key, value = (torch.randn(4, 2, 3, 19, 5, device=device) for _ in range(3))
     expected = torch.stack(
-        [
-            regard.attend(*x, mask=masks.causal(), impl="reference")
-            for x in zip(query, key, value, strict=True)
-        ]
+        [regard.attend(*x, mask=masks.causal(), impl="reference") for x in zip(query, key, value, strict=True)]
     )
     try:
-        found = torch.func.vmap(lambda *x: regard.attend(*x, mask=masks.causal(), impl=impl))(
-            query, key, value
-        )
+        found = torch.func.vmap(lambda *x: regard.attend(*x, mask=masks.causal(), impl=impl))(query, key, value)
     except (RuntimeError, NotImplementedError) as refusal:
         assert impl != "reference", refusal
         return
@@ -120,17 +116,13 @@ def test_vmap_is_right_or_refused(impl, device):
 
 @pytest.mark.parametrize("impl", EVERYTHING)
 def test_forward_derivatives_are_right_or_refused(impl, device):
-    query, key, value, along = (
-        torch.randn(2, 3, 19, 5, dtype=torch.float64, device=device) for _ in range(4)
-    )
+    query, key, value, along = (torch.randn(2, 3, 19, 5, dtype=torch.float64, device=device) for _ in range(4))
 
     def call(x, name):
         return regard.attend(x, key, value, score=scores.softcap(2.0), mask=masks.causal(), impl=name)
 
     step = 1e-6
-    expected = (call(query + step * along, "reference") - call(query - step * along, "reference")) / (
-        2 * step
-    )
+    expected = (call(query + step * along, "reference") - call(query - step * along, "reference")) / (2 * step)
     try:
         _, found = torch.func.jvp(lambda x: call(x, impl), (query,), (along,))
     except (RuntimeError, NotImplementedError) as refusal:
@@ -165,3 +157,35 @@ def test_backward_may_be_called_where_autocast_is_on(device, impl):
         found.append([tensor.grad for tensor in qkv])
     for outside, within in zip(*found, strict=True):
         assert torch.equal(outside, within)
+
+
+AFTER_PATCHING = """
+import torch
+import torch.nn.functional as F
+import regard
+from regard import masks
+
+original, calls = F.scaled_dot_product_attention, []
+
+def patched(query, key, value, **options):
+    calls.append(options)
+    assert len(calls) <= 8, "regard calls what has replaced torch's function"
+    return regard.attend(query, key, value, **options)
+
+F.scaled_dot_product_attention = patched
+for length in (3, 64):
+    rows = [torch.randn(1, 2, length, 16) for _ in range(3)]
+    for mask in (None, masks.causal(), masks.window(9, 0), masks.prefix(2)):
+        expected = regard.attend(*rows, mask=mask, impl="reference")
+        for _ in range(3):
+            torch.testing.assert_close(regard.attend(*rows, mask=mask), expected)
+    for _ in range(4):
+        torch.testing.assert_close(F.scaled_dot_product_attention(*rows), original(*rows))
+assert len(calls) == 8
+"""
+
+
+def test_torch_may_be_patched_with_regard_or_another_function_afterwards():
+    """In a process of its own, where nothing of ours is imported before the patch but by `import regard`."""
+    done = subprocess.run([sys.executable, "-c", AFTER_PATCHING], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -90,9 +90,7 @@ def test_sdpa_on_the_cpu_refuses_where_torch_is_wrong_or_quadratic():
 def test_three_dimensional_inputs_run_on_sdpa(device):
     query, key, value = (torch.randn(3, 19, n, device=device) for n in (5, 5, 7))
     found = regard.attend(query, key, value, mask=masks.causal(), impl="sdpa")
-    expected = regard.attend(
-        query[:, None], key[:, None], value[:, None], mask=masks.causal(), impl="reference"
-    )
+    expected = regard.attend(query[:, None], key[:, None], value[:, None], mask=masks.causal(), impl="reference")
     assert found.shape == (3, 19, 7)
     torch.testing.assert_close(found, expected[:, 0])
 

@@ -17,10 +17,25 @@ EMPTY = {
     "no batch": Sizes(b=0),
 }
 TENSOR_FREE = [
-    "none", "full", "causal", "causal top-left", "causal offset", "window both", "window before", "window itself",
-    "prefix", "blocks", "dilated", "not causal", "raw k", "raw q k", "raw h q k", "raw b 1 1 k", "raw b h q k",
+    "none",
+    "full",
+    "causal",
+    "causal top-left",
+    "causal offset",
+    "window both",
+    "window before",
+    "window itself",
+    "prefix",
+    "blocks",
+    "dilated",
+    "not causal",
+    "raw k",
+    "raw q k",
+    "raw h q k",
+    "raw b 1 1 k",
+    "raw b h q k",
     "dense q k",
-]  # fmt: skip
+]
 PER_SAMPLE = ["lengths", "padding", "padding of both", "documents across"]
 
 
@@ -101,10 +116,7 @@ def test_sdpa_takes_empty_tensors_or_refuses(empty, device):
 @pytest.mark.parametrize("empty", EMPTY)
 def test_weights_and_summaries_of_empty_tensors_have_their_shapes(empty, device):
     s = EMPTY[empty]
-    query, key = (
-        torch.randn(s.b, s.h, s.q, s.d, device=device),
-        torch.randn(s.b, s.g, s.k, s.d, device=device),
-    )
+    query, key = (torch.randn(s.b, s.h, s.q, s.d, device=device), torch.randn(s.b, s.g, s.k, s.d, device=device))
     assert regard.weights(query, key).shape == (s.b, s.h, s.q, s.k)
     summary = regard.summarize(query, key, top=3)
     assert summary.entropy.shape == (s.b, s.h, s.q)

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.cli.common import catalogue
-from regard.core.tracing import standard_operators
-from regard.models import MODELS
-from regard.models.model import options_of
-from regard.models.recurrent import Recurrent
-from regard.models.recurrent_steps import stepped
-from regard.nn.steps import run_steps
-from regard.training.exporting.interface import GraphModel, interface_of, outputs_of
-from regard.training.exporting.program import free_axes, trace
+from regard.nn.parts.steps import run_steps
+from regard.support.tracing import standard_operators
+from regard_workbench import models, tasks
+from regard_workbench.cli.common import catalogue
+from regard_workbench.models import MODELS
+from regard_workbench.models.parts.model import options_of
+from regard_workbench.models.parts.recurrent import Recurrent
+from regard_workbench.models.parts.recurrent_steps import stepped
+from regard_workbench.training.exporting.interface import GraphModel, interface_of, outputs_of
+from regard_workbench.training.exporting.program import free_axes, trace
 from tests.nn.contracts.layers import PLAIN
 
 LENGTHS = [(3, 19), (1, 1), (2, 2), (1, 67)]  # batch, length; the first is traced
@@ -20,9 +20,7 @@ USUAL = ("additive", "local-p", "linear", "ntm", "dynamic-memory")  # the last t
 SMALL = {"language": "language(context=24)", "copy": "copy(max_length=3)"}
 
 by_case = pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=() if case.name in USUAL else pytest.mark.nightly) for case in PLAIN],
-    ids=str,
+    "case", [pytest.param(case, marks=() if case.name in USUAL else pytest.mark.nightly) for case in PLAIN], ids=str
 )
 
 
@@ -35,8 +33,13 @@ def inputs(case, batch, length):
 def test_a_graph_of_standard_operators_serves_every_size(case):
     layer = case.build(dtype=torch.float32)
     program = trace(layer, [inputs(case, *LENGTHS[0])])
-    called = [str(node.target) for part in program.graph_module.modules() if hasattr(part, "graph")
-              for node in part.graph.nodes if node.op == "call_function"]  # fmt: skip
+    called = [
+        str(node.target)
+        for part in program.graph_module.modules()
+        if hasattr(part, "graph")
+        for node in part.graph.nodes
+        if node.op == "call_function"
+    ]
     assert called and not [name for name in called if name.startswith("regard")]
     assert free_axes(program) == [[0, 1]]
     graph = program.module()
@@ -48,7 +51,7 @@ def test_a_graph_of_standard_operators_serves_every_size(case):
 
 def assert_equal_in_onnxruntime(program, names, cases):
     """cases: (inputs, expected outputs)."""
-    from regard.training.exporting.onnx_model import Session, operators, to_onnx
+    from regard_workbench.training.exporting.onnx_model import Session, operators, to_onnx
 
     outputs = [f"output_{number}" for number in range(len(cases[0][1]))]
     model = to_onnx(program, names, outputs)
@@ -106,9 +109,7 @@ def test_torch_exports_a_layer_to_onnx_without_our_help():
 
 def first_task_of(name):
     """The first task that a model serves. Asked in the test: posing every task takes seconds of each collection."""
-    served = (
-        task for task in tasks.names() if any(models.fits(MODELS[name], one) for one in catalogue.posed(task))
-    )
+    served = (task for task in tasks.names() if any(models.fits(MODELS[name], one) for one in catalogue.posed(task)))
     return next(served)
 
 

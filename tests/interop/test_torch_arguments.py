@@ -15,44 +15,16 @@ WRONG = {
     "value-axes": ((ROWS[0], ROWS[0], ROWS), {}, "`key` and `value` to be 2-D but found 2-D and 3-D"),
     "width": ((ROWS[..., :14],) * 3, {}, "was expecting embedding dimension of 15, but got 14"),
     "key-width": ((ROWS, ROWS[..., :14], ROWS), {}, r"key: was expecting a width of 15 \(kdim\), but got 14"),
-    "lengths": (
-        (ROWS, ROWS, ROWS[:, :3]),
-        {},
-        r"key shape \(2, 5, 15\) does not match value shape \(2, 3, 15\)",
-    ),
+    "lengths": ((ROWS, ROWS, ROWS[:, :3]), {}, r"key shape \(2, 5, 15\) does not match value shape \(2, 3, 15\)"),
     "batch": ((ROWS, ROWS[:1], ROWS[:1]), {}, "expected the query's batch of 2.*batch_first=True decides"),
-    "padding-axes": (
-        (ROWS,) * 3,
-        {"key_padding_mask": torch.zeros(5) > 0},
-        "to be `None` or 2-D but found 1-D",
-    ),
-    "padding-size": (
-        (ROWS,) * 3,
-        {"key_padding_mask": torch.zeros(2, 7) > 0},
-        r"shape\[1\] to be 5, but got 7",
-    ),
-    "padding-batch": (
-        (ROWS,) * 3,
-        {"key_padding_mask": torch.zeros(3, 5) > 0},
-        r"shape\[0\] to be 2, but got 3",
-    ),
+    "padding-axes": ((ROWS,) * 3, {"key_padding_mask": torch.zeros(5) > 0}, "to be `None` or 2-D but found 1-D"),
+    "padding-size": ((ROWS,) * 3, {"key_padding_mask": torch.zeros(2, 7) > 0}, r"shape\[1\] to be 5, but got 7"),
+    "padding-batch": ((ROWS,) * 3, {"key_padding_mask": torch.zeros(3, 5) > 0}, r"shape\[0\] to be 2, but got 3"),
     "mask-axes": ((ROWS,) * 3, {"attn_mask": torch.zeros(5) > 0}, "`None`, 2-D or 3-D but found 1-D"),
-    "mask-size": (
-        (ROWS,) * 3,
-        {"attn_mask": torch.zeros(5, 3)},
-        r"2D attn_mask is .*\[5, 3\].*should be \(5, 5\)",
-    ),
+    "mask-size": ((ROWS,) * 3, {"attn_mask": torch.zeros(5, 3)}, r"2D attn_mask is .*\[5, 3\].*should be \(5, 5\)"),
     "mask-heads": ((ROWS,) * 3, {"attn_mask": torch.zeros(2, 5, 5)}, r"`attn_mask` shape to be \(6, 5, 5\)"),
-    "mask-dtype": (
-        (ROWS,) * 3,
-        {"attn_mask": torch.ones(5, 5).long()},
-        "only bool and floating types of attn_mask",
-    ),
-    "padding-dtype": (
-        (ROWS,) * 3,
-        {"key_padding_mask": torch.ones(2, 5).byte()},
-        "types of key_padding_mask",
-    ),
+    "mask-dtype": ((ROWS,) * 3, {"attn_mask": torch.ones(5, 5).long()}, "only bool and floating types of attn_mask"),
+    "padding-dtype": ((ROWS,) * 3, {"key_padding_mask": torch.ones(2, 5).byte()}, "types of key_padding_mask"),
     "hint-alone": ((ROWS,) * 3, {"is_causal": True}, "Need attn_mask if specifying the is_causal hint"),
 }
 
@@ -66,16 +38,12 @@ def test_a_wrong_argument_is_refused_in_the_words_of_torch(inputs, options, word
             LAYER(*inputs, **options)
 
 
-@pytest.mark.parametrize(
-    "wrong", [None, 3, [[1.0]], torch.zeros(2, 5, 15).long()], ids=["none", "int", "list", "long"]
-)
+@pytest.mark.parametrize("wrong", [None, 3, [[1.0]], torch.zeros(2, 5, 15).long()], ids=["none", "int", "list", "long"])
 def test_what_is_no_tensor_of_numbers_is_refused(wrong):
     with pytest.raises(regard.BadType, match="key: expected a floating-point tensor, got "):
         LAYER(ROWS, wrong, ROWS)
     if not isinstance(wrong, torch.Tensor) and wrong is not None:
-        with pytest.raises(
-            regard.BadType, match="attn_mask: expected a bool or floating-point tensor or None"
-        ):
+        with pytest.raises(regard.BadType, match="attn_mask: expected a bool or floating-point tensor or None"):
             LAYER(ROWS, ROWS, ROWS, attn_mask=wrong)
 
 
@@ -108,17 +76,13 @@ def test_jagged_sequences_give_what_each_gives_alone_and_receive_gradient(option
     loss = sum(part.square().sum() for part in output.unbind())
     gradient = torch.autograd.grad(loss, ours.in_proj_weight)[0]
     total = 0.0
-    for i, (found, query, key) in enumerate(
-        zip(output.unbind(), queries.unbind(), keys.unbind(), strict=True)
-    ):
+    for i, (found, query, key) in enumerate(zip(output.unbind(), queries.unbind(), keys.unbind(), strict=True)):
         alone, shares = ours(query, key, key, average_attn_weights=False)
         torch.testing.assert_close(found, alone)
         torch.testing.assert_close(weights[i, :, : len(query), : len(key)], shares[..., : len(key)])
         assert not weights[i, :, len(query) :].any()
         total = total + alone.square().sum()
-    torch.testing.assert_close(
-        gradient, torch.autograd.grad(total, ours.in_proj_weight)[0], rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(gradient, torch.autograd.grad(total, ours.in_proj_weight)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_output_of_jagged_self_attention_can_be_added_to_its_input():
@@ -132,15 +96,11 @@ def test_strided_nested_tensors_are_taken_without_gradient_and_refused_with_it()
     theirs, ours = pair(18, 2, batch_first=True)
     given = torch.nested.nested_tensor([rows(4, 18), rows(7, 18, seed=1)])
     with torch.no_grad():
-        found, expected = (
-            layer.eval()(given, given, given, need_weights=False)[0] for layer in (ours, theirs)
-        )
+        found, expected = (layer.eval()(given, given, given, need_weights=False)[0] for layer in (ours, theirs))
     assert found.is_nested and found.layout == torch.strided
     for mine, other in zip(found.unbind(), expected.unbind(), strict=True):
         torch.testing.assert_close(mine, other)
-    with pytest.raises(
-        TorchMisuse, match=r"outside of its fast path.*grad is enabled and.*layout=torch.jagged"
-    ):
+    with pytest.raises(TorchMisuse, match=r"outside of its fast path.*grad is enabled and.*layout=torch.jagged"):
         ours(given, given, given)
 
 

@@ -60,9 +60,7 @@ def test_a_head_that_sees_nothing_adds_nothing_while_the_others_attend(by_head):
         pairs[1, 1] = True
     for training in (True, False):
         with torch.no_grad():
-            output, weights = ours.train(training)(
-                given, given, given, attn_mask=pairs, average_attn_weights=False
-            )
+            output, weights = ours.train(training)(given, given, given, attn_mask=pairs, average_attn_weights=False)
             heads = torch.stack(
                 [
                     weights[0, h]
@@ -119,9 +117,7 @@ def test_a_padded_row_that_is_nan_changes_neither_outputs_nor_gradients():
                 found.append([output[~padding], *torch.autograd.grad(loss, list(ours.parameters()))])
             with torch.no_grad():
                 ours.eval()
-                found.append(
-                    [ours(given, given, given, key_padding_mask=padding)[0][~padding], *found[-1][1:]]
-                )
+                found.append([ours(given, given, given, key_padding_mask=padding)[0][~padding], *found[-1][1:]])
                 ours.train()
         for other in found[1:]:
             torch.testing.assert_close(other, found[0], rtol=1e-5, atol=1e-5)
@@ -147,9 +143,7 @@ def test_a_wrong_hint_is_causal_does_not_replace_the_mask():
     theirs, ours = uniform_layers(batch_first=True)
     only_last = torch.tensor([[True, True, False]] * 3)
     for need_weights in (True, False):
-        output, _ = ours(
-            VALUES, VALUES, VALUES, attn_mask=only_last, is_causal=True, need_weights=need_weights
-        )
+        output, _ = ours(VALUES, VALUES, VALUES, attn_mask=only_last, is_causal=True, need_weights=need_weights)
         torch.testing.assert_close(output[0], torch.tensor([[10.0, 21.0]] * 3))
     dropped, _ = theirs(VALUES, VALUES, VALUES, attn_mask=only_last, is_causal=True, need_weights=False)
     torch.testing.assert_close(dropped[0, 0], torch.tensor([12.0, 20.0]))  # query 0 sees itself alone
@@ -168,9 +162,10 @@ def test_an_added_key_is_visible_to_every_query_of_a_causal_mask(need_weights):
     torch.testing.assert_close(output[0], expected)
     if need_weights:
         third, quarter, fifth = 1 / 3, 1 / 4, 1 / 5
-        torch.testing.assert_close(weights[0], torch.tensor([
-            [third, 0, 0, third, third], [quarter, quarter, 0, quarter, quarter], [fifth] * 5,
-        ]))  # fmt: skip
+        torch.testing.assert_close(
+            weights[0],
+            torch.tensor([[third, 0, 0, third, third], [quarter, quarter, 0, quarter, quarter], [fifth] * 5]),
+        )
     else:
         hidden, _ = theirs(VALUES, VALUES, VALUES, attn_mask=later, is_causal=True, need_weights=False)
         torch.testing.assert_close(hidden[0, 0], torch.tensor([12.0, 20.0]))  # query 0 sees itself alone
@@ -184,6 +179,28 @@ def test_hooks_of_the_output_projection_run_also_in_evaluation():
     with torch.no_grad():
         ours.eval()(given, given, given)
     assert seen == [(2, 3, 6)]
+
+
+def test_hooks_of_all_modules_run_also_in_evaluation():
+    _, ours = pair(6, 2, batch_first=True)
+    seen, given = [], rows(2, 3, 6)
+    handle = nn.modules.module.register_module_forward_hook(lambda module, inputs, output: seen.append(module))
+    try:
+        with torch.no_grad():
+            ours.eval()(given, given, given)
+    finally:
+        handle.remove()
+    assert seen == [ours.out_proj, ours]
+
+
+def test_a_forward_set_on_the_output_projection_counts_also_in_evaluation():
+    _, ours = pair(6, 2, batch_first=True)
+    ours.out_proj.forward = lambda mixed: torch.full_like(mixed, 7.0)
+    given = rows(2, 3, 6)
+    for training in (True, False):
+        with torch.no_grad():
+            output, _ = ours.train(training)(given, given, given)
+        assert torch.equal(output, torch.full((2, 3, 6), 7.0))
 
 
 def test_masks_of_different_dtypes_do_not_warn():
@@ -205,9 +222,7 @@ def test_an_encoder_gives_in_evaluation_what_it_gives_in_training(length):
     given, padding = rows(2, length, 8), torch.zeros(2, length, dtype=torch.bool)
     padding[0, 2:] = True
     with torch.no_grad():
-        trained, evaluated = (
-            encoder.train(mode)(given, src_key_padding_mask=padding) for mode in (True, False)
-        )
+        trained, evaluated = (encoder.train(mode)(given, src_key_padding_mask=padding) for mode in (True, False))
         assert not evaluated[0, 2:].any() and trained[0, 2:].any()  # torch drops padding in evaluation only
         torch.testing.assert_close(trained[~padding], evaluated[~padding])
         replace(encoder)

@@ -61,11 +61,7 @@ def test_a_scripted_layer_gives_what_the_layer_gives(options, batch_first):
     for extra in CALLS.values():
         for average in (True, False):
             mine, other = (
-                [
-                    part
-                    for part in layer(query, key, value, average_attn_weights=average, **extra)
-                    if part is not None
-                ]
+                [part for part in layer(query, key, value, average_attn_weights=average, **extra) if part is not None]
                 for layer in (ours, scripted)
             )
             assert_same(mine, other, 2e-6)
@@ -134,22 +130,26 @@ def test_a_compiled_layer_gives_what_the_layer_gives():
     extra = CALLS["causal-and-padding"]
     compiled = torch.compile(SelfAttention(ours), fullgraph=True, backend="aot_eager")
     given = rows(2, LENGTH, 15)
-    assert_same(outputs_and_gradients(ours, compiled, given, extra),
-                outputs_and_gradients(ours, SelfAttention(ours), given, extra), 1e-4)  # fmt: skip
+    assert_same(
+        outputs_and_gradients(ours, compiled, given, extra),
+        outputs_and_gradients(ours, SelfAttention(ours), given, extra),
+        1e-4,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", CALLS.values(), ids=list(CALLS))
-@pytest.mark.parametrize(
-    "options", [{}, {"add_bias_kv": True, "add_zero_attn": True}], ids=["plain", "added-keys"]
-)
+@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True, "add_zero_attn": True}], ids=["plain", "added-keys"])
 def test_every_call_compiles_in_one_graph(options, extra):
     torch.compiler.reset()
     _, ours = pair(batch_first=True, **options)
     compiled = torch.compile(SelfAttention(ours), fullgraph=True, backend="aot_eager")
     given = rows(2, LENGTH, 15)
-    assert_same(outputs_and_gradients(ours, compiled, given, extra),
-                outputs_and_gradients(ours, SelfAttention(ours), given, extra), 1e-4)  # fmt: skip
+    assert_same(
+        outputs_and_gradients(ours, compiled, given, extra),
+        outputs_and_gradients(ours, SelfAttention(ours), given, extra),
+        1e-4,
+    )
 
 
 @pytest.mark.slow
@@ -206,9 +206,7 @@ def test_second_derivatives_work_where_torch_has_them_and_are_named_elsewhere():
 
     def second(layer, **extra):
         given = rows(2, LENGTH, 15).requires_grad_()
-        first = torch.autograd.grad(
-            layer(given, given, given, **extra)[0].square().sum(), given, create_graph=True
-        )
+        first = torch.autograd.grad(layer(given, given, given, **extra)[0].square().sum(), given, create_graph=True)
         return torch.autograd.grad(first[0].square().sum(), layer.in_proj_weight)
 
     found = [second(layer) for layer in (ours, theirs)]

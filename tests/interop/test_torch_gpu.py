@@ -6,18 +6,13 @@ import torch
 from tests.interop.test_torch_same import masks
 from tests.interop.torch_layers import assert_same, pair, rows
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 
 
 def on_gpu(options, dtype):
     """Masks on the GPU; numbers in the dtype of the layer."""
     return {
-        name: one.to("cuda", dtype if one.is_floating_point() else None)
-        if isinstance(one, torch.Tensor)
-        else one
+        name: one.to("cuda", dtype if one.is_floating_point() else None) if isinstance(one, torch.Tensor) else one
         for name, one in options.items()
     }
 
@@ -53,9 +48,7 @@ def test_hidden_rows_and_empty_queries_on_a_gpu_are_those_of_the_cpu(length):
         for need_weights in (True, False):
             with torch.no_grad():
                 options = {"need_weights": need_weights}
-                expected = ours.train(training).cpu()(
-                    given, given, given, key_padding_mask=padding, **options
-                )
+                expected = ours.train(training).cpu()(given, given, given, key_padding_mask=padding, **options)
                 moved = given.cuda()
                 found = ours.cuda()(moved, moved, moved, key_padding_mask=padding.cuda(), **options)
             torch.testing.assert_close(found[0].cpu(), expected[0], rtol=1e-4, atol=1e-4)
@@ -70,6 +63,7 @@ def test_autocast_on_a_gpu_gives_the_dtypes_of_torch():
     assert_same(mine, other, 2e-2)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_step_does_not_wait_for_the_gpu():
     _, ours = pair(24, 4, batch_first=True)
     ours.cuda()

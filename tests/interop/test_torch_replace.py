@@ -32,9 +32,7 @@ class Twice(nn.Module):
         super().__init__()
         self.first = nn.MultiheadAttention(6, 2, batch_first=True)
         self.again = self.first
-        self.more = nn.ModuleList(
-            [nn.Sequential(nn.Linear(6, 6)), nn.ModuleDict({"a": nn.MultiheadAttention(6, 3)})]
-        )
+        self.more = nn.ModuleList([nn.Sequential(nn.Linear(6, 6)), nn.ModuleDict({"a": nn.MultiheadAttention(6, 3)})])
 
     def forward(self, given):
         found = self.first(given, given, given)[0]
@@ -47,8 +45,12 @@ def test_every_layer_of_a_transformer_is_swapped_and_the_results_stay():
     later = nn.Transformer.generate_square_subsequent_mask(7)
     padding = torch.zeros(3, 19, dtype=torch.bool)
     padding[1, 11:] = True
-    options = {"tgt_mask": later, "tgt_is_causal": True, "src_key_padding_mask": padding,
-               "memory_key_padding_mask": padding}  # fmt: skip
+    options = {
+        "tgt_mask": later,
+        "tgt_is_causal": True,
+        "src_key_padding_mask": padding,
+        "memory_key_padding_mask": padding,
+    }
     before = model(source, target, **options)
     grads = torch.autograd.grad(before.square().sum(), list(model.parameters()))
     assert replace(model) is model
@@ -94,12 +96,8 @@ def test_the_object_its_parameters_and_all_that_hangs_on_it_stay_the_same():
 
 
 def test_restore_brings_back_what_was_there():
-    encoder = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(8, 2, 13, batch_first=True, activation="gelu"), 2
-    )
-    attributes = [
-        (m, n, v) for m in encoder.modules() for n, v in vars(m).items() if isinstance(v, int | str)
-    ]
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 13, batch_first=True, activation="gelu"), 2)
+    attributes = [(m, n, v) for m in encoder.modules() for n, v in vars(m).items() if isinstance(v, int | str)]
     names = [set(vars(module)) for module in encoder.modules()]
     restore(replace(replace(encoder)))
     assert all(type(layer) is nn.MultiheadAttention for layer in attention_of(encoder))
@@ -120,9 +118,7 @@ def test_subclasses_and_layers_with_a_forward_of_their_own_stay_and_are_named():
 
     model = nn.ModuleDict({"special": Special(6, 2), "patched": nn.MultiheadAttention(6, 2)})
     model["patched"].forward = lambda query, key, value: (query, None)
-    with pytest.warns(
-        UserWarning, match=r"left special \(Special\), patched \(MultiheadAttention\) as it is"
-    ):
+    with pytest.warns(UserWarning, match=r"left special \(Special\), patched \(MultiheadAttention\) as it is"):
         replace(model)
     assert type(model["special"]) is Special and type(model["patched"]) is nn.MultiheadAttention
 

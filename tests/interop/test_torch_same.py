@@ -54,9 +54,7 @@ def masks(queries, keys, batch=BATCH):
 def inputs_for(layer, queries, keys, batch_first):
     """Queries, keys and values of three tensors."""
     made = []
-    for seed, (length, width) in enumerate(
-        [(queries, layer.embed_dim), (keys, layer.kdim), (keys, layer.vdim)]
-    ):
+    for seed, (length, width) in enumerate([(queries, layer.embed_dim), (keys, layer.kdim), (keys, layer.vdim)]):
         shape = (BATCH, length, width) if batch_first else (length, BATCH, width)
         made.append(rows(*shape, seed=20 + seed, dtype=torch.float64))
     return made
@@ -71,16 +69,11 @@ def test_cross_attention_equals_torch_under_every_mask(options, batch_first):
         for name, found in masks(queries, keys).items():
             for need_weights in (True, False):
                 # torch hides the added key from most queries here: see test_torch_differences.py
-                if (
-                    name == "causal"
-                    and not need_weights
-                    and ("add_bias_kv" in options or "add_zero_attn" in options)
-                ):
+                if name == "causal" and not need_weights and ("add_bias_kv" in options or "add_zero_attn" in options):
                     continue
                 extra = {**found, "need_weights": need_weights, "average_attn_weights": batch_first}
                 assert_same(
-                    call_and_differentiate(ours, given, **extra),
-                    call_and_differentiate(theirs, given, **extra),
+                    call_and_differentiate(ours, given, **extra), call_and_differentiate(theirs, given, **extra)
                 )
 
 
@@ -93,8 +86,10 @@ def test_self_attention_equals_torch_in_training_and_in_evaluation(heads, length
         if found.get("attn_mask", given).shape[0] == BATCH * HEADS:
             continue  # made for three heads
         extra = {**found, "need_weights": need_weights}
-        assert_same(call_and_differentiate(ours.train(), [given] * 3, **extra),
-                    call_and_differentiate(theirs.train(), [given] * 3, **extra))  # fmt: skip
+        assert_same(
+            call_and_differentiate(ours.train(), [given] * 3, **extra),
+            call_and_differentiate(theirs.train(), [given] * 3, **extra),
+        )
         with torch.no_grad():
             mine, other = (layer.eval()(given, given, given, **extra) for layer in (ours, theirs))
         assert_same([mine[0]], [other[0]])
@@ -112,9 +107,7 @@ def test_a_single_sequence_without_a_batch_axis_equals_torch(options, average):
         padding, pairs = hidden(keys, seed=1), hidden(HEADS, queries, keys, seed=3)
         for extra in ({}, {"key_padding_mask": padding}, {"attn_mask": pairs}, {"attn_mask": pairs[0]}):
             extra = {**extra, "average_attn_weights": average}
-            assert_same(
-                call_and_differentiate(ours, given, **extra), call_and_differentiate(theirs, given, **extra)
-            )
+            assert_same(call_and_differentiate(ours, given, **extra), call_and_differentiate(theirs, given, **extra))
 
 
 def test_encoder_decoder_attention_with_one_source_equals_torch():
@@ -122,8 +115,10 @@ def test_encoder_decoder_attention_with_one_source_equals_torch():
     queries, source = rows(2, 5, 15, dtype=torch.float64), rows(2, 17, 15, seed=1, dtype=torch.float64)
     for need_weights in (True, False):
         given = (queries, source, source)
-        assert_same(call_and_differentiate(ours, given, need_weights=need_weights),
-                    call_and_differentiate(theirs, given, need_weights=need_weights))  # fmt: skip
+        assert_same(
+            call_and_differentiate(ours, given, need_weights=need_weights),
+            call_and_differentiate(theirs, given, need_weights=need_weights),
+        )
 
 
 def test_a_mask_of_numbers_receives_the_gradient_that_torch_gives_it():
@@ -143,9 +138,7 @@ def test_constructor_parameters_and_state_are_those_of_torch(options):
     assert list(ours.state_dict()) == list(theirs.state_dict())
     assert_same(list(ours.state_dict().values()), list(theirs.state_dict().values()), 0)
     assert repr(ours) == repr(theirs)
-    assert {n for n in vars(theirs) if not n.startswith("__")} == {
-        n for n in vars(ours) if not n.startswith("__")
-    }
+    assert {n for n in vars(theirs) if not n.startswith("__")} == {n for n in vars(ours) if not n.startswith("__")}
     assert isinstance(ours, nn.MultiheadAttention)
     ours.load_state_dict(theirs.state_dict())
 
@@ -166,8 +159,7 @@ def test_results_have_the_dtype_of_the_inputs_in_every_precision(dtype):
     tolerance = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-5}[dtype]
     for extra in ({}, {"need_weights": False}, {"key_padding_mask": hidden(2, 19, seed=1)}):
         mine, other = (
-            [part for part in layer(given, given, given, **extra) if part is not None]
-            for layer in (ours, theirs)
+            [part for part in layer(given, given, given, **extra) if part is not None] for layer in (ours, theirs)
         )
         assert_same(mine, other, tolerance)
 
@@ -176,8 +168,12 @@ def test_autocast_gives_the_dtype_and_the_numbers_of_torch():
     theirs, ours = pair(batch_first=True)
     given = rows(2, 19, 15)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for extra in ({}, {"need_weights": False}, {"key_padding_mask": hidden(2, 19, seed=1)},
-                      {"attn_mask": rows(19, 19, seed=2), "need_weights": False}):  # fmt: skip
+        for extra in (
+            {},
+            {"need_weights": False},
+            {"key_padding_mask": hidden(2, 19, seed=1)},
+            {"attn_mask": rows(19, 19, seed=2), "need_weights": False},
+        ):
             mine, other = (layer(given, given, given, **extra)[0] for layer in (ours, theirs))
             assert_same([mine], [other], 1e-2)
 

@@ -43,9 +43,7 @@ def bools(draw, *shape):
     count = 1
     for n in shape:
         count *= n
-    return torch.tensor(
-        draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=torch.bool
-    ).reshape(shape)
+    return torch.tensor(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype=torch.bool).reshape(shape)
 
 
 def integers(draw, low, high, count):
@@ -122,9 +120,7 @@ def prefix(draw, g):
 
 def blocks(draw, g):
     size = draw(st.integers(1, 6))
-    return Drawn(
-        masks.blocks(size), g.truth(lambda n, m, i, j: g.position(i) // size == j // size), exact=True
-    )
+    return Drawn(masks.blocks(size), g.truth(lambda n, m, i, j: g.position(i) // size == j // size), exact=True)
 
 
 def dilated(draw, g):
@@ -140,22 +136,13 @@ def global_tokens(draw, g):
 
 def dense(draw, g):
     shape = draw(
-        st.sampled_from(
-            [(g.q, g.k), (1, g.k), (g.q, 1), (g.h, g.q, g.k), (g.b, 1, g.q, g.k), (g.b, g.h, g.q, g.k)]
-        )
+        st.sampled_from([(g.q, g.k), (1, g.k), (g.q, 1), (g.h, g.q, g.k), (g.b, 1, g.q, g.k), (g.b, g.h, g.q, g.k)])
     )
     seen = bools(draw, *shape)
     return Drawn(masks.dense(seen), seen.expand(g.b, g.h, g.q, g.k))
 
 
-EXACT = {
-    "full": full,
-    "causal": causal,
-    "window": window,
-    "prefix": prefix,
-    "blocks": blocks,
-    "dilated": dilated,
-}
+EXACT = {"full": full, "causal": causal, "window": window, "prefix": prefix, "blocks": blocks, "dilated": dilated}
 OF_KEYS = {"full": full, "lengths": lengths, "padding": padding, "prefix": prefix}
 LEAVES = {**EXACT, **OF_KEYS, "documents": documents, "global_tokens": global_tokens, "dense": dense}
 

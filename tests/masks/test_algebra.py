@@ -44,9 +44,7 @@ def assert_blocks(drawn, g, block_q, block_k, exactly):
     kinds = kinds.expand(g.b, g.h, rows, columns)
     for y in range(rows):
         for x in range(columns):
-            part = drawn.truth[
-                :, :, y * block_q : (y + 1) * block_q, x * block_k : (x + 1) * block_k
-            ].flatten(2)
+            part = drawn.truth[:, :, y * block_q : (y + 1) * block_q, x * block_k : (x + 1) * block_k].flatten(2)
             none, every, kind = ~part.any(-1), part.all(-1), kinds[:, :, y, x]
             assert none[kind == EMPTY].all(), (y, x, "said EMPTY, but a pair is visible")
             assert every[kind == FULL].all(), (y, x, "said FULL, but a pair is hidden")
@@ -96,8 +94,7 @@ def test_attention_under_any_expression_equals_its_dense_truth(data, impl):
     drawn = data.draw(expressions(g))
     generator = torch.Generator().manual_seed(1)
     query, key, value = (
-        torch.randn(g.b, g.h, n, m, generator=generator, dtype=torch.float64)
-        for n, m in ((g.q, 3), (g.k, 3), (g.k, 5))
+        torch.randn(g.b, g.h, n, m, generator=generator, dtype=torch.float64) for n, m in ((g.q, 3), (g.k, 3), (g.k, 5))
     )
     found = regard.attend(query, key, value, mask=drawn.mask, impl=impl)
     expected = regard.attend(query, key, value, mask=drawn.truth, impl="reference")

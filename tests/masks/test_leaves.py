@@ -67,12 +67,7 @@ def test_leading_axes_are_one_unless_a_leaf_depends_on_them():
     assert (masks.causal() & masks.prefix(2)).dense(3, 4, batch=5).shape == (1, 1, 3, 4)
     per_head = masks.dense(torch.ones(7, 3, 4, dtype=torch.bool))
     assert per_head.dense(3, 4, batch=2, heads=7).shape == (1, 7, 3, 4)
-    assert (per_head & masks.lengths(torch.tensor([1, 2]))).dense(3, 4, batch=2, heads=7).shape == (
-        2,
-        7,
-        3,
-        4,
-    )
+    assert (per_head & masks.lengths(torch.tensor([1, 2]))).dense(3, 4, batch=2, heads=7).shape == (2, 7, 3, 4)
     assert masks.causal(offset=torch.tensor([0, 1])).dense(3, 4, batch=2).shape == (2, 1, 3, 4)
 
 
@@ -107,10 +102,7 @@ def test_keep_of_masks_of_keys():
     assert (~masks.prefix(2)).keep(3).tolist() == [[False, False, True]]
     lengths = masks.lengths(torch.tensor([1, 3]))
     assert lengths.keep(3, batch=2).tolist() == [[True, False, False], [True, True, True]]
-    assert (lengths & masks.prefix(2)).keep(3, batch=2).tolist() == [
-        [True, False, False],
-        [True, True, False],
-    ]
+    assert (lengths & masks.prefix(2)).keep(3, batch=2).tolist() == [[True, False, False], [True, True, False]]
 
 
 def test_raw_tensors_become_dense_masks():

@@ -7,15 +7,13 @@ import pytest
 import torch
 
 import regard
-from regard import models
-from regard.models.memories import MemoryOptions, SentenceMemory
-from regard.models.token_rows import WeightedSum
-from regard.tasks import Batch, OneOf, Problem, Stream, TokenRows, Tokens
+from regard_workbench import models
+from regard_workbench.models.parts.memories import MemoryOptions, SentenceMemory
+from regard_workbench.models.parts.token_rows import WeightedSum
+from regard_workbench.tasks import Batch, OneOf, Problem, Stream, TokenRows, Tokens
 
 WORDS, WIDTH, LENGTH, CLASSES, DIM = 13, 5, 11, 7, 6
-PROBLEM = Problem(
-    {"story": TokenRows(WORDS, WIDTH, 0, LENGTH), "question": Tokens(WORDS, 0, WIDTH)}, OneOf(CLASSES)
-)
+PROBLEM = Problem({"story": TokenRows(WORDS, WIDTH, 0, LENGTH), "question": Tokens(WORDS, 0, WIDTH)}, OneOf(CLASSES))
 
 
 def built(**options):
@@ -207,8 +205,7 @@ def test_every_weight_is_trained_and_unknown_words_for_options_are_refused():
 
 def test_a_problem_without_a_memory_and_a_question_names_who_can_serve_it():
     with pytest.raises(
-        regard.RegardError,
-        match=r"answerer reads a memory \(sentences or a picture\) and a question.*encoder",
+        regard.RegardError, match=r"answerer reads a memory \(sentences or a picture\) and a question.*encoder"
     ):
         models.build("answerer", Problem.of(Tokens(WORDS, length=7), OneOf(3)))
     reversed_streams = dict(reversed(PROBLEM.streams.items()))

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import regard
-from regard import models
-from regard.models.bridge import SelfAttentionModule
 from regard.nn import positions
-from regard.tasks import Batch, Problem, Tokens, Writes
-from regard.tasks.answers import shifted
+from regard_workbench import models
+from regard_workbench.models.bridge import SelfAttentionModule
+from regard_workbench.tasks import Batch, Problem, Tokens, Writes
+from regard_workbench.tasks.answers import shifted
 
 WORDS, OUT, SOURCE, TARGET = 13, 11, 7, 5
 PROBLEM = Problem.of(Tokens(WORDS, length=SOURCE), Writes(OUT, TARGET, start=1, end=2))
@@ -19,9 +19,7 @@ PROBLEM = Problem.of(Tokens(WORDS, length=SOURCE), Writes(OUT, TARGET, start=1, 
 
 def built(**options):
     torch.manual_seed(5)
-    return (
-        models.build("bridge", PROBLEM, **{"dim": 6, "num_heads": 2, "layers": 2, **options}).double().eval()
-    )
+    return models.build("bridge", PROBLEM, **{"dim": 6, "num_heads": 2, "layers": 2, **options}).double().eval()
 
 
 def question():
@@ -42,12 +40,17 @@ def test_a_module_by_hand():
     with torch.no_grad():
         module.enter.bias.zero_(), module.leave.bias.zero_()
         module.enter.weight.copy_(
-            torch.tensor([
-                [0.0, 1.0], [0.0, 0.0],  # q = (x_2, 0)
-                [math.sqrt(2) * math.log(3), 0.0], [0.0, 0.0],  # k = (√2 ln 3 · (x_1 + 1), 0)
-                [1.0, 0.0], [0.0, 1.0],  # v = (x_1 + 1, x_2)
-            ])
-        )  # fmt: skip
+            torch.tensor(
+                [
+                    [0.0, 1.0],
+                    [0.0, 0.0],  # q = (x_2, 0)
+                    [math.sqrt(2) * math.log(3), 0.0],
+                    [0.0, 0.0],  # k = (√2 ln 3 · (x_1 + 1), 0)
+                    [1.0, 0.0],
+                    [0.0, 1.0],  # v = (x_1 + 1, x_2)
+                ]
+            )
+        )
         module.leave.weight.copy_(torch.tensor([[0.0, 1.0], [2.0, 0.0]]))
     rows = torch.tensor([[[-1.0, 1.0], [0.0, 0.0]]])
     # k = 0 and √2 ln 3. Query 1: scores 0 and ln 3, weights 1/4 and 3/4. Query 0: weights 1/2 and 1/2.

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 import regard
-from regard import models
-from regard.models.captioner import Coverage
-from regard.models.glance_reward import GlanceReward
-from regard.models.recurrent import RecurrentState
-from regard.models.seq2seq import Seq2seqState
-from regard.nn import loss_terms
 from regard.nn.hard import Hard
-from regard.nn.score_function import ChoiceTerm, Drawn
-from regard.tasks import Batch, Problem, Writes
-from regard.tasks.pictures.patches import cut
-from regard.tasks.streams import Patches
+from regard.nn.parts import loss_terms
+from regard.nn.parts.score_function import ChoiceTerm, Drawn
+from regard_workbench import models
+from regard_workbench.models.captioner import Coverage
+from regard_workbench.models.parts.glance_reward import GlanceReward
+from regard_workbench.models.parts.recurrent import RecurrentState
+from regard_workbench.models.seq2seq import Seq2seqState
+from regard_workbench.tasks import Batch, Problem, Writes
+from regard_workbench.tasks.parts.streams import Patches
+from regard_workbench.tasks.pictures.patches import cut
 
 OUT, TARGET, DIM = 11, 7, 10
 SPEC = Patches.of(3, 8, 12, 4)  # 2 × 3 patches
@@ -64,8 +64,9 @@ def test_one_step_of_the_decoder_is_that_of_the_paper_by_hand():
     places = torch.tensor([[[0.0, 4.0], [1.0, 8.0]]], dtype=torch.float64)
     state = Seq2seqState(
         RecurrentState(torch.tensor([[[0.0, 1.0]]], dtype=torch.float64)),
-        tuple(layer.initial_state(1) for layer in model.attentions), places,
-    )  # fmt: skip
+        tuple(layer.initial_state(1) for layer in model.attentions),
+        places,
+    )
     rows, _, after = model._continued(torch.tensor([[3]]), state)
     # e = (2 tanh(−x), 2 tanh(0)) = (−ln 3, 0): weights 1/4 and 3/4, mean of the places (0.75, 7).
     # β = σ(5·0 + 2·1 − 1) = σ(1), z = β (0.75, 7).
@@ -77,10 +78,7 @@ def test_one_step_of_the_decoder_is_that_of_the_paper_by_hand():
 
 
 def test_the_first_state_is_made_of_the_mean_of_all_places():
-    model, given = (
-        built().double().eval(),
-        question().map(lambda t: t.double() if t.is_floating_point() else t),
-    )
+    model, given = (built().double().eval(), question().map(lambda t: t.double() if t.is_floating_point() else t))
     places = model.features(given.inputs)[0]
     assert places.shape == (2, 6, DIM)
     state = model.initial_state(given)
@@ -115,9 +113,7 @@ def test_decoding_step_by_step_is_the_forward_pass_and_a_beam_scores_its_texts_b
         for one in hypotheses:
             said = torch.tensor([one.tokens])
             logs = model(given.rows([row]).answered(said)).log_softmax(-1)
-            assert float(logs.gather(-1, said[..., None]).sum().detach()) == pytest.approx(
-                one.score, abs=1e-4
-            )
+            assert float(logs.gather(-1, said[..., None]).sum().detach()) == pytest.approx(one.score, abs=1e-4)
 
 
 def test_soft_is_additive_and_hard_learns_by_the_score_function():
@@ -137,15 +133,11 @@ def test_soft_is_additive_and_hard_learns_by_the_score_function():
     assert len(terms) == 1, "the glances of a description are judged together, word by word"
     losses, counts = model.example_losses(outputs, given)
     sum(term(losses.detach(), counts) for term in terms).backward()
-    scored = (
-        [layer.query.weight, layer.key.weight] if hasattr(layer, "query") else list(layer.parameters())[:2]
-    )
+    scored = [layer.query.weight, layer.key.weight] if hasattr(layer, "query") else list(layer.parameters())[:2]
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in scored)
     model.eval()
     weights = model.alignments(given)
-    assert torch.equal(weights.amax(-1), torch.ones(2, TARGET)) and torch.equal(
-        weights.sum(-1), torch.ones(2, TARGET)
-    )
+    assert torch.equal(weights.amax(-1), torch.ones(2, TARGET)) and torch.equal(weights.sum(-1), torch.ones(2, TARGET))
 
 
 def test_each_glance_is_judged_by_its_word_by_hand():
@@ -154,16 +146,12 @@ def test_each_glance_is_judged_by_its_word_by_hand():
     with torch.no_grad():
         reward.expects.weight.copy_(torch.tensor([[1.0, 0.0, 0.0, 2.0]]))
         reward.expects.bias.fill_(0.5)
-    odds = (
-        torch.tensor([[[0.5, 0.25, 0.25]], [[0.2, 0.2, 0.6]]]),
-        torch.tensor([[[0.1, 0.8, 0.1]], [[1 / 3] * 3]]),
-    )
+    odds = (torch.tensor([[[0.5, 0.25, 0.25]], [[0.2, 0.2, 0.6]]]), torch.tensor([[[0.1, 0.8, 0.1]], [[1 / 3] * 3]]))
     logs = [one.log()[:, :, None].requires_grad_() for one in odds]  # (b,1,1,3) of each word
     index = [torch.tensor([0, 2]), torch.tensor([1, 0])]
     soft = [torch.tensor([False, False]), torch.tensor([False, True])]
     made = [
-        Drawn(log, at.view(2, 1, 1, 1), mean.view(2, 1, 1, 1))
-        for log, at, mean in zip(logs, index, soft, strict=True)
+        Drawn(log, at.view(2, 1, 1, 1), mean.view(2, 1, 1, 1)) for log, at, mean in zip(logs, index, soft, strict=True)
     ]
     states = torch.tensor([[[1.0, 9.0], [0.0, 9.0]], [[2.0, 9.0], [0.0, 9.0]]])
     words = torch.tensor([[[9.0, 0.5], [9.0, 0.0]], [[9.0, 0.0], [9.0, 0.0]]])
@@ -176,9 +164,7 @@ def test_each_glance_is_judged_by_its_word_by_hand():
     entropy = -sum(p * math.log(p) for p in (0.5, 0.25, 0.25, 0.1, 0.8, 0.1, 0.2, 0.2, 0.6))
     learned = 0.5 * (0.5**2 + 0.25**2 + 0.5**2)  # all errors are below 1, where the loss is half the square
     (term,) = terms
-    assert float(term(None, None).detach()) == pytest.approx(
-        0.5 * (chosen - 0.1 * entropy + learned), rel=1e-5
-    )
+    assert float(term(None, None).detach()) == pytest.approx(0.5 * (chosen - 0.1 * entropy + learned), rel=1e-5)
     term(None, None).backward()
     assert (logs[1].grad[1] == 0).all(), "a word that is padding, and a glance at the mean, teach nothing"
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 import regard
-from regard import models
 from regard.errors import BadValue
-from regard.nn.gates import ChannelAttention, SpatialAttention
-from regard.tasks import Batch, OneOf, Problem
-from regard.tasks.shown import Shown
-from regard.tasks.streams import Patches
+from regard.nn.parts.gates import ChannelAttention, SpatialAttention
+from regard_workbench import models
+from regard_workbench.tasks import Batch, OneOf, Problem
+from regard_workbench.tasks.parts.shown import Shown
+from regard_workbench.tasks.parts.streams import Patches
 
 PICTURE = Patches.of(channels=3, height=12, width=20, side=4)
 PARTS = ("channel", "spatial", "self_attention")
@@ -47,9 +47,7 @@ def test_spatial_attention_weighs_each_place_by_mean_and_maximum_around_it():
             for dx in range(-3, 4):
                 if 0 <= y + dy < 6 and 0 <= x + dx < 9:
                     there = maps[b, :, y + dy, x + dx]
-                    total += (
-                        kernel[0, dy + 3, dx + 3] * there.mean() + kernel[1, dy + 3, dx + 3] * there.max()
-                    )
+                    total += kernel[0, dy + 3, dx + 3] * there.mean() + kernel[1, dy + 3, dx + 3] * there.max()
         assert torch.allclose(found[b, :, y, x], maps[b, :, y, x] / (1 + torch.exp(-total)), atol=1e-6)
 
 
@@ -66,16 +64,14 @@ def test_each_attention_can_be_left_out_and_every_weight_that_is_left_learns(lef
 
 def test_without_attention_it_is_a_plain_residual_network():
     model, given = small(**dict.fromkeys(PARTS, False)), batch()
-    from regard.tasks.pictures.patches import fold
+    from regard_workbench.tasks.pictures.patches import fold
 
     maps = fold(given.inputs, PICTURE)
     maps = torch.relu(model.stem_norm(torch.nn.functional.conv2d(maps, model.stem.weight, padding=1)))
     for number, block in enumerate(model.blocks):
         stride = 2 if number else 1
         inside = torch.nn.functional.conv2d(maps, block.first.weight, stride=stride, padding=1)
-        inside = torch.nn.functional.conv2d(
-            torch.relu(block.norms[0](inside)), block.second.weight, padding=1
-        )
+        inside = torch.nn.functional.conv2d(torch.relu(block.norms[0](inside)), block.second.weight, padding=1)
         around = maps[:, :, ::stride, ::stride]
         if number:
             around = torch.einsum("oi,bihw->bohw", block.shortcut.weight[:, :, 0, 0], around)
@@ -119,12 +115,7 @@ def test_gates_are_seen_as_one_row_over_channels_and_one_over_places():
     with regard.observe(model) as seen:
         model(given)
     assert seen.names() == [f"blocks.{n}.{part}" for n in range(3) for part in ("channel", "spatial")]
-    assert seen["blocks.0.spatial"].shape() == (3, 1, 1, 240) and seen["blocks.2.spatial"].shape() == (
-        3,
-        1,
-        1,
-        15,
-    )
+    assert seen["blocks.0.spatial"].shape() == (3, 1, 1, 240) and seen["blocks.2.spatial"].shape() == (3, 1, 1, 15)
     maps = []
     handle = model.blocks[2].channel.register_forward_pre_hook(lambda _, inputs: maps.append(inputs[0]))
     model(given)
@@ -132,7 +123,5 @@ def test_gates_are_seen_as_one_row_over_channels_and_one_over_places():
     block = model.blocks[2]
     assert torch.allclose(seen["blocks.2.channel"].weights()[:, 0, 0], block.channel.weights(maps[0]))
     gated = block.channel(maps[0])
-    assert torch.allclose(
-        seen["blocks.2.spatial"].weights()[:, 0, 0], block.spatial.weights(gated).flatten(1)
-    )
+    assert torch.allclose(seen["blocks.2.spatial"].weights()[:, 0, 0], block.spatial.weights(gated).flatten(1))
     assert seen["blocks.2.channel"].columns == "channel"

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard import models
-from regard.models.ctc import IMPOSSIBLE, CtcPrefixes
-from regard.tasks import Batch, Problem, Writes
-from regard.tasks.streams import Frames
+from regard_workbench import models
+from regard_workbench.models.parts.ctc import IMPOSSIBLE, CtcPrefixes
+from regard_workbench.tasks import Batch, Problem, Writes
+from regard_workbench.tasks.parts.streams import Frames
 
 BLANK, END, COUNT = 2, 3, 6
 TOKENS = (4, 5)
@@ -62,6 +62,36 @@ def test_prefix_probabilities_are_sums_over_all_paths(seed):
         assert gains[[*TOKENS, END]].sum().item() == pytest.approx(1.0), "a prefix goes on or ends"
 
 
+ZEROS = {
+    "a token": [(2, 4)],
+    "the blank": [(1, BLANK)],
+    "all but one": [(0, 4), (0, 5), (3, BLANK), (3, 4)],
+    "a token in all frames": [(t, 5) for t in range(5)],
+}
+
+
+@pytest.mark.parametrize("zero", [-math.inf, -1e30])
+@pytest.mark.parametrize("where", ZEROS)
+def test_tokens_of_probability_zero_leave_the_other_paths(where, zero):
+    frames = lattice(5)
+    for t, token in ZEROS[where]:
+        frames[t, token] = zero
+    frames = frames.log_softmax(-1)
+    expected = enumerated(frames)
+    for prefix in [(), (4,), (5, 4), (4, 4), (4, 5, 5)]:
+        rows = CtcPrefixes(frames[None], torch.tensor([5]), blank=BLANK, end=END)
+        for token in prefix:
+            rows.extend(torch.tensor([token]))
+        assert rows.whole().exp().item() == pytest.approx(expected.get(prefix, 0.0), rel=1e-8)
+        whole, gains = begins(expected, prefix), rows.gains()[0]
+        for token in TOKENS:
+            further = begins(expected, (*prefix, token))
+            if further:
+                assert gains[token].exp().item() == pytest.approx(further / whole, rel=1e-8)
+            else:
+                assert gains[token].item() == IMPOSSIBLE
+
+
 def test_rows_of_different_lengths_are_followed_as_if_alone_and_can_be_reordered():
     sounds = [lattice(5, 1), lattice(3, 2)]
     together = torch.zeros(2, 5, COUNT, dtype=torch.float64)  # padding of probability 1 for everything
@@ -94,9 +124,7 @@ def test_whole_transcripts_have_the_likelihood_that_torch_computes():
     rows = CtcPrefixes(frames, torch.tensor([61]), blank=0, end=1)
     for token in said:
         rows.extend(token[None])
-    expected = F.ctc_loss(
-        frames.transpose(0, 1), said[None], torch.tensor([61]), torch.tensor([13]), reduction="sum"
-    )
+    expected = F.ctc_loss(frames.transpose(0, 1), said[None], torch.tensor([61]), torch.tensor([13]), reduction="sum")
     assert rows.whole().item() == pytest.approx(-expected.item(), rel=1e-12)
 
 
@@ -159,9 +187,7 @@ def test_padding_behind_a_sound_is_not_read():
     alone = model(Batch.of(spoilt[1:, :4], None, targets[1:]))
     assert torch.allclose(together.spelled[1, :4], alone.spelled[0], atol=1e-12)
     assert torch.allclose(together.written[1], alone.written[0], atol=1e-12)
-    garbage = model(
-        Batch.of(batch.inputs.double().masked_fill(~batch.keep[..., None], 99.0), batch.keep, targets)
-    )
+    garbage = model(Batch.of(batch.inputs.double().masked_fill(~batch.keep[..., None], 99.0), batch.keep, targets))
     assert torch.allclose(together.spelled[1, :4], garbage.spelled[1, :4], atol=1e-12)
 
 
@@ -178,10 +204,7 @@ def test_the_loss_weighs_both_parts_and_counts_tokens():
     ctc = 0.0
     for row, said, frames in ((0, (4, 4), 9), (1, (5,), 6)):
         rows = CtcPrefixes(
-            outputs.spelled[row : row + 1, :frames].log_softmax(-1),
-            torch.tensor([frames]),
-            blank=BLANK,
-            end=END,
+            outputs.spelled[row : row + 1, :frames].log_softmax(-1), torch.tensor([frames]), blank=BLANK, end=END
         )
         for token in said:
             rows.extend(torch.tensor([token]))
@@ -191,9 +214,7 @@ def test_the_loss_weighs_both_parts_and_counts_tokens():
 
 def test_every_weight_learns_from_the_joint_loss():
     model, batch = recognizer(), sounds([9, 6])
-    given = batch.answered(
-        torch.tensor([[4, 5, END], [5, END, 0]]), torch.tensor([[True] * 3, [True, True, False]])
-    )
+    given = batch.answered(torch.tensor([[4, 5, END], [5, END, 0]]), torch.tensor([[True] * 3, [True, True, False]]))
     model.loss(model(given), given)[0].backward()
     assert not [name for name, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import regard
-from regard import models
-from regard.models import MODELS
 from regard.nn import entry, names
-from regard.nn.mechanism import options_of
-from regard.tasks import Batch, HiddenTokens, NextToken, OneOf, Problem, Tokens, Writes
-from regard.tasks.answers import shifted
+from regard.nn.parts.mechanism import options_of
+from regard_workbench import models
+from regard_workbench.models import MODELS
+from regard_workbench.tasks import Batch, HiddenTokens, NextToken, OneOf, Problem, Tokens, Writes
+from regard_workbench.tasks.answers import shifted
 
 WORDS, SOURCE, TARGET = 11, 5, 8  # the target goes on behind the end of the source
 PROBLEMS = {
@@ -19,17 +19,26 @@ PROBLEMS = {
     "translate": Problem.of(Tokens(WORDS, length=SOURCE), Writes(WORDS, TARGET, start=1, end=2)),
 }
 WRITERS = [
-    (name, kind) for name in models.names() for kind in PROBLEMS
+    (name, kind)
+    for name in models.names()
+    for kind in PROBLEMS
     if models.fits(MODELS[name], PROBLEMS[kind]) and MODELS[name].takes_attention
-]  # fmt: skip
+]
 POSITIONS = ("rotary", "alibi", "t5", "shaw", "transformer-xl", "relative")
 FORMS = [
     *names(),
     *[f"multihead(positions={position}, max_distance=3)" for position in POSITIONS],
-    "relative(positions=t5)", "multihead(window=3)", "local(window=3, positions=alibi)",
-    "local-m(window=3, gaussian=True)", "local-p(window=3, causal=True)", "key-value-memory(positions=rotary)",
-    "linear(causal=True)", "global-query(causal=True)", "additive(causal=True)", "multihead(causal=True)",
-]  # fmt: skip
+    "relative(positions=t5)",
+    "multihead(window=3)",
+    "local(window=3, positions=alibi)",
+    "local-m(window=3, gaussian=True)",
+    "local-p(window=3, causal=True)",
+    "key-value-memory(positions=rotary)",
+    "linear(causal=True)",
+    "global-query(causal=True)",
+    "additive(causal=True)",
+    "multihead(causal=True)",
+]
 
 
 def form_of(given):
@@ -148,16 +157,9 @@ def test_padding_does_not_move_the_question_of_an_lstm():
 @pytest.mark.parametrize("name", ["decoder", "dynamic-transformer", "transformer", "encoder"])
 def test_options_inside_an_attentions_name_win_over_those_of_the_model(name):
     kind = {"transformer": "translate", "encoder": "masked"}.get(name, "language")
-    problem = {**PROBLEMS, "masked": Problem.of(Tokens(WORDS, length=SOURCE), HiddenTokens(WORDS, blank=1))}[
-        kind
-    ]
+    problem = {**PROBLEMS, "masked": Problem.of(Tokens(WORDS, length=SOURCE), HiddenTokens(WORDS, blank=1))}[kind]
     model = models.build(
-        name,
-        problem,
-        dim=12,
-        num_heads=4,
-        attention_dropout=0.1,
-        attention="multihead(num_heads=3, dropout=0.25)",
+        name, problem, dim=12, num_heads=4, attention_dropout=0.1, attention="multihead(num_heads=3, dropout=0.25)"
     )
     stacks = [model.encoder, model.decoder] if name == "transformer" else [model.stack]
     for layer in [layer for stack in stacks for layer in stack.layers]:

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import regard
-from regard import models, tasks
-from regard.models.picture_features import cell_centres
-from regard.tasks import Problem
-from regard.tasks.answers import Boxes, PixelClasses
-from regard.tasks.batch import Batch
-from regard.tasks.pictures.patches import cut
-from regard.tasks.streams import Patches, Vectors
+from regard_workbench import models, tasks
+from regard_workbench.models.parts.picture_features import cell_centres
+from regard_workbench.tasks import Problem
+from regard_workbench.tasks.answers import Boxes, PixelClasses
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.streams import Patches, Vectors
+from regard_workbench.tasks.pictures.patches import cut
 
 B, CLASSES = 3, 5
 
@@ -54,11 +54,7 @@ def test_every_part_of_the_detector_learns() -> None:
     given = batch(posed).answered(target)
     total, _ = net.loss(net(given), given)
     total.backward()
-    still = [
-        name
-        for name, parameter in net.named_parameters()
-        if parameter.grad is None or not parameter.grad.any()
-    ]
+    still = [name for name, parameter in net.named_parameters() if parameter.grad is None or not parameter.grad.any()]
     # The biases of keys never move a softmax.
     assert [name for name in still if not name.endswith("key_map.bias")] == []
 
@@ -74,8 +70,7 @@ def test_the_segmenter_scores_each_class_at_each_pixel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "rows"),
-    [("detector", Boxes(CLASSES), 7), ("segmenter", PixelClasses(CLASSES), CLASSES)],
+    ("name", "answer", "rows"), [("detector", Boxes(CLASSES), 7), ("segmenter", PixelClasses(CLASSES), CLASSES)]
 )
 def test_what_each_query_or_class_attended_to_is_seen(name, answer, rows) -> None:
     posed = problem(answer)

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from regard import models
 from regard.errors import BadValue
-from regard.models.embedding import StreamEmbedding
-from regard.tasks.answers import NextToken, Writes
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens, Vectors
+from regard_workbench import models
+from regard_workbench.models.parts.embedding import StreamEmbedding
+from regard_workbench.tasks.answers import NextToken, Writes
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Tokens, Vectors
 
 WORDS, DIM, N = 101, 5, 67
 TRANSLATE = Problem.of(Tokens(WORDS, length=N), Writes(WORDS, 7, start=1, end=2))

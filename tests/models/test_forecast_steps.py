@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from regard import models
 from regard.errors import RegardError
 from regard.nn import positions
-from regard.tasks import Batch, Problem, Vectors
-from regard.tasks.answers import ForecastSteps
+from regard_workbench import models
+from regard_workbench.tasks import Batch, Problem, Vectors
+from regard_workbench.tasks.answers import ForecastSteps
 from tests.models.torch_twin import torch_twin
 
 CONTEXT, HORIZON, COLUMNS, B, DIM = 13, 5, 3, 2, 8
@@ -57,9 +57,7 @@ def test_seq2seq_gives_the_last_values_plus_what_a_plain_loop_computes():
         state, tilde = start.hidden[b, 0], torch.zeros(DIM).double()
         for step in range(HORIZON):
             state = model.decoder.cells[0](torch.cat([y, tilde]), state)
-            shares = torch.stack(
-                [state @ model.attentions[0].compare.weight[0] @ row for row in rows[b]]
-            ).softmax(0)
+            shares = torch.stack([state @ model.attentions[0].compare.weight[0] @ row for row in rows[b]]).softmax(0)
             tilde = torch.tanh(model.joins[0].map(torch.cat([shares @ rows[b], state])))
             expected = x[b, -1] + model.head.logits(tilde)
             assert torch.allclose(found[b, step], expected, atol=1e-10)

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from regard import models, observe
+from regard import observe
 from regard.errors import RegardError
-from regard.tasks import Batch, Problem, Shown, Vectors
-from regard.tasks.answers import Forecast
+from regard_workbench import models
+from regard_workbench.tasks import Batch, Problem, Shown, Vectors
+from regard_workbench.tasks.answers import Forecast
 
 CONTEXT, HORIZON, COLUMNS, B = 23, 7, 3, 2
 PROBLEM = Problem.of(Vectors(COLUMNS, CONTEXT), Forecast(HORIZON, COLUMNS))
@@ -45,9 +46,7 @@ def test_the_forecast_moves_with_the_window_and_grows_with_it():
     model, x = small(), window()
     factor, shift = torch.tensor([2.0, 0.5, 30.0]).double(), torch.tensor([-5.0, 1000.0, 0.25]).double()
     found, expected = model(Batch.of(x * factor + shift)), model(Batch.of(x)) * factor + shift
-    assert torch.allclose(
-        found, expected, rtol=1e-4, atol=1e-3
-    )  # the added 1e-5 of the variance is not scaled
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-3)  # the added 1e-5 of the variance is not scaled
     plain = small(normalize=False)
     assert not torch.allclose(plain(Batch.of(x + 5)), plain(Batch.of(x)) + 5, atol=1e-2)
 
@@ -78,9 +77,7 @@ def test_a_patch_attends_to_itself_and_earlier_ones():
 
 def test_the_linear_forecast_is_the_last_value_plus_weighted_changes():
     model, x = small("linear-forecaster"), window()
-    assert torch.equal(model(Batch.of(x)), x[:, -1:].expand(-1, HORIZON, -1)), (
-        "before training: the last value"
-    )
+    assert torch.equal(model(Batch.of(x)), x[:, -1:].expand(-1, HORIZON, -1)), "before training: the last value"
     torch.nn.init.normal_(model.map.weight), torch.nn.init.normal_(model.map.bias)
     found = model(Batch.of(x))
     for b in range(B):

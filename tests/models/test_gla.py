@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import layer_norm
 
 import regard
-from regard import models
-from regard.models.rate import LowerRate
-from regard.tasks import Batch, NextToken, Problem, Tokens, Writes
+from regard_workbench import models
+from regard_workbench.models.parts.rate import LowerRate
+from regard_workbench.tasks import Batch, NextToken, Problem, Tokens, Writes
 
 WORDS, OUT, N, T, B, DIM = 23, 19, 11, 7, 3, 12
 TRANSLATE = Problem.of(Tokens(WORDS, length=N), Writes(OUT, T, start=1, end=2))
@@ -17,9 +17,7 @@ LANGUAGE_FORMS = ["gla()", "gla(form=encoder-decoder)", "gla(form=encoder-decode
 
 def small(name, problem, **options):
     torch.manual_seed(4)
-    model = (
-        models.build(name, problem, **{"dim": DIM, "layers": 2, "num_heads": 2, **options}).double().eval()
-    )
+    model = models.build(name, problem, **{"dim": DIM, "layers": 2, "num_heads": 2, **options}).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -131,9 +129,7 @@ def test_a_translator_encodes_at_the_lower_rate_and_attends_at_that_of_the_input
     for row, length in enumerate((N, 5, 2)):
         alone = model(Batch.of(given.inputs[row : row + 1, :length], None, given.targets[row : row + 1]))
         assert torch.allclose(together[row], alone[0], atol=1e-9)
-    cached, plain = (
-        model.generate(given, cached=c, method="beam", beam=3, max_length=T) for c in (True, False)
-    )
+    cached, plain = (model.generate(given, cached=c, method="beam", beam=3, max_length=T) for c in (True, False))
     assert [h[0].tokens for h in cached] == [h[0].tokens for h in plain]
 
 
@@ -143,9 +139,7 @@ def test_a_language_model_never_sees_the_future_but_all_of_the_past(name):
     rows = model.embedding.rows(given).detach().requires_grad_()
     model.embedding.rows.register_forward_hook(lambda *_: rows)
     for position in (0, 1, 4, N - 1):
-        reached = (
-            torch.autograd.grad(model(Batch.of(given))[0, position].square().sum(), rows)[0][0].abs().sum(1)
-        )
+        reached = torch.autograd.grad(model(Batch.of(given))[0, position].square().sum(), rows)[0][0].abs().sum(1)
         assert [j for j in range(N) if reached[j] > 0] == list(range(position + 1))
 
 
@@ -163,9 +157,7 @@ def test_a_language_model_continues_padded_prompts_in_steps_as_in_one_call(name)
         found.append(logits)
     assert torch.allclose(torch.cat(found, 1), model(Batch.of(given)), atol=1e-9)
     for method in ("greedy", "beam"):
-        cached, plain = (
-            model.generate(Batch.of(given), cached=c, method=method, max_length=4) for c in (True, False)
-        )
+        cached, plain = (model.generate(Batch.of(given), cached=c, method=method, max_length=4) for c in (True, False))
         assert [h[0].tokens for h in cached] == [h[0].tokens for h in plain]
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.models.retina import Retina
-from regard.nn import loss_terms
-from regard.observation import inspection
-from regard.tasks import Batch, OneOf, Problem
-from regard.tasks.answers import OneOfAfterEach
-from regard.tasks.pictures.patches import cut
-from regard.tasks.streams import Patches
+from regard.nn.parts import loss_terms
+from regard_workbench import models, tasks
+from regard_workbench.inspection import inspection
+from regard_workbench.models.parts.retina import Retina
+from regard_workbench.tasks import Batch, OneOf, Problem
+from regard_workbench.tasks.answers import OneOfAfterEach
+from regard_workbench.tasks.parts.streams import Patches
+from regard_workbench.tasks.pictures.patches import cut
 
 SPEC = Patches.of(channels=2, height=10, width=15, side=5)  # 2 × 3 places
 CLASSES = 7
@@ -42,9 +42,7 @@ def by_slicing(picture, place, side, scales):
         size = 2**scale
         top = row * SPEC.side + SPEC.side // 2 - side * size // 2
         left = column * SPEC.side + SPEC.side // 2 - side * size // 2
-        for c, y, x, dy, dx in itertools.product(
-            range(channels), range(side), range(side), range(size), range(size)
-        ):
+        for c, y, x, dy, dx in itertools.product(range(channels), range(side), range(side), range(size), range(size)):
             at = top + y * size + dy, left + x * size + dx
             inside = 0 <= at[0] < height and 0 <= at[1] < width
             found[scale, c, y, x] += picture[c, at[0], at[1]] / size**2 if inside else 0
@@ -85,9 +83,7 @@ def test_the_policy_learns_along_the_gradient_of_the_expected_loss():
         for row in range(batch.size):
             weight = torch.zeros_like(losses)
             weight[row] = 1.0
-            only = sum(
-                term(losses * weight, counts * weight) for term in offered
-            )  # others: (0 − 0·b) · log p
+            only = sum(term(losses * weight, counts * weight) for term in offered)  # others: (0 − 0·b) · log p
             found = torch.autograd.grad(only, scores, retain_graph=True, allow_unused=True)
             for total, part in zip(offered_gradient, found, strict=True):
                 if part is not None:

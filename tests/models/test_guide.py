@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from regard import models
-from regard.models.crossing import LEAST
-from regard.nn import loss_terms
-from regard.tasks import Batch, Problem, Stream, Tokens, Writes
+from regard.nn.parts import loss_terms
+from regard_workbench import models
+from regard_workbench.models.parts.crossing import LEAST
+from regard_workbench.tasks import Batch, Problem, Stream, Tokens, Writes
 
 COUNT, SOURCES, TARGETS = 13, 5, 4
 

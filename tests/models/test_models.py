@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import regard
-from regard import models
-from regard.models import MODELS
-from regard.tasks import Batch, Bits, HiddenTokens, NextToken, OneOf, Problem, Tokens, Vectors, Writes
-from regard.tasks.answers import shifted
+from regard_workbench import models
+from regard_workbench.models import MODELS
+from regard_workbench.tasks import Batch, Bits, HiddenTokens, NextToken, OneOf, Problem, Tokens, Vectors, Writes
+from regard_workbench.tasks.answers import shifted
 
 WORDS, OUT, N, T, B = 23, 19, 11, 7, 3
 
@@ -21,9 +21,7 @@ PROBLEMS = {
     "translate": Problem.of(Tokens(WORDS, length=N), Writes(OUT, T, start=1, end=2)),
     "bits": Problem.of(Vectors(6, length=N), Bits(4)),
 }
-SERVED = [
-    (name, kind) for name in models.names() for kind in PROBLEMS if models.fits(MODELS[name], PROBLEMS[kind])
-]
+SERVED = [(name, kind) for name in models.names() for kind in PROBLEMS if models.fits(MODELS[name], PROBLEMS[kind])]
 
 
 def small(name, kind, **options):
@@ -40,11 +38,9 @@ def batch(kind, lengths=(N, 6, 1)):
     else:
         inputs = torch.randint(3, WORDS, (size, longest), generator=generator)
     keep = torch.arange(longest) < torch.tensor(lengths)[:, None]
-    shape = {
-        "classify": (size,),
-        "translate": (size, T),
-        "bits": (size, longest, problem.answer.outputs),
-    }.get(kind, (size, longest))
+    shape = {"classify": (size,), "translate": (size, T), "bits": (size, longest, problem.answer.outputs)}.get(
+        kind, (size, longest)
+    )
     targets = torch.randint(0, 2 if kind == "bits" else problem.answer.outputs, shape, generator=generator)
     return Batch.of(inputs, None if all(n == longest for n in lengths) else keep, targets)
 
@@ -129,9 +125,7 @@ def test_prompts_of_different_lengths_are_continued_as_if_alone(name):
     given = batch("language", (5, 3, 4))
     together = model.generate(Batch.of(given.inputs, given.keep), max_length=6)
     for row, length in enumerate((5, 3, 4)):
-        assert (
-            model.generate(Batch.of(given.inputs[row : row + 1, :length]), max_length=6)[0] == together[row]
-        )
+        assert model.generate(Batch.of(given.inputs[row : row + 1, :length]), max_length=6)[0] == together[row]
 
 
 @pytest.mark.parametrize("name", [n for n, k in SERVED if k == "language"])

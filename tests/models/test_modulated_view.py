@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from regard.models.modulated_view import ModulatedView, Modulation
-from regard.tasks.streams import Patches, Tokens
+from regard_workbench.models.parts.modulated_view import ModulatedView, Modulation
+from regard_workbench.tasks.parts.streams import Patches, Tokens
 
 WORDS, LONGEST, DIM = 11, 5, 12
 ASKED = Tokens(WORDS, 0, LONGEST)
@@ -33,10 +33,7 @@ def test_a_patch_is_the_means_of_its_parts_and_rows_are_in_the_order_of_the_patc
     """The first convolution by loops over a view whose pixels are the means of squares of the picture."""
     spec = Patches.of(3, 2 * side, 5 * side, side)
     made = view(spec)
-    data, words = (
-        torch.rand(2, spec.length, spec.width, dtype=torch.float64),
-        torch.tensor([[3, 7, 0], [2, 5, 9]]),
-    )
+    data, words = (torch.rand(2, spec.length, spec.width, dtype=torch.float64), torch.tensor([[3, 7, 0], [2, 5, 9]]))
     seen = {}
     made.convolutions[0].register_forward_pre_hook(lambda _, given: seen.update(view=given[0]))
     assert made(data, words).shape == (2, 10, DIM)

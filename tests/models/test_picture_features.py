@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import regard
-from regard import tasks
-from regard.models.picture_features import PictureFeatures, cell_centres, factors, waves
-from regard.tasks.pictures.patches import fold
-from regard.tasks.streams import Patches
+from regard_workbench import tasks
+from regard_workbench.models.parts.picture_features import PictureFeatures, cell_centres, factors, waves
+from regard_workbench.tasks.parts.streams import Patches
+from regard_workbench.tasks.pictures.patches import fold
 
 
 @pytest.mark.parametrize("norm", ["group", "batch"])
@@ -35,12 +35,7 @@ def test_convolutions_see_beyond_the_borders_of_a_patch(blocks):
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [
-        ({"blocks": -1}, "blocks"),
-        ({"width": 0}, "width"),
-        ({"layers": -1}, "layers"),
-        ({"norm": "none"}, "norm"),
-    ],
+    [({"blocks": -1}, "blocks"), ({"width": 0}, "width"), ({"layers": -1}, "layers"), ({"norm": "none"}, "norm")],
     ids=["blocks", "width", "layers", "norm"],
 )
 def test_wrong_sizes_are_refused_by_name(options, why):
@@ -58,9 +53,7 @@ def test_batch_normalisation_is_by_the_batch_in_training_and_by_running_statisti
         features(data)
     norm = features.first[1]
     mean, spread = maps.mean((0, 2, 3)), maps.var((0, 2, 3))
-    assert torch.allclose(norm.running_mean, mean, atol=1e-5) and torch.allclose(
-        norm.running_var, spread, rtol=1e-4
-    )
+    assert torch.allclose(norm.running_mean, mean, atol=1e-5) and torch.allclose(norm.running_var, spread, rtol=1e-4)
     together, _ = features.eval()(data)
     alone, _ = features(data[3:4])
     assert torch.allclose(alone[0], together[3], atol=1e-5)
@@ -82,12 +75,7 @@ def test_the_mean_of_a_mostly_empty_scene_tells_pictures_apart_better_with_batch
 
 def test_factors_and_places_by_hand():
     assert [factors(number) for number in (1, 2, 12, 7, 16)] == [[], [2], [2, 2, 3], [7], [2, 2, 2, 2]]
-    assert cell_centres(2, 4)[[0, 1, 3, 4]].tolist() == [
-        [0.125, 0.25],
-        [0.375, 0.25],
-        [0.875, 0.25],
-        [0.125, 0.75],
-    ]
+    assert cell_centres(2, 4)[[0, 1, 3, 4]].tolist() == [[0.125, 0.25], [0.375, 0.25], [0.875, 0.25], [0.125, 0.75]]
     places = waves(cell_centres(8, 8), 32)
     likeness = places @ places.T
     assert likeness.argmax(1).tolist() == list(range(64))  # a place is most like itself

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import regard
-from regard import models
-from regard.tasks import Batch, OneOf, Problem, Stream, TokenRows, Tokens
-from regard.tasks.streams import Patches
+from regard_workbench import models
+from regard_workbench.tasks import Batch, OneOf, Problem, Stream, TokenRows, Tokens
+from regard_workbench.tasks.parts.streams import Patches
 
 WORDS, LONGEST, CLASSES, DIM = 13, 7, 5, 12
 SPEC = Patches.of(3, 8, 12, 4)  # 2 × 3 patches
@@ -28,13 +28,7 @@ def batch(lengths=(7, 3), seed=2):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"tying": "layer", "hops": 2},
-        {"layers": 1, "num_heads": 3, "ordered": False},
-        {"norm": "group"},
-    ],
+    "options", [{}, {"tying": "layer", "hops": 2}, {"layers": 1, "num_heads": 3, "ordered": False}, {"norm": "group"}]
 )
 def test_every_weight_is_trained(options):
     model, given = built(**options), batch()

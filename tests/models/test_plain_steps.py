@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import regard
-from regard import models
-from regard.models.plain_steps import plain_steps
-from regard.tasks import Batch, NextToken, Problem, Tokens
+from regard_workbench import models
+from regard_workbench.models.parts.plain_steps import plain_steps
+from regard_workbench.tasks import Batch, NextToken, Problem, Tokens
 
 WORDS, LENGTH = 23, 97
 PROBLEM = Problem.of(Tokens(WORDS, length=LENGTH), NextToken(WORDS))
@@ -58,9 +58,7 @@ def test_each_step_equals_that_of_the_modules(options):
     with torch.no_grad():
         _, state = decoder.step(tokens[:, :3], decoder.initial_state(2))
         own = plain.begin(state)
-        for place in range(
-            3, 75
-        ):  # beyond the room of the first buffer and of the first stretch of positions
+        for place in range(3, 75):  # beyond the room of the first buffer and of the first stretch of positions
             expected, state = decoder.step(tokens[:, place : place + 1], state)
             found, own = plain.step(tokens[:, place : place + 1], own)
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

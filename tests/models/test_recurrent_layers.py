@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from regard.models import recurrent
-from regard.models.recurrent import CELLS, Recurrent
-from regard.models.recurrent_layers import by_layers, uses_dropout_of_cudnn
+from regard_workbench.models.parts import recurrent
+from regard_workbench.models.parts.recurrent import CELLS, Recurrent
+from regard_workbench.models.parts.recurrent_layers import by_layers, uses_dropout_of_cudnn
 
 
 def tensors(found):

@@ -2,18 +2,20 @@
 
 import pytest
 
-from regard import models, tasks
 from regard.errors import BadType, BadValue
+from regard_workbench import models, tasks
 
 TASKS = ("dates", "digits", "language", "copy", "graph", "respond")
 POSED = [problem for task in TASKS for problem in tasks.build(task).problems()]
-FIRST = {
-    name: problem for name in models.names() for problem in POSED if models.fits(models.MODELS[name], problem)
-}
+FIRST = {name: problem for name in models.names() for problem in POSED if models.fits(models.MODELS[name], problem)}
 WRONG = {
-    "dim": (0, -1), "dropout": (-1, 2.5, float("nan")), "hidden_dropout": (1.5,), "layers": (-1,), "num_heads": (0,),
+    "dim": (0, -1),
+    "dropout": (-1, 2.5, float("nan")),
+    "hidden_dropout": (1.5,),
+    "layers": (-1,),
+    "num_heads": (0,),
     "channels": (0,),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", sorted(FIRST))

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import regard
-from regard import models
-from regard.models.memories import SentenceMemory
-from regard.models.related_sentences import RelatedSentences, Rounds
-from regard.tasks import Batch
+from regard_workbench import models, tasks
+from regard_workbench.models.parts.memories import SentenceMemory
+from regard_workbench.models.parts.related_sentences import RelatedSentences, Rounds
+from regard_workbench.tasks import Batch
 from tests.models.test_answerer import DIM, PROBLEM, WORDS, batch
 
 HEADS, ROUNDS = 2, 3
@@ -24,9 +24,7 @@ def built(**options):
 def normalised(row, norm):
     mean = sum(row) / len(row)
     spread = math.sqrt(sum((x - mean) ** 2 for x in row) / len(row) + 1e-5)
-    return [
-        (x - mean) / spread * float(g) + float(b) for x, g, b in zip(row, norm.weight, norm.bias, strict=True)
-    ]
+    return [(x - mean) / spread * float(g) + float(b) for x, g, b in zip(row, norm.weight, norm.bias, strict=True)]
 
 
 def mapped(row, linear):
@@ -48,10 +46,7 @@ def one_round(rows, layer, vector):
         found = []
         for head in range(HEADS):
             part = slice(head * size, (head + 1) * size)
-            scores = [
-                sum(a * b for a, b in zip(query[part], key[part], strict=True)) / math.sqrt(size)
-                for key in keys
-            ]
+            scores = [sum(a * b for a, b in zip(query[part], key[part], strict=True)) / math.sqrt(size) for key in keys]
             exps = [math.exp(score) for score in scores]
             found += [
                 sum(e * value[part][column] for e, value in zip(exps, values, strict=True)) / sum(exps)
@@ -98,7 +93,7 @@ def test_a_padded_batch_equals_its_stories(tying, ordered):
     for row, length in enumerate(lengths):
         story = given.streams["story"].data[row : row + 1, :length]
         question = given.streams["question"].data[row : row + 1]
-        alone = Batch({"story": regard.tasks.Stream(story), "question": regard.tasks.Stream(question)})
+        alone = Batch({"story": tasks.Stream(story), "question": tasks.Stream(question)})
         assert torch.allclose(model(alone)[0], together[row], atol=1e-7)
 
 
@@ -111,17 +106,17 @@ def test_a_sentence_is_remembered_with_what_the_others_and_the_question_say():
         ((keys, _), *_), _ = model.memory(story, question)
         other = story.data.clone()
         other[:, 4, 0] = other[:, 4, 0] % (WORDS - 1) + 1
-        ((changed, _), *_), _ = model.memory(regard.tasks.Stream(other), question)
+        ((changed, _), *_), _ = model.memory(tasks.Stream(other), question)
         assert torch.equal(keys[:, :4], changed[:, :4]) != depends
         asked = question.data.roll(1, -1) % (WORDS - 1) + 1
-        ((changed, _), *_), _ = model.memory(story, regard.tasks.Stream(asked))
+        ((changed, _), *_), _ = model.memory(story, tasks.Stream(asked))
         assert torch.equal(keys, changed) != depends
 
 
 def test_the_order_of_sentences_counts():
     model, given = built().eval(), batch((7, 7))
     story = given.streams["story"].data
-    turned = Batch({**given.streams, "story": regard.tasks.Stream(story.flip(1))})
+    turned = Batch({**given.streams, "story": tasks.Stream(story.flip(1))})
     assert not torch.allclose(model(given), model(turned), atol=1e-3)
 
 

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import regard
-from regard import models
-from regard.models.recurrent import RecurrentState
-from regard.models.seq2seq import Seq2seqState
-from regard.tasks import Batch, Problem, Tokens, Writes
-from regard.tasks.answers import shifted
+from regard_workbench import models
+from regard_workbench.models.parts.recurrent import RecurrentState
+from regard_workbench.models.seq2seq import Seq2seqState
+from regard_workbench.tasks import Batch, Problem, Tokens, Writes
+from regard_workbench.tasks.answers import shifted
 
 WORDS, OUT, SOURCE, TARGET = 13, 11, 5, 7
 PROBLEM = Problem.of(Tokens(WORDS, length=SOURCE), Writes(OUT, TARGET, start=1, end=2))
@@ -65,11 +65,12 @@ def test_one_step_of_bahdanau_by_hand():
     """c_t is asked for by s_{t−1}, and enters s_t."""
     x = math.atanh(math.log(3) / 2)
     model = by_hand(
-        "context", "additive",
+        "context",
+        "additive",
         inputs=[[0.1, 0.0, 0.2, 0.0], [0.0, 0.1, 0.0, 0.1]],  # W_y | W_c
         recurrent=[[0.5, 0.0], [0.0, -0.4]],
         join=[[0.0, 0.0, 1.0, 0.0], [0.0, 0.1, 0.0, 0.0]],  # c | s
-    )  # fmt: skip
+    )
     compare = model.attentions[0].compare
     with torch.no_grad():
         compare.query_weight.copy_(torch.tensor([[[0.0, -x], [0.0, 0.0]]]))
@@ -87,11 +88,12 @@ def test_one_step_of_bahdanau_by_hand():
 def test_one_step_of_luong_by_hand():
     """h̃_{t−1} enters s_t, which then asks for c_t."""
     model = by_hand(
-        "luong", "dot",
+        "luong",
+        "dot",
         inputs=[[0.1, 0.0, math.log(3) / 2 - 0.1, 0.0], [0.0, 0.1, 0.0, 0.0]],  # W_y | W_h̃
         recurrent=[[0.0, 0.0], [0.0, -0.2]],
         join=[[0.0, 0.1, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]],  # c | s
-    )  # fmt: skip
+    )
     # s_t = tanh(0.1·1 + (ln 3 / 2 − 0.1)·1,  0.1·2 − 0.2·1) = tanh(ln 3 / 2, 0) = (0.5, 0)
     state = state_before(model, [0.3, 1.0], [[0.0, 4.0], [2 * math.log(3), 8.0]], fed=[1.0, 0.7])
     row, after = written_row(model, state)
@@ -111,9 +113,7 @@ def plain_context(attention, name, row, source, keep):
         rows = rows[real]
         if name == "additive":
             mapped = torch.stack([attention.compare.key_weight[0] @ one for one in rows])
-            scores = (
-                torch.tanh(attention.compare.query_weight[0] @ query + mapped) @ attention.compare.vector[0]
-            )
+            scores = torch.tanh(attention.compare.query_weight[0] @ query + mapped) @ attention.compare.vector[0]
         else:
             scores = torch.stack([query @ attention.compare.weight[0] @ one for one in rows])
         contexts.append(scores.softmax(0) @ rows)
@@ -202,10 +202,17 @@ def test_without_feeding_the_recurrence_does_not_see_the_source():
 @pytest.mark.parametrize(
     ("attention", "feeding"),
     [
-        ("additive", "context"), ("concat", "context"), ("hard", "context"), ("dot", "luong"), ("general", "luong"),
-        ("local-m(window=3)", "luong"), ("local-p", "luong"), ("multihead(num_heads=2)", "luong"), ("soft", "luong"),
+        ("additive", "context"),
+        ("concat", "context"),
+        ("hard", "context"),
+        ("dot", "luong"),
+        ("general", "luong"),
+        ("local-m(window=3)", "luong"),
+        ("local-p", "luong"),
+        ("multihead(num_heads=2)", "luong"),
+        ("soft", "luong"),
     ],
-)  # fmt: skip
+)
 def test_feeding_follows_the_paper_of_the_mechanism(attention, feeding):
     assert built(attention=attention).feeding == feeding
     assert built(attention=attention, feeding="none").feeding == "none"
@@ -213,9 +220,7 @@ def test_feeding_follows_the_paper_of_the_mechanism(attention, feeding):
 
 
 def test_different_attention_layers_have_their_own_weights_and_are_all_observed():
-    model = models.build(
-        'seq2seq(dim=6, attention_layers="additive,local-p(window=3), additive")', PROBLEM
-    ).eval()
+    model = models.build('seq2seq(dim=6, attention_layers="additive,local-p(window=3), additive")', PROBLEM).eval()
     assert [layer.entry.name for layer in model.attentions] == ["additive", "local-p", "additive"]
     assert model.attentions[0].compare.vector is not model.attentions[2].compare.vector
     assert model.feeding == "context"
@@ -254,10 +259,7 @@ def test_wrong_options_are_refused_with_what_to_try():
     for options, words in [
         ({"feeding": "luon"}, "Did you mean 'luong'"),
         ({"cell": "gruu"}, "Did you mean 'gru'"),
-        (
-            {"attention": "dot", "attention_layers": "additive,local-p"},
-            "names every mechanism already.*Leave one",
-        ),
+        ({"attention": "dot", "attention_layers": "additive,local-p"}, "names every mechanism already.*Leave one"),
         ({"attention_layers": ""}, "attention_layers: expected"),
         ({"attention_layers": 0}, "attention_layers: "),
         ({"attention_layers": "additive,dott"}, "Did you mean 'dot'"),

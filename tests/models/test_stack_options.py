@@ -5,19 +5,19 @@ import math
 import pytest
 import torch
 
-from regard import models
 from regard.errors import BadValue
-from regard.models.embedding import StreamEmbedding
-from regard.models.stack import Stack
 from regard.nn import build
-from regard.nn.blocks import make_norm
+from regard.nn.parts.blocks import make_norm
+from regard.nn.parts.rotary_scaling import RotaryScaling
 from regard.nn.positions import rotary
-from regard.nn.rotary_scaling import RotaryScaling
 from regard.registry import parse, written
-from regard.tasks.answers import NextToken, OneOf, RowVectors
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens, Vectors
+from regard_workbench import models
+from regard_workbench.models.parts.embedding import StreamEmbedding
+from regard_workbench.models.parts.stack import Stack
+from regard_workbench.tasks.answers import NextToken, OneOf, RowVectors
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Tokens, Vectors
 
 
 def test_each_layer_may_have_its_own_mechanism():
@@ -29,9 +29,7 @@ def test_each_layer_may_have_its_own_mechanism():
 
 
 def test_layers_that_share_positions_have_one_table_and_one_gradient():
-    stack = Stack(
-        12, 3, "multihead(positions=t5(buckets=8, max_distance=5))", num_heads=3, shared_positions=True
-    )
+    stack = Stack(12, 3, "multihead(positions=t5(buckets=8, max_distance=5))", num_heads=3, shared_positions=True)
     names = [name for name, _ in stack.named_parameters() if "bias_table" in name]
     assert names == ["layers.0.attention.bias_table"] and stack.layers[2].attention.bias_table.shape == (8, 3)
     for attention in ("multihead", "multihead(positions=rotary)"):
@@ -80,8 +78,7 @@ def test_llama3_keeps_fast_waves_and_slows_long_ones_by_hand():
 def test_yarn_grows_queries_and_keys_with_the_factor():
     assert RotaryScaling("yarn", factor=16.0).growth == pytest.approx(0.1 * math.log(16) + 1)
     assert (
-        RotaryScaling("yarn", factor=16.0, gain=1.5).growth == 1.5
-        and RotaryScaling("linear", factor=9.0).growth == 1
+        RotaryScaling("yarn", factor=16.0, gain=1.5).growth == 1.5 and RotaryScaling("linear", factor=9.0).growth == 1
     )
 
 
@@ -125,18 +122,14 @@ def test_positions_that_count_real_tokens_do_not_depend_on_where_padding_is():
     assert embedding.positions.table.shape == (9, 4)
     right, left = torch.tensor([[5, 7, 9, 2, 2]]), torch.tensor([[2, 2, 5, 7, 9]])
     torch.testing.assert_close(embedding(right)[:, :3], embedding(left)[:, 2:])
-    wanted = (
-        embedding.rows.weight[5] * 2 + embedding.positions.table[3]
-    )  # √4; the first position is padding + 1
+    wanted = embedding.rows.weight[5] * 2 + embedding.positions.table[3]  # √4; the first position is padding + 1
     torch.testing.assert_close(embedding(left)[0, 2], wanted)
     with pytest.raises(BadValue, match="'counted' positions count tokens"):
         StreamEmbedding(Tokens(11), 4, positions="counted")
 
 
 def test_segments_and_the_norm_of_an_embedding_by_hand():
-    embedding = StreamEmbedding(
-        Tokens(11), 4, positions="none", scaled=False, norm="layer", norm_eps=1e-3, segments=2
-    )
+    embedding = StreamEmbedding(Tokens(11), 4, positions="none", scaled=False, norm="layer", norm_eps=1e-3, segments=2)
     ids = torch.tensor([[[5, 0], [5, 1]]])
     rows = embedding.rows.weight[5] + embedding.segments
     wanted = (rows - rows.mean(1, keepdim=True)) / (rows.var(1, unbiased=False, keepdim=True) + 1e-3).sqrt()

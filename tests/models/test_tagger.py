@@ -4,13 +4,13 @@ import pytest
 import torch
 
 import regard
-from regard import models
-from regard.models.clue_scores import SCALE
-from regard.models.token_rows import CharacterAttention, CharacterConvolution
-from regard.nn import loss_terms
-from regard.tasks import Batch, HiddenTokens, Problem, Stream, Tags, TokenRows, Tokens
-from regard.tasks.text.word_clues import CluesSpec
-from regard.tasks.text.word_vectors import WordVectors
+from regard.nn.parts import loss_terms
+from regard_workbench import models
+from regard_workbench.models.parts.clue_scores import SCALE
+from regard_workbench.models.parts.token_rows import CharacterAttention, CharacterConvolution
+from regard_workbench.tasks import Batch, HiddenTokens, Problem, Stream, Tags, TokenRows, Tokens
+from regard_workbench.tasks.text.word_clues import CluesSpec
+from regard_workbench.tasks.text.word_vectors import WordVectors
 
 WORDS, LETTERS, WIDTH, SHAPES = 23, 17, 7, 11
 TAGS = Tags(("O", "B-x", "I-x"))
@@ -56,10 +56,15 @@ def test_hidden_words_are_scored_by_the_vectors_that_words_are_read_with():
 
 
 PARTS = [
-    {}, {"characters": "attention"}, {"characters": "none"}, {"layers": 0}, {"cell": "none"}, {"crf": False},
+    {},
+    {"characters": "attention"},
+    {"characters": "none"},
+    {"layers": 0},
+    {"cell": "none"},
+    {"crf": False},
     {"cell": "gru", "attention": "local(window=3)", "layers": 2},
     {"characters": "none", "layers": 0, "cell": "none", "crf": False},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("options", PARTS, ids=str)
@@ -84,9 +89,7 @@ def test_a_padded_batch_equals_its_sentences(options):
     model, given = built(**options).double().eval(), batch()
     together = model(given)
     for row, length in enumerate((11, 6, 1)):
-        streams = {
-            name: Stream(stream.data[row : row + 1, :length]) for name, stream in given.streams.items()
-        }
+        streams = {name: Stream(stream.data[row : row + 1, :length]) for name, stream in given.streams.items()}
         assert torch.allclose(model(Batch(streams))[0], together[row, :length], atol=1e-9)
 
 
@@ -105,9 +108,7 @@ def test_the_convolution_is_the_largest_of_all_windows_that_touch_a_letter():
         zeros = torch.zeros(width - 1, 2, dtype=torch.float64)
         rows = torch.cat([zeros, layer.letters.table.weight[[4, 9, 2]], zeros])
         starts = range(len(rows) - width + 1)
-        each = torch.stack(
-            [(window.weight * rows[at : at + width].T).sum((1, 2)) + window.bias for at in starts]
-        )
+        each = torch.stack([(window.weight * rows[at : at + width].T).sum((1, 2)) + window.bias for at in starts])
         assert each.shape == (3 + width - 1, size)
         expected.append(each.amax(0))
     assert torch.allclose(found[0, 0], torch.cat(expected)) and (found[0, 1] == 0).all()

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import regard
-from regard import models
-from regard.tasks import Batch, HiddenTokens, NextToken, OneOf, Problem, Tokens, Writes
-from regard.training import Config, optim
-from regard.training.config.recipe import complete
+from regard_workbench import models
+from regard_workbench.tasks import Batch, HiddenTokens, NextToken, OneOf, Problem, Tokens, Writes
+from regard_workbench.training import Config, optim
+from regard_workbench.training.config.recipe import complete
 from tests.models.torch_twin import torch_twin
 
 WORDS, OUT, N, T, B, DIM, HIDDEN = 23, 19, 11, 7, 3, 24, 29
@@ -24,11 +24,7 @@ def test_the_preset_is_the_base_model_of_the_paper():
         assert (layer.attention.dim, layer.attention.num_heads, layer.attention.head_dim) == (512, 8, 64)
         assert layer.feed_forward.rise.out_features == 2048 and layer.feed_forward.activation == "relu"
         assert not layer.around_attention.before and layer.around_attention.residual
-        assert (layer.around_attention.dropout.p, layer.feed_forward.dropout.p, layer.attention.dropout) == (
-            0.1,
-            0,
-            0,
-        )
+        assert (layer.around_attention.dropout.p, layer.feed_forward.dropout.p, layer.attention.dropout) == (0.1, 0, 0)
     assert model.embedding.dropout.p == model.target_embedding.dropout.p == 0.1
     # By hand: an attention has 4·512² weights; a feed-forward block 2·512·2048 and 2048 + 512 biases; a norm 2·512.
     attention, block, norm = 4 * 512**2, 2 * 512 * 2048 + 2048 + 512, 2 * 512
@@ -76,9 +72,7 @@ def test_training_takes_the_papers_optimiser_and_its_learning_rate():
 
 
 def test_the_learning_rate_follows_another_width_and_warm_up_and_given_settings_win():
-    small = complete(
-        {"task": "dates", "model": "transformer(preset=vaswani, dim=64)", "optim.warmup": 100}
-    ).optim
+    small = complete({"task": "dates", "model": "transformer(preset=vaswani, dim=64)", "optim.warmup": 100}).optim
     assert (small.lr, small.warmup) == (pytest.approx((64 * 100) ** -0.5), 100)
     given = {"optim.lr": 3e-4, "optim.schedule": "cosine", "optim.weight_decay": 0.5, "optim.smoothing": 0.0}
     own = complete({"task": "dates", "model": "transformer(preset=vaswani)", **given}).optim
@@ -116,24 +110,18 @@ def test_every_stack_takes_norm_residual_and_activation(name):
     stacks = [model.encoder, model.decoder] if hasattr(model, "encoder") else [model.stack]
     layers = [layer for stack in stacks for layer in stack.layers]
     arounds = [part for layer in layers for part in layer.children() if hasattr(part, "before")]
-    assert len(arounds) >= 4 and all(
-        not around.residual and not list(around.parameters()) for around in arounds
-    )
+    assert len(arounds) >= 4 and all(not around.residual and not list(around.parameters()) for around in arounds)
     assert all(layer.feed_forward.activation == "relu" for layer in layers)
     usual = models.build(f"{name}({options})", KINDS[name])
     gone = sum(p.numel() for p in usual.parameters()) - sum(p.numel() for p in model.parameters())
-    assert gone == 2 * 16 * (
-        len(arounds) + len(stacks)
-    )  # a gain and a shift for each part, and at each stack's end
+    assert gone == 2 * 16 * (len(arounds) + len(stacks))  # a gain and a shift for each part, and at each stack's end
     inputs = torch.randint(3, OUT, (B, N))
     targets = torch.zeros(B, dtype=torch.long) if KINDS[name].answer.needs == "pooled" else inputs
     assert model(Batch.of(inputs, None, targets)).isfinite().all()
 
 
 def test_without_residuals_a_stack_is_its_parts_one_after_the_other():
-    model = (
-        models.build("encoder(dim=16, layers=2, norm=none, residual=false)", KINDS["encoder"]).double().eval()
-    )
+    model = models.build("encoder(dim=16, layers=2, norm=none, residual=false)", KINDS["encoder"]).double().eval()
     x = torch.randn(B, N, 16, dtype=torch.float64)
     wanted = x
     for layer in model.stack.layers:

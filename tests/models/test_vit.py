@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 
 import regard
-from regard import models
 from regard.errors import BadValue
-from regard.tasks import Batch, EachOf, OneOf, Problem
-from regard.tasks.pictures.patches import cut
-from regard.tasks.shown import Shown
-from regard.tasks.streams import Patches
+from regard_workbench import models
+from regard_workbench.tasks import Batch, EachOf, OneOf, Problem
+from regard_workbench.tasks.parts.shown import Shown
+from regard_workbench.tasks.parts.streams import Patches
+from regard_workbench.tasks.pictures.patches import cut
 
 DIM, HEADS, CLASSES, B = 20, 5, 7, 3
 PICTURE = Patches.of(channels=3, height=8, width=12, side=4)
@@ -44,10 +44,12 @@ def torch_layer(layer):
         made.self_attn.in_proj_weight.copy_(torch.cat([one.weight for one in maps]))
         made.self_attn.in_proj_bias.copy_(torch.cat([one.bias for one in maps]))
         for mine, other in (
-            (ours.output_map, made.self_attn.out_proj), (layer.feed_forward.rise, made.linear1),
-            (layer.feed_forward.fall, made.linear2), (layer.around_attention.norm, made.norm1),
+            (ours.output_map, made.self_attn.out_proj),
+            (layer.feed_forward.rise, made.linear1),
+            (layer.feed_forward.fall, made.linear2),
+            (layer.around_attention.norm, made.norm1),
             (layer.around_feed_forward.norm, made.norm2),
-        ):  # fmt: skip
+        ):
             other.load_state_dict(mine.state_dict())
     return made.train()  # the slow path; without dropout it is the same
 
@@ -60,15 +62,11 @@ def test_a_vit_is_torchs_encoder_over_patches_cut_by_a_convolution(pool, patch):
     maps = F.conv2d(pictures(PICTURE), kernel, model.embedding.rows.bias, stride=patch)
     rows = maps.flatten(2).transpose(1, 2) + model.places.table
     if pool == "class":
-        rows = torch.cat(
-            [rows, model.token.expand(B, 1, DIM)], 1
-        )  # behind the patches: the order cannot matter
+        rows = torch.cat([rows, model.token.expand(B, 1, DIM)], 1)  # behind the patches: the order cannot matter
     for layer in model.layers:
         rows = torch_layer(layer)(rows)
     rows = F.layer_norm(rows, (DIM,), model.norm.weight, model.norm.bias)
-    expected = (
-        rows[:, -1] if pool == "class" else rows.mean(1)
-    ) @ model.head.logits.weight.T + model.head.logits.bias
+    expected = (rows[:, -1] if pool == "class" else rows.mean(1)) @ model.head.logits.weight.T + model.head.logits.bias
     assert torch.allclose(model(batch(PICTURE)), expected, atol=1e-12)
 
 
@@ -153,19 +151,18 @@ def test_positions_are_named_as_the_model_cuts_them():
     shown = Shown("x", ["0,0"] * 6, "patches", grid=(2, 3))
     assert small(PICTURE).relabel(shown).pieces == shown.pieces
     found = small(PICTURE, patch=2, pool="class").relabel(shown)
-    assert (
-        found.grid == (4, 6)
-        and found.pieces[8] == "1,1"
-        and found.pieces[0] == "CLS"
-        and len(found.pieces) == 25
-    )
+    assert found.grid == (4, 6) and found.pieces[8] == "1,1" and found.pieces[0] == "CLS" and len(found.pieces) == 25
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"pool": "max"}, "pool: expected mean or class"), ({"over_time": "late"}, "over_time: expected divided or joint"),
-     ({"patch": 5}, "patch: expected a side that divides"), ({"layers": 0}, "layers")],
-)  # fmt: skip
+    [
+        ({"pool": "max"}, "pool: expected mean or class"),
+        ({"over_time": "late"}, "over_time: expected divided or joint"),
+        ({"patch": 5}, "patch: expected a side that divides"),
+        ({"layers": 0}, "layers"),
+    ],
+)
 def test_wrong_options_are_refused(options, words):
     with pytest.raises(BadValue, match=words):
         models.build("vit", Problem.of(PICTURE, OneOf(3)), **options)

@@ -9,8 +9,8 @@ import torch
 import regard
 from regard import masks
 from regard.nn import build, names
-from regard.nn.blocks import DecoderLayer, EncoderLayer, FeedForward, Residual
-from regard.nn.mechanism import MECHANISMS
+from regard.nn.parts.blocks import DecoderLayer, EncoderLayer, FeedForward, Residual
+from regard.nn.parts.mechanism import MECHANISMS
 
 B, N, DIM = 3, 7, 12
 
@@ -99,9 +99,7 @@ def test_every_mechanism_builds_an_encoder_layer(name):
     x = torch.randn(B, N, DIM)
     out = layer(x, mask=masks.padding(keep))
     assert out.shape == x.shape and out.isfinite().all()
-    assert (
-        torch.allclose(layer(x[1:2, :4])[0], out[1, :4], atol=1e-5) or name == "hard"
-    )  # hard samples in training
+    assert torch.allclose(layer(x[1:2, :4])[0], out[1, :4], atol=1e-5) or name == "hard"  # hard samples in training
 
 
 @pytest.mark.parametrize("name", [n for n in names() if MECHANISMS[n].causal != "no"])

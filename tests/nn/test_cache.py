@@ -10,7 +10,7 @@ import torch
 import regard
 from regard import masks
 from regard.nn import Cache, build
-from regard.nn.cache import Store
+from regard.nn.parts.cache import Store
 
 B, N, DIM = 3, 13, 12
 
@@ -30,9 +30,7 @@ def stepped(layer, x, splits, mask=None, **options):
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("splits", [(13,), (1,) * 13, (5, 1, 1, 6), (1, 12), (0, 4, 0, 9)])
-@pytest.mark.parametrize(
-    "name", ["causal", "local(window=4, causal=True)", "multihead(causal=True, positions=rotary)"]
-)
+@pytest.mark.parametrize("name", ["causal", "local(window=4, causal=True)", "multihead(causal=True, positions=rotary)"])
 def test_any_split_equals_one_call(name, splits, grad):
     layer = build(name, dim=DIM, num_heads=2).double()
     x = torch.randn(B, N, DIM, dtype=torch.float64)

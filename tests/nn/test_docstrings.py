@@ -9,7 +9,8 @@ import re
 import pytest
 
 import regard.nn
-from regard.nn.mechanism import options_of
+from regard.nn.parts.mechanism import options_of
+from tests.test_docstrings import run_examples
 
 MODULES = sorted(module.name for module in pkgutil.walk_packages(regard.nn.__path__, "regard.nn."))
 by_name = pytest.mark.parametrize("name", regard.nn.names())
@@ -27,16 +28,6 @@ def described_options(cls):
     text = inspect.cleandoc(cls.__dict__.get("__doc__") or "")
     block = re.search(r"^Args:\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", text, re.M)
     return dict(re.findall(r"^    (\w+): (\S.*)$", block[1], re.M)) if block else {}
-
-
-def run_examples(text, name, names=()):
-    """Run the doctest examples of a text; they may use these names, like examples of a module its globals."""
-    found = doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0)
-    said = []
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    result = doctest.DocTestRunner(optionflags=flags, verbose=False).run(found, out=said.append)
-    assert result.failed == 0, "".join(said)
-    return result.attempted
 
 
 @by_name
@@ -91,7 +82,7 @@ def test_every_option_is_described_and_nothing_else(name):
 @by_name
 def test_the_example_runs(name):
     """The example runs as `regard show` prints it, with its own imports only."""
-    assert run_examples(docstring(name), name) >= 2
+    assert run_examples(doctest.DocTestParser().get_doctest(docstring(name), {}, name, None, 0)) >= 2
 
 
 @by_name
@@ -100,20 +91,10 @@ def test_the_example_builds_the_mechanism_by_its_name(name):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_module_says_what_it_is_and_its_examples_run(module):
+def test_every_module_and_everything_public_in_it_has_a_docstring(module):
     loaded = importlib.import_module(module)
     assert loaded.__doc__ and loaded.__doc__.strip(), f"{module} has no docstring"
-    run_examples(inspect.cleandoc(loaded.__doc__), module, vars(loaded))
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_every_public_class_and_function_has_a_docstring_and_its_examples_run(module):
-    loaded = importlib.import_module(module)
     for name, thing in vars(loaded).items():
         public = not name.startswith("_") and getattr(thing, "__module__", None) == module
-        if not public or not (inspect.isclass(thing) or inspect.isfunction(thing)):
-            continue
-        assert thing.__doc__ and thing.__doc__.strip(), f"{module}.{name} has no docstring"
-        mechanism = inspect.isclass(thing) and "entry" in vars(thing)
-        if not mechanism:  # those of mechanisms run above
-            run_examples(inspect.cleandoc(thing.__doc__), f"{module}.{name}", vars(loaded))
+        if public and (inspect.isclass(thing) or inspect.isfunction(thing)):
+            assert thing.__doc__ and thing.__doc__.strip(), f"{module}.{name} has no docstring"

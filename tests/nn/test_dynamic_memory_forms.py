@@ -101,11 +101,7 @@ def plain_layer(update):
 
 def test_the_numbers_of_update_memory_worked_by_hand():
     """M_1 = norm([2, 0]) = [1, −1];  M_2 = norm([1, −1] + [0, 4]) = norm([1, 3]) = [−1, 1]."""
-    layer, source, query = (
-        plain_layer("memory"),
-        torch.tensor([[[2.0, 0.0], [0.0, 4.0]]]),
-        torch.ones(1, 1, 2),
-    )
+    layer, source, query = (plain_layer("memory"), torch.tensor([[[2.0, 0.0], [0.0, 4.0]]]), torch.ones(1, 1, 2))
     found = [layer(query, source[:, :count])[0, 0].tolist() for count in (0, 1, 2)]
     for mine, wanted in zip(found, ([0, 0], [1, -1], [-1, 1]), strict=True):
         assert mine == pytest.approx(wanted, abs=1e-4)  # the norm's eps
@@ -155,29 +151,23 @@ def test_a_non_finite_element_shows_everywhere_in_both_directions_but_in_no_othe
     out = layer(x)
     assert out[1].isnan().all()
     torch.testing.assert_close(out[[0, 2]], clean[[0, 2]], **EXACT)
-    for found, expected in zip(
-        torch.autograd.grad(out[[0, 2]].sum(), list(layer.parameters())), wanted, strict=True
-    ):
+    for found, expected in zip(torch.autograd.grad(out[[0, 2]].sum(), list(layer.parameters())), wanted, strict=True):
         torch.testing.assert_close(found, expected, **EXACT)
 
 
 def test_what_both_directions_cannot_do_is_refused():
     layer, x = layer_of(bidirectional=True), rows(B, LENGTH, DIM)
-    with pytest.raises(
-        ValueError, match="state: a layer with bidirectional=True reads a sequence from both ends"
-    ):
+    with pytest.raises(ValueError, match="state: a layer with bidirectional=True reads a sequence from both ends"):
         layer(x, state=layer.initial_state(B))
-    with pytest.raises(
-        ValueError, match="a decoder cannot attend to later positions, got dynamic-memory with bidir"
-    ):
-        regard.nn.blocks.DecoderLayer(DIM, "dynamic-memory(bidirectional=true)")
+    with pytest.raises(ValueError, match="a decoder cannot attend to later positions, got dynamic-memory with bidir"):
+        regard.nn.parts.blocks.DecoderLayer(DIM, "dynamic-memory(bidirectional=true)")
     with pytest.raises(ValueError, match=r"update: there is no 'grus'. Did you mean 'gru'\?"):
         build("dynamic-memory", dim=DIM, update="grus")
     assert "update='gru', bidirectional=True" in repr(layer)
 
 
 def test_an_encoder_layer_reads_in_both_directions_unless_its_options_say_otherwise():
-    encoder, decoder = regard.nn.blocks.EncoderLayer, regard.nn.blocks.DecoderLayer
+    encoder, decoder = regard.nn.parts.blocks.EncoderLayer, regard.nn.parts.blocks.DecoderLayer
     assert encoder(DIM, "dynamic-memory").attention.bidirectional
     assert not encoder(DIM, "dynamic-memory(bidirectional=false)").attention.bidirectional
     assert not encoder(DIM, "dynamic-memory", causal=True).attention.bidirectional

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import regard
-from regard.nn.building import build
+from regard.nn.parts.building import build
 
 by_name = pytest.mark.parametrize("name", regard.nn.names())
 

@@ -10,7 +10,8 @@ import regard
 import regard.nn
 from regard import masks
 from regard.errors import BadType, BadValue
-from regard.nn import scan
+from regard.nn.parts import scan
+from regard.nn.parts.global_query import nothing_seen
 
 FORMS = pytest.mark.parametrize("causal", [False, True])
 
@@ -101,7 +102,7 @@ def test_masked_positions_are_never_read(causal, poison, short_chunks):
     nonfinite = upstream.masked_fill(~keep[..., None], poison)
     for mine, other in zip(
         torch.autograd.grad(outputs[0], clean, upstream), torch.autograd.grad(outputs[1], dirty, nonfinite), strict=True
-    ):  # fmt: skip
+    ):
         assert torch.equal(mine, other)
         assert (other[~keep] == 0).all()
 
@@ -135,9 +136,7 @@ def test_scores_of_ten_thousand_are_as_exact_as_the_formula(causal):
 @FORMS
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_float32_and_rounded_once(causal, dtype):
-    inputs = [
-        (tensor * 20).to(dtype) for tensor in drawn(2, 257, 13)
-    ]  # scores far beyond what float16 holds exactly
+    inputs = [(tensor * 20).to(dtype) for tensor in drawn(2, 257, 13)]  # scores far beyond what float16 holds exactly
     found = regard.nn.global_query(*inputs, causal=causal)
     expected = regard.nn.global_query(*[tensor.double() for tensor in inputs], causal=causal)
     assert found.dtype == dtype
@@ -196,12 +195,8 @@ def test_it_compiles_as_one_graph():
 
 def test_the_operator_passes_torchs_opcheck(short_chunks):
     scores, rows = torch.randn(2, 11, 3, requires_grad=True), torch.randn(2, 11, 3, 5, requires_grad=True)
-    nothing, keep = regard.nn.gla.nothing_seen(2, 3, 5, "cpu"), torch.rand(2, 11) > 0.3
-    rules = (
-        "test_schema",
-        "test_autograd_registration",
-        "test_faketensor",
-    )  # the fourth is covered by the test above
+    nothing, keep = nothing_seen(2, 3, 5, "cpu"), torch.rand(2, 11) > 0.3
+    rules = ("test_schema", "test_autograd_registration", "test_faketensor")  # the fourth is covered by the test above
     for arguments in (("gla-prefix", [scores, rows], keep, nothing), ("gla-scores", [rows, rows], None, [])):
         torch.library.opcheck(torch.ops.regard.scan.default, arguments, test_utils=rules)
 
@@ -210,11 +205,7 @@ def test_masks_with_a_keep_are_accepted_and_others_refused():
     inputs = drawn(2, 5, 3)
     keep = torch.tensor([[True] * 3 + [False] * 2, [True] * 5])
     expected = regard.nn.global_query(*inputs, keep)
-    for mask in (
-        masks.padding(keep),
-        masks.lengths(torch.tensor([3, 5])),
-        masks.full() & masks.padding(keep),
-    ):
+    for mask in (masks.padding(keep), masks.lengths(torch.tensor([3, 5])), masks.full() & masks.padding(keep)):
         assert torch.equal(regard.nn.global_query(*inputs, mask), expected)
     joined = regard.nn.global_query(*inputs, masks.causal() & masks.padding(keep))
     assert torch.equal(joined, regard.nn.global_query(*inputs, keep, causal=True))

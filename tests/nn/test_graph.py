@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import regard
-from regard import models, tasks
-from regard.core.edge_attention import attend_edges, edge_weights
-from regard.core.edges import Edges
+from regard.dispatch.edge_attention import attend_edges, edge_weights
+from regard.formula.edges import Edges
 from regard.nn import GraphAttention
+from regard_workbench import models, tasks
 
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 NODES, SOURCES, HEADS, ACROSS, WIDTH = 11, 7, 3, 5, 2
@@ -118,9 +118,7 @@ def test_the_memory_of_a_training_step_grows_with_edges_and_not_with_edges_times
     value = torch.randn(nodes, heads, width, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         attend_edges(left, right, value, edges)
-    assert (
-        sum(saved) <= len(edges) * heads + 2 * nodes * heads * (width + 1) < len(edges) * heads * width / 10
-    )
+    assert sum(saved) <= len(edges) * heads + 2 * nodes * heads * (width + 1) < len(edges) * heads * width / 10
 
 
 def test_dropout_drops_its_share_of_weights_and_repeats_with_the_seed():
@@ -156,6 +154,51 @@ def test_nan_in_a_node_reaches_the_nodes_that_see_it_and_no_gradient_of_a_loss_o
     found[:, :3].sum().backward()
     for name, parameter in layer.named_parameters():
         torch.testing.assert_close(parameter.grad, wanted[name])
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("part", [0, 1, 2], ids=["left", "right", "value"])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_node_that_is_not_finite_changes_no_gradient_of_a_loss_on_others(impl, part, weighted, recorded):
+    tensors, pairs = drawn(weighted)
+    edges = Edges.of(pairs, NODES, SOURCES)
+    weight = tensors[3] if weighted else None
+    bad = torch.zeros(NODES, dtype=torch.bool)
+    if part == 0:
+        bad[2] = True
+    else:
+        bad[edges.targets[edges.sources == 2]] = True
+    assert 0 < bad.sum() < NODES - 2
+    grad = torch.randn(NODES, HEADS, WIDTH, dtype=torch.float64).masked_fill(bad[:, None, None], 0)
+    clean = attend_edges(*tensors[:3], edges, weight=weight, impl=impl)
+    wanted = torch.autograd.grad(clean, tensors, grad)
+    with torch.no_grad():
+        tensors[part][2, 1, 0] = math.nan
+    found = attend_edges(*tensors[:3], edges, weight=weight, impl=impl)
+    assert found[bad, 1].isnan().any(-1).all() and found[~bad].isfinite().all()
+    grads = torch.autograd.grad(found, tensors, grad, create_graph=recorded)
+    for one, other in zip(grads, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+    with_all = attend_edges(*tensors[:3], edges, weight=weight, impl=impl)
+    every = torch.autograd.grad(with_all, tensors, torch.ones_like(grad))
+    assert not all(bool(one.isfinite().all()) for one in every), "a loss on the node itself is not finite"
+
+
+def test_the_backward_pass_without_a_weight_does_not_warn():
+    """Warnings are errors in these tests; torch warned of a buffer that it resized."""
+    draw = torch.Generator().manual_seed(1)
+    left, right, value = (
+        torch.randn(rows, HEADS, ACROSS, generator=draw, dtype=torch.float64).requires_grad_()
+        for rows in (NODES, SOURCES, SOURCES)
+    )
+    edges = Edges.of(drawn(False)[1], NODES, SOURCES)
+    grads = [
+        torch.autograd.grad(attend_edges(left, right, value, edges, impl=impl).sin().sum(), (left, right, value))
+        for impl in IMPLS
+    ]
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -10,10 +10,11 @@ import torch
 
 import regard
 from regard import masks
-from regard.core.dropout import draw_seed
-from regard.core.grid import full_grid
-from regard.nn import build, loss_terms
+from regard.formula.dropout import draw_seed
+from regard.nn import build
 from regard.nn.hard import Baseline, Choice, GumbelNoise, surrogate
+from regard.nn.parts import loss_terms
+from regard.values.grid import full_grid
 
 B, Q, K, DIM, HEADS = 2, 3, 5, 12, 3
 KEEP = torch.tensor([[True, True, False, True, True], [True, True, True, False, False]])
@@ -34,9 +35,10 @@ def close(found, expected, atol=1e-12):
 
 def scored(layer, query, source, keep):
     """Scores (b,h,q,k), −inf where hidden, and values (b,h,k,d), from the layer's own projections."""
-    q, k, v = (layer.split(m(x)) for m, x in zip(
-        (layer.query_map, layer.key_map, layer.value_map), (query, source, source), strict=True
-    ))  # fmt: skip
+    q, k, v = (
+        layer.split(m(x))
+        for m, x in zip((layer.query_map, layer.key_map, layer.value_map), (query, source, source), strict=True)
+    )
     scores = q @ k.mT / math.sqrt(layer.head_dim)
     return scores.masked_fill(~keep[:, None, None, :], -torch.inf), v
 
@@ -100,10 +102,7 @@ def test_the_noise_is_gumbel_independent_and_follows_the_seed():
         share = math.exp(-math.exp(-x))
         assert abs(float((noise < x).double().mean()) - share) < 4 * math.sqrt(share * (1 - share) / n)
     for axis in range(4):
-        a, b = (
-            noise.narrow(axis, 0, sizes[axis] - 1).flatten(),
-            noise.narrow(axis, 1, sizes[axis] - 1).flatten(),
-        )
+        a, b = (noise.narrow(axis, 0, sizes[axis] - 1).flatten(), noise.narrow(axis, 1, sizes[axis] - 1).flatten())
         assert abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 4 / math.sqrt(len(a))
     torch.manual_seed(7)
     first = GumbelNoise(draw_seed(torch.device("cpu")))
@@ -134,10 +133,7 @@ def test_a_plain_call_uses_the_straight_through_gradient(length, temperature):
     expected = put_together(layer, straight)
     close(out, expected)
     upstream, leaves = rows(*out.shape, seed=4), [query, source, *layer.parameters()]
-    found, wanted = (
-        torch.autograd.grad(out, leaves, upstream),
-        torch.autograd.grad(expected, leaves, upstream),
-    )
+    found, wanted = (torch.autograd.grad(out, leaves, upstream), torch.autograd.grad(expected, leaves, upstream))
     for mine, theirs in zip(found, wanted, strict=True):
         close(mine, theirs, atol=1e-9)
 
@@ -151,9 +147,7 @@ def test_log_probabilities_and_entropies_are_those_of_the_softmax(positions):
     query, source = rows(B, Q, DIM).requires_grad_(), rows(B, K, DIM, seed=1).requires_grad_()
     _, choice = layer.choose(query, source, mask=masks.padding(KEEP))
     # The same scores under the softmax of a multihead layer.
-    soft = build(
-        "multihead", dim=DIM, num_heads=HEADS, positions=positions, max_distance=2, kv_heads=layer.kv_heads
-    )
+    soft = build("multihead", dim=DIM, num_heads=HEADS, positions=positions, max_distance=2, kv_heads=layer.kv_heads)
     soft.double().load_state_dict(layer.state_dict())
     leaves = [query, source, *soft.parameters()]
     weights = soft.weights(query, source, mask=masks.padding(KEEP))
@@ -217,11 +211,7 @@ def test_a_non_finite_query_shows():
     layer, query, source = made(), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
     query[0, 1] = torch.nan
     out, choice = layer.choose(query, source)
-    assert (
-        out[0, 1].isnan().all()
-        and choice.log_prob[0, :, 1].isnan().all()
-        and choice.entropy[0, :, 1].isnan().all()
-    )
+    assert out[0, 1].isnan().all() and choice.log_prob[0, :, 1].isnan().all() and choice.entropy[0, :, 1].isnan().all()
     assert out[1].isfinite().all() and out[0, [0, 2]].isfinite().all()
 
 
@@ -254,10 +244,7 @@ def exact(layer, query, source, table):
         _, choice = layer.choose(query, source, index=torch.tensor(pair)[None, None])
         term = surrogate(choice, table[pair][None], 0.7)
         grads = torch.autograd.grad(term, leaves, retain_graph=True)
-        found[pair] = (
-            float((p[0, pair[0]] * p[1, pair[1]]).detach()),
-            torch.cat([g.flatten() for g in grads]),
-        )
+        found[pair] = (float((p[0, pair[0]] * p[1, pair[1]]).detach()), torch.cat([g.flatten() for g in grads]))
     return torch.cat([g.flatten() for g in expected]), found
 
 
@@ -375,11 +362,7 @@ def test_steps_with_a_cache_equal_one_call_in_evaluation():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_stays_finite(dtype):
-    layer, query, source = (
-        build("hard", dim=8, num_heads=2),
-        rows(B, Q, 8).float(),
-        rows(B, 300, 8).float() * 5,
-    )
+    layer, query, source = (build("hard", dim=8, num_heads=2), rows(B, Q, 8).float(), rows(B, 300, 8).float() * 5)
     with torch.autocast("cpu", dtype):
         plain, (out, choice) = layer(query, source), layer.choose(query, source)
         term = surrogate(choice, torch.ones(B), 0.0, 0.1)

@@ -88,9 +88,7 @@ def test_steps_over_a_source_equal_one_call():
 
 
 def test_errors_name_the_stream_or_the_mask():
-    with pytest.raises(
-        ValueError, match=r"num_heads: both dim=6 and source_dim=9 .* got 2. Try one of \[1, 3\]"
-    ):
+    with pytest.raises(ValueError, match=r"num_heads: both dim=6 and source_dim=9 .* got 2. Try one of \[1, 3\]"):
         build("interactive", dim=6, num_heads=2, source_dim=9)
     layer, a, b = made("interactive", source_dim=OTHER), rows(B, Q, DIM), rows(B, K, OTHER)
     with pytest.raises(ValueError, match="source"):

@@ -10,8 +10,8 @@ import regard
 import regard.nn
 from regard import masks
 from regard.errors import BadType, BadValue
-from regard.nn import scan
 from regard.nn.linear import FEATURE_MAPS, linear_attention
+from regard.nn.parts import scan
 from regard.normalizers import Normalizer
 
 FORMS = pytest.mark.parametrize("causal", [False, True])
@@ -34,13 +34,7 @@ def by_attend(query, key, value, keep=None, causal=False, feature_map="elu"):
         mask = mask & masks.padding(keep)
     features = MAPS[feature_map]
     return regard.attend(
-        features(query),
-        features(key),
-        value,
-        score="dot",
-        normalize=Proportional(),
-        mask=mask,
-        impl="reference",
+        features(query), features(key), value, score="dot", normalize=Proportional(), mask=mask, impl="reference"
     )
 
 
@@ -53,7 +47,7 @@ def drawn(queries, keys, dtype=torch.float64, d=3, v=5):
 def short_chunks(monkeypatch):
     """Use blocks of five positions and chunks of two blocks, so that short inputs have several."""
     monkeypatch.setattr(scan, "BLOCK", 5)
-    monkeypatch.setattr(regard.nn.linear_pieces, "BLOCK", 5)
+    monkeypatch.setattr(regard.nn.parts.linear_pieces, "BLOCK", 5)
     monkeypatch.setitem(scan._ELEMENTS, "cpu", 10 * 2 * 3 * 5)
 
 
@@ -61,9 +55,7 @@ def test_two_positions_computed_by_hand():
     query, key = torch.tensor([[[[0.0], [1.0]]]]), torch.tensor([[[[0.0], [2.0]]]])
     value = torch.tensor([[[[4.0], [8.0]]]])  # features of the keys: 1 and 3; those of a query cancel
     assert torch.allclose(linear_attention(query, key, value).flatten(), torch.tensor([7.0, 7.0]))
-    assert torch.allclose(
-        linear_attention(query, key, value, causal=True).flatten(), torch.tensor([4.0, 7.0])
-    )
+    assert torch.allclose(linear_attention(query, key, value, causal=True).flatten(), torch.tensor([4.0, 7.0]))
 
 
 @FORMS
@@ -90,9 +82,7 @@ def test_it_equals_loops_over_the_definition(causal):
                 top, bottom = torch.zeros(5), 0.0
                 for j in range(6):
                     if keep[b, j] and (not causal or j <= i + 2):
-                        weight = sum(
-                            MAPS["elu"](query[b, h, i, c]) * MAPS["elu"](key[b, h, j, c]) for c in range(3)
-                        )
+                        weight = sum(MAPS["elu"](query[b, h, i, c]) * MAPS["elu"](key[b, h, j, c]) for c in range(3))
                         top, bottom = top + weight * value[b, h, j], bottom + weight
                 assert torch.allclose(found[b, h, i], top / bottom if bottom else top.double())
 
@@ -195,11 +185,7 @@ def test_it_compiles_as_one_graph_for_every_length():
 def test_the_operator_passes_torchs_opcheck(short_chunks):
     query, key, value = (x.detach().transpose(1, 2).requires_grad_() for x in drawn(13, 13))
     sums, keep = regard.nn.linear.empty_sums(2, 3, 3, 5, "cpu"), torch.rand(2, 13) > 0.3
-    rules = (
-        "test_schema",
-        "test_autograd_registration",
-        "test_faketensor",
-    )  # the fourth is covered by the test above
+    rules = ("test_schema", "test_autograd_registration", "test_faketensor")  # the fourth is covered by the test above
     for piece, inputs in (("causal", [query, key, value]), ("sums", [key, value])):
         arguments = (f"linear-{piece}-elu", inputs, keep, sums)
         torch.library.opcheck(torch.ops.regard.scan.default, arguments, test_utils=rules)

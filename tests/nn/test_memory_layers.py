@@ -41,9 +41,7 @@ def attended(heads, query, source, visible):
             part = slice(h * width, (h + 1) * width)
             seen = [j for j in range(len(keys)) if visible(i, j)]
             scores = [torch.exp(mine[part] @ keys[j, part] / math.sqrt(width)) for j in seen]
-            mixed = sum(
-                (e * values[j, part] for e, j in zip(scores, seen, strict=True)), torch.zeros(width).double()
-            )
+            mixed = sum((e * values[j, part] for e, j in zip(scores, seen, strict=True)), torch.zeros(width).double())
             parts.append(mixed / sum(scores) if seen else mixed)
         found.append(torch.cat(parts))
     mixed = torch.stack(found) if found else query
@@ -66,9 +64,7 @@ def in_steps(layer, query, source=None, sizes=(1, 2, 1, 1), again=True, **option
 def test_key_value_memory_reads_itself_and_what_came_before(window):
     layer, x = made("key-value-memory", window=window), rows(B, K, DIM)
     for entry in range(B):
-        expected = attended(
-            layer, x[entry], x[entry], lambda i, j: j <= i and (window is None or i - j < window)
-        )
+        expected = attended(layer, x[entry], x[entry], lambda i, j: j <= i and (window is None or i - j < window))
         torch.testing.assert_close(layer(x)[entry], expected, **EXACT)
 
 
@@ -167,10 +163,7 @@ def test_query_key_memory_sees_the_whole_history():
 
 def test_query_key_memory_without_a_source_is_its_own_history():
     x = rows(B, K, DIM)
-    for options, seen in (
-        ({}, lambda i, j: True),
-        ({"causal": True, "window": 2}, lambda i, j: 0 <= i - j < 2),
-    ):
+    for options, seen in (({}, lambda i, j: True), ({"causal": True, "window": 2}, lambda i, j: 0 <= i - j < 2)):
         layer = made("query-key-memory", **options)
         torch.testing.assert_close(layer(x)[0], attended(layer, x[0], x[0], seen), **EXACT)
 

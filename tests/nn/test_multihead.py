@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import masks
 from regard.nn import build
-from regard.nn.multihead_positions import SCHEMES
+from regard.nn.parts.multihead_positions import SCHEMES
 from tests import oracle
 
 B, Q, K, DIM, HEADS = 3, 7, 11, 20, 5
@@ -17,12 +17,7 @@ B, Q, K, DIM, HEADS = 3, 7, 11, 20, 5
 def torch_twin(layer):
     """torch.nn.MultiheadAttention with the same weights, an oracle wherever no row is empty."""
     twin = torch.nn.MultiheadAttention(
-        layer.dim,
-        layer.num_heads,
-        kdim=layer.source_dim,
-        vdim=layer.source_dim,
-        batch_first=True,
-        dtype=torch.float64,
+        layer.dim, layer.num_heads, kdim=layer.source_dim, vdim=layer.source_dim, batch_first=True, dtype=torch.float64
     )
     with torch.no_grad():
         maps = [layer.query_map, layer.key_map, layer.value_map]
@@ -83,10 +78,7 @@ def by_loops(layer, x, visible, score):
     joined = torch.zeros(*x.shape[:2], layer.num_heads * wide, dtype=x.dtype)
     for b in range(x.shape[0]):
         for h in range(layer.num_heads):
-            mine, theirs = (
-                slice(h * width, (h + 1) * width),
-                slice(h // shared * width, (h // shared + 1) * width),
-            )
+            mine, theirs = (slice(h * width, (h + 1) * width), slice(h // shared * width, (h // shared + 1) * width))
             for i in range(x.shape[1]):
                 seen = [j for j in range(x.shape[1]) if visible(i, j)]
                 numbers = [score(query[b, i, mine], key[b, j, theirs], i, j, h) for j in seen]
@@ -141,9 +133,7 @@ def test_heads_with_wider_values_can_be_stepped_and_refuse_no_width():
 def sinusoid(position, dim):
     return torch.tensor(
         [
-            math.sin(position / 10000 ** (c / dim))
-            if c % 2 == 0
-            else math.cos(position / 10000 ** ((c - 1) / dim))
+            math.sin(position / 10000 ** (c / dim)) if c % 2 == 0 else math.cos(position / 10000 ** ((c - 1) / dim))
             for c in range(dim)
         ],
         dtype=torch.float64,
@@ -163,9 +153,7 @@ def test_relative_positions_equal_their_formulas():
     x = torch.randn(2, Q, dim, dtype=torch.float64)
 
     def layer(kind, **options):
-        made = with_biases(
-            build("relative", dim=dim, num_heads=heads, positions=kind, max_distance=reach, **options)
-        )
+        made = with_biases(build("relative", dim=dim, num_heads=heads, positions=kind, max_distance=reach, **options))
         with torch.no_grad():
             for name in ("content_bias", "position_bias"):
                 if hasattr(made, name):
@@ -176,15 +164,9 @@ def test_relative_positions_equal_their_formulas():
         assert torch.allclose(made(x), by_loops(made, x, lambda i, j: True, score), atol=1e-10)
 
     shaw = layer("shaw")
-    check(
-        shaw,
-        lambda q, k, i, j, h: q @ (k + shaw.key_table[max(-reach, min(reach, j - i)) + reach]) / math.sqrt(6),
-    )
+    check(shaw, lambda q, k, i, j, h: q @ (k + shaw.key_table[max(-reach, min(reach, j - i)) + reach]) / math.sqrt(6))
     learned = layer("relative")
-    check(
-        learned,
-        lambda q, k, i, j, h: plain(q, k) + learned.bias_table[h, max(-reach, min(reach, j - i)) + reach],
-    )
+    check(learned, lambda q, k, i, j, h: plain(q, k) + learned.bias_table[h, max(-reach, min(reach, j - i)) + reach])
     # Two heads: the slopes of the paper are 2^-4 and 2^-8.
     check(layer("alibi"), lambda q, k, i, j, h: plain(q, k) - 2.0 ** (-4 * (h + 1)) * abs(i - j))
     check(layer("rotary"), lambda q, k, i, j, h: turned(q, i) @ turned(k, j) / math.sqrt(6))
@@ -199,9 +181,7 @@ def test_relative_positions_equal_their_formulas():
 
 def test_t5_buckets_of_a_layer_are_one_sided_when_it_is_causal():
     for causal in (False, True):
-        layer = with_biases(
-            build("relative(positions=t5)", dim=8, num_heads=2, causal=causal, max_distance=20)
-        )
+        layer = with_biases(build("relative(positions=t5)", dim=8, num_heads=2, causal=causal, max_distance=20))
         x = torch.randn(1, 31, 8, dtype=torch.float64)
         distance = torch.arange(31)[None] - torch.arange(31)[:, None]
         bias = oracle.t5(layer.bias_table.detach(), 31, 31, not causal, 20)[0]
@@ -232,9 +212,7 @@ def test_the_window_of_a_layer_is_its_number_of_visible_keys():
     for window in (1, 3, 5):
         assert int((build("local", dim=8, window=window).weights(x)[0, 0, 4] > 0).sum()) == window
     for window in (1, 2, 4):
-        assert (
-            int((build("local", dim=8, window=window, causal=True).weights(x)[0, 0, 6] > 0).sum()) == window
-        )
+        assert int((build("local", dim=8, window=window, causal=True).weights(x)[0, 0, 6] > 0).sum()) == window
 
 
 @pytest.mark.parametrize("window", [2, 64])

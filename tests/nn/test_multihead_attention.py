@@ -11,9 +11,7 @@ from regard.nn import Multihead, MultiheadAttention
 B, Q, K, DIM, HEADS = 3, 5, 7, 12, 2
 LENGTHS = torch.tensor([7, 3, 5])
 KEEP = torch.arange(K) < LENGTHS[:, None]
-LATER = torch.ones(Q, K, dtype=torch.bool).triu(
-    K - Q + 1
-)  # torch: True = hidden; the last query sees every key
+LATER = torch.ones(Q, K, dtype=torch.bool).triu(K - Q + 1)  # torch: True = hidden; the last query sees every key
 
 
 def torch_layer(kdim=None, vdim=None, bias=True):
@@ -27,9 +25,7 @@ def torch_layer(kdim=None, vdim=None, bias=True):
 
 def ours_like(theirs):
     """Our layer with torch's weights."""
-    layer = MultiheadAttention(
-        DIM, HEADS, bias=theirs.in_proj_bias is not None, kdim=theirs.kdim, vdim=theirs.vdim
-    )
+    layer = MultiheadAttention(DIM, HEADS, bias=theirs.in_proj_bias is not None, kdim=theirs.kdim, vdim=theirs.vdim)
     if theirs.in_proj_weight is not None:
         weights = theirs.in_proj_weight.chunk(3)
     else:
@@ -60,7 +56,7 @@ MASKS = {
     "causal": (masks.causal(), {"attn_mask": LATER}),
     "a bool tensor": (~LATER, {"attn_mask": LATER}),
     "causal and padding": (masks.causal() & masks.padding(KEEP), {"attn_mask": LATER, "key_padding_mask": ~KEEP}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -76,9 +72,7 @@ def test_outputs_weights_and_gradients_equal_torch_with_the_same_weights(name, k
     torch.testing.assert_close(ours.weights(*given[:2], mask=mask), expected_weights, rtol=1e-10, atol=1e-12)
     upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for grad, of_torch in zip(
-        torch.autograd.grad(found, given, upstream),
-        torch.autograd.grad(expected, given, upstream),
-        strict=True,
+        torch.autograd.grad(found, given, upstream), torch.autograd.grad(expected, given, upstream), strict=True
     ):
         torch.testing.assert_close(grad, of_torch, rtol=1e-9, atol=1e-11)
 
@@ -104,8 +98,7 @@ def test_weights_and_parameters_are_those_of_the_mechanism_multihead():
         separate(query, source, mask=masks.padding(KEEP)), joint(query, source, mask=masks.padding(KEEP))
     )
     assert torch.equal(
-        separate.weights(query, source, rows=[1], heads=[0]),
-        joint.weights(query, source, rows=[1], heads=[0]),
+        separate.weights(query, source, rows=[1], heads=[0]), joint.weights(query, source, rows=[1], heads=[0])
     )
 
 
@@ -191,9 +184,7 @@ WRONG = {
     "dropout: expected a probability": lambda: MultiheadAttention(DIM, HEADS, dropout=1.5),
     "keys: expected .* kdim=10": lambda: MultiheadAttention(DIM, HEADS, kdim=10)(*inputs()),
     "queries: expected a floating-point tensor": lambda: MultiheadAttention(DIM, HEADS)([1.0]),
-    "values: expected one value for each key": lambda: MultiheadAttention(DIM, HEADS)(
-        *inputs()[:2], inputs(k=11)[2]
-    ),
+    "values: expected one value for each key": lambda: MultiheadAttention(DIM, HEADS)(*inputs()[:2], inputs(k=11)[2]),
     "keys: queries, keys and values must have one batch size": lambda: MultiheadAttention(DIM, HEADS)(
         inputs()[0][:2], *inputs()[1:]
     ),

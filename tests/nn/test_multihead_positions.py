@@ -8,7 +8,7 @@ import torch
 
 import regard
 from regard.nn import Multihead, MultiheadPositions, Relative
-from regard.nn.multihead_positions import SCHEMES, ClippedPositions
+from regard.nn.parts.multihead_positions import SCHEMES, ClippedPositions
 
 DIM, HEADS, LENGTH = 8, 2, 5
 
@@ -51,7 +51,7 @@ def test_parameters_keep_the_names_that_checkpoints_have():
     added = {
         name: set(Multihead(DIM, HEADS, positions=name).state_dict()) - set(Multihead(DIM, HEADS).state_dict())
         for name in SCHEMES
-    }  # fmt: skip
+    }
     assert added == {
         "rotary": set(),
         "alibi": set(),

@@ -55,11 +55,7 @@ def machine_by_loops(machine, x):
         keys = [take(size.width) for _ in range(heads)]
         add = [take(size.width) for _ in range(writes)]
         erase = [sigmoid(take(size.width)) for _ in range(writes)]
-        gate, strength, gamma = (
-            sigmoid(take(heads)),
-            np.log1p(np.exp(take(heads))),
-            1 + np.log1p(np.exp(take(heads))),
-        )
+        gate, strength, gamma = (sigmoid(take(heads)), np.log1p(np.exp(take(heads))), 1 + np.log1p(np.exp(take(heads))))
         kernels = [softmax(take(2 * size.shift_range + 1)) for _ in range(heads)]
         for head in range(heads):
             lengths = np.linalg.norm(memory, axis=1) * np.linalg.norm(keys[head])
@@ -248,8 +244,14 @@ def test_beams_reorder_a_state():
 
 
 BAD = {
-    "slots": 0, "width": 0, "hidden": 0, "shift_range": 8, "initial": "random", "controller": "gru", "read_heads": -1,
-}  # fmt: skip
+    "slots": 0,
+    "width": 0,
+    "hidden": 0,
+    "shift_range": 8,
+    "initial": "random",
+    "controller": "gru",
+    "read_heads": -1,
+}
 
 
 @pytest.mark.parametrize("option", BAD)

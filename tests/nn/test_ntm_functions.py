@@ -96,13 +96,8 @@ def shifted_by_loops(weights, kernel):
 @pytest.mark.parametrize("slots", [1, 2, 3, 5, 11])
 @pytest.mark.parametrize("reach", [0, 1, 2, 4, 7])
 def test_shift_equals_loops_also_when_the_kernel_is_wider_than_the_memory(slots, reach):
-    weights, kernel = (
-        torch.rand(B, slots, dtype=torch.float64),
-        torch.rand(B, 2 * reach + 1, dtype=torch.float64),
-    )
-    torch.testing.assert_close(
-        ntm.shift(weights, kernel), shifted_by_loops(weights, kernel), rtol=1e-12, atol=1e-12
-    )
+    weights, kernel = (torch.rand(B, slots, dtype=torch.float64), torch.rand(B, 2 * reach + 1, dtype=torch.float64))
+    torch.testing.assert_close(ntm.shift(weights, kernel), shifted_by_loops(weights, kernel), rtol=1e-12, atol=1e-12)
 
 
 def test_plus_one_moves_to_the_next_slot_and_wraps():

@@ -42,10 +42,7 @@ def read_by_loops(layer, query, memory):
     """Query by query and head by head, with the function for one head."""
     found = torch.zeros(B, query.shape[1], layer.dim, dtype=query.dtype)
     for i in range(query.shape[1]):
-        keys, strengths = (
-            layer.key_map(query[:, i]),
-            torch.nn.functional.softplus(layer.strength_map(query[:, i])),
-        )
+        keys, strengths = (layer.key_map(query[:, i]), torch.nn.functional.softplus(layer.strength_map(query[:, i])))
         reads = []
         for head in range(layer.num_heads):
             key = keys[:, head * layer.width : (head + 1) * layer.width]
@@ -60,9 +57,7 @@ def written_by_steps(layer, source):
     tape, layout = layer.tape, layer.tape.layout
     state = tape.initial_state(B, dtype=source.dtype)
     hidden = torch.zeros(B, layout.hidden, dtype=source.dtype)
-    before = plain.Carried(
-        hidden, hidden if layout.lstm else hidden[:, :0], state.write_weights, state.memory
-    )
+    before = plain.Carried(hidden, hidden if layout.lstm else hidden[:, :0], state.write_weights, state.memory)
     trained = plain.Weights(tape.controller.recurrent, tape.heads.weight, tape.heads.bias)
     for element in source.unbind(1):
         before = plain.step(layout, tape.controller.input(element), trained, before)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from regard.benchmarks.ntm import differences, small_case
 from regard.nn.ntm import op, plain
 from regard.nn.ntm.layout import MachineLayout
+from regard_workbench.bench.ntm import differences, small_case
 from tests.nn.ntm_machines import FORMS, INPUTS, SMALL, B, T, build, by_form, inputs
 
 # The fast steps and the plain ones.
@@ -14,18 +14,16 @@ from tests.nn.ntm_machines import FORMS, INPUTS, SMALL, B, T, build, by_form, in
 
 def request(form, b=B, t=T, masked=False, dtype=torch.float64):
     """MachineLayout and random tensors as the operator takes them."""
-    options = {
-        "read_heads": 1,
-        "write_heads": 1,
-        "shift_range": 1,
-        "controller": "lstm",
-        **SMALL,
-        **FORMS[form],
-    }
+    options = {"read_heads": 1, "write_heads": 1, "shift_range": 1, "controller": "lstm", **SMALL, **FORMS[form]}
     layout = MachineLayout(
-        options["read_heads"], options["write_heads"], options["slots"], options["width"], options["shift_range"],
-        options["hidden"], options["controller"] == "lstm",
-    )  # fmt: skip
+        options["read_heads"],
+        options["write_heads"],
+        options["slots"],
+        options["width"],
+        options["shift_range"],
+        options["hidden"],
+        options["controller"] == "lstm",
+    )
 
     def new(*shape):
         return torch.randn(*shape, dtype=dtype).requires_grad_()
@@ -35,9 +33,7 @@ def request(form, b=B, t=T, masked=False, dtype=torch.float64):
     )
     weights = torch.randn(b, layout.heads, layout.slots, dtype=dtype).softmax(-1).requires_grad_()
     cell = new(b, layout.hidden if layout.lstm else 0)
-    before = plain.Carried(
-        new(b, layout.reads + layout.hidden), cell, weights, new(b, layout.slots, layout.width)
-    )
+    before = plain.Carried(new(b, layout.reads + layout.hidden), cell, weights, new(b, layout.slots, layout.width))
     keep = torch.rand(t, b) > 0.4 if masked else None
     return layout, new(t, b, layout.drive), trained, before, keep
 

@@ -49,10 +49,7 @@ def by_loops(name, layer, query, source, visible):
             part = slice(head * width, (head + 1) * width)
             for i in range(query.shape[1]):
                 seen = [j for j in range(source.shape[1]) if visible(b, i, j)]
-                raw = [
-                    math.exp(score(name, layer.compare, head, query[b, i, part], source[b, j, part]))
-                    for j in seen
-                ]
+                raw = [math.exp(score(name, layer.compare, head, query[b, i, part], source[b, j, part])) for j in seen]
                 for j, number in zip(seen, raw, strict=True):
                     weights[b, head, i, j] = number / sum(raw)
                     out[b, i, part] += number / sum(raw) * source[b, j, part]
@@ -85,9 +82,7 @@ def test_a_dot_product_by_hand():
     # q = (1, 0), h = (ln 2, 0) and (0, 5): scores ln 2 and 0, weights 2/3 and 1/3.
     source = torch.tensor([[[math.log(2), 0.0], [0.0, 5.0]]])
     layer = build("dot", dim=2)
-    torch.testing.assert_close(
-        layer.weights(torch.tensor([[[1.0, 0.0]]]), source), torch.tensor([[[[2 / 3, 1 / 3]]]])
-    )
+    torch.testing.assert_close(layer.weights(torch.tensor([[[1.0, 0.0]]]), source), torch.tensor([[[[2 / 3, 1 / 3]]]]))
     expected = torch.tensor([[[2 / 3 * math.log(2), 5 / 3]]])
     torch.testing.assert_close(layer(torch.tensor([[[1.0, 0.0]]]), source), expected)
 
@@ -115,12 +110,7 @@ def test_attention_dim_is_the_width_of_the_hidden_layer(name, expected):
         made(name, attention_dim=0)
 
 
-PAPER = {
-    "dot": [],
-    "general": [(1, 6, 6)],
-    "concat": [(1, 6, 12), (1, 6)],
-    "additive": [(1, 6, 6), (1, 6, 6), (1, 6)],
-}
+PAPER = {"dot": [], "general": [(1, 6, 6)], "concat": [(1, 6, 12), (1, 6)], "additive": [(1, 6, 6), (1, 6, 6), (1, 6)]}
 
 
 @pytest.mark.parametrize(("name", "expected"), PAPER.items())
@@ -128,9 +118,7 @@ def test_each_has_the_parameters_of_its_paper_and_no_others(name, expected):
     assert [tuple(p.shape) for p in made(name).parameters()] == expected
     wider = [tuple(p.shape) for p in made(name, source_dim=7).parameters()]
     assert sorted(wider) == sorted([*expected, (DIM, 7)])
-    assert list(made(name, source_dim=7).state_dict()) == [
-        n for n, _ in made(name, source_dim=7).named_parameters()
-    ]
+    assert list(made(name, source_dim=7).state_dict()) == [n for n, _ in made(name, source_dim=7).named_parameters()]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -217,9 +205,7 @@ def test_autocast_stays_finite_and_close(name, dtype):
     out.float().sum().backward()
     assert query.grad.isfinite().all()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
-    torch.testing.assert_close(
-        out.float(), layer(query, source, mask=masks.padding(keep)), rtol=0.1, atol=0.1
-    )
+    torch.testing.assert_close(out.float(), layer(query, source, mask=masks.padding(keep)), rtol=0.1, atol=0.1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -255,10 +241,13 @@ def test_they_compile_to_one_graph(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "additive", "concat", "local-p(window=3)", "local-p(window=3, renormalize=True)",
+        "additive",
+        "concat",
+        "local-p(window=3)",
+        "local-p(window=3, renormalize=True)",
         "local-m(window=3, gaussian=True)",
     ],
-)  # fmt: skip
+)
 def test_one_query_gives_what_it_gives_among_others(name, num_heads):
     """A step projects and weighs by other code; its outputs and gradients stay those of one call."""
     torch.manual_seed(3)

@@ -59,9 +59,7 @@ def test_a_source_that_is_all_padding_does_not_reach_the_slots():
     nothing = masks.padding(torch.zeros(B, K, dtype=torch.bool))
     out = layer(query, source * torch.nan, mask=nothing)
     torch.testing.assert_close(out, layer(query, source[:, :0]), **EXACT)
-    memory = layer_norm(
-        layer.slots + layer.writer.output_map.bias, (DIM,), layer.norm.weight, layer.norm.bias
-    )
+    memory = layer_norm(layer.slots + layer.writer.output_map.bias, (DIM,), layer.norm.weight, layer.norm.bias)
     expected = attended(layer.reader, query[0], memory, lambda i, j: True)
     torch.testing.assert_close(out[0], expected, **EXACT)
     grads = torch.autograd.grad(out.sum(), [layer.slots, layer.norm.weight, *layer.reader.parameters()])

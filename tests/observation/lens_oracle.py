@@ -26,13 +26,7 @@ def model() -> Any:
     import transformers
 
     config = transformers.GPT2Config(
-        vocab_size=WORDS,
-        n_embd=WIDTH,
-        n_layer=LAYERS,
-        n_head=HEADS,
-        n_positions=32,
-        bos_token_id=1,
-        eos_token_id=2,
+        vocab_size=WORDS, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_positions=32, bos_token_id=1, eos_token_id=2
     )
     made = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad():
@@ -40,9 +34,7 @@ def model() -> Any:
             at = torch.arange(parameter.numel(), dtype=torch.float64)
             values = (torch.sin(1.3 * number + 12.9898 * at) * 43758.5453).frac() * 0.55
             values = values * 3 if "wte" in name else values
-            values = (
-                1 + values / 3 if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) else values
-            )
+            values = 1 + values / 3 if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")) else values
             parameter.copy_(values.view_as(parameter))
     return made
 
@@ -83,19 +75,25 @@ def asked() -> dict[str, Any]:
             float(
                 cache.apply_ln_to_stack(
                     (cache[f"blocks.{layer}.attn.hook_z"][0, -1:, head] @ bridge.W_O[layer, head])[None],
-                    layer=-1, pos_slice=-1,
-                ).flatten() @ (bridge.ln_final.weight * direction)
+                    layer=-1,
+                    pos_slice=-1,
+                ).flatten()
+                @ (bridge.ln_final.weight * direction)
             )
             for head in range(HEADS)
         ]
         for layer in range(LAYERS)
-    ]  # fmt: skip
+    ]
     return {
-        "transformer_lens": version("transformer-lens"), "torch": torch.__version__,
-        "clean": float(difference(bridge(clean))), "corrupted": float(difference(bridge(corrupted))),
-        "heads": heads.tolist(), "heads_by_position": positions.permute(0, 2, 1).tolist(),
-        "before_layers": layers.tolist(), "written": written,
-    }  # fmt: skip
+        "transformer_lens": version("transformer-lens"),
+        "torch": torch.__version__,
+        "clean": float(difference(bridge(clean))),
+        "corrupted": float(difference(bridge(corrupted))),
+        "heads": heads.tolist(),
+        "heads_by_position": positions.permute(0, 2, 1).tolist(),
+        "before_layers": layers.tolist(),
+        "written": written,
+    }
 
 
 if __name__ == "__main__":

@@ -45,10 +45,15 @@ def stand_in_for_torchvision():
     there, empty, while it is imported, and gone afterwards: transformers looks for torchvision, too, and would use it.
     """
     names = [
-        "torchvision", "torchvision.ops", "torchvision.ops.misc", "torchvision.models",
-        "torchvision.models.feature_extraction", "torchvision.transforms", "torchvision.transforms.functional",
+        "torchvision",
+        "torchvision.ops",
+        "torchvision.ops.misc",
+        "torchvision.models",
+        "torchvision.models.feature_extraction",
+        "torchvision.transforms",
+        "torchvision.transforms.functional",
         "torchvision.datasets",
-    ]  # fmt: skip
+    ]
     before = {name: sys.modules.get(name) for name in names}
     for name in names:
         module = _Empty(name)
@@ -74,9 +79,7 @@ class _Empty(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(
-            name, (), {"NEAREST": 0, "BILINEAR": 2, "BICUBIC": 3, "BOX": 4, "HAMMING": 5, "LANCZOS": 1}
-        )
+        made = type(name, (), {"NEAREST": 0, "BILINEAR": 2, "BICUBIC": 3, "BOX": 4, "HAMMING": 5, "LANCZOS": 1})
         setattr(self, name, made)
         return made
 
@@ -115,31 +118,61 @@ def small(kind: str) -> Any:
         ),
         "bart": lambda t: t.BartForConditionalGeneration(
             t.BartConfig(
-                vocab_size=WORDS, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3,
-                decoder_attention_heads=3, encoder_ffn_dim=29, decoder_ffn_dim=29, max_position_embeddings=64, **ends,
-                decoder_start_token_id=2, forced_eos_token_id=None,
+                vocab_size=WORDS,
+                d_model=24,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_attention_heads=3,
+                decoder_attention_heads=3,
+                encoder_ffn_dim=29,
+                decoder_ffn_dim=29,
+                max_position_embeddings=64,
+                **ends,
+                decoder_start_token_id=2,
+                forced_eos_token_id=None,
             )
         ),
         "whisper": lambda t: t.WhisperForConditionalGeneration(
             t.WhisperConfig(
-                vocab_size=WORDS, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3,
-                decoder_attention_heads=3, encoder_ffn_dim=29, decoder_ffn_dim=29, num_mel_bins=13,
-                max_source_positions=23, max_target_positions=64, **ends, decoder_start_token_id=1,
+                vocab_size=WORDS,
+                d_model=24,
+                encoder_layers=2,
+                decoder_layers=2,
+                encoder_attention_heads=3,
+                decoder_attention_heads=3,
+                encoder_ffn_dim=29,
+                decoder_ffn_dim=29,
+                num_mel_bins=13,
+                max_source_positions=23,
+                max_target_positions=64,
+                **ends,
+                decoder_start_token_id=1,
             )
         ),
         "t5": lambda t: t.T5ForConditionalGeneration(
             t.T5Config(
-                vocab_size=WORDS, d_model=24, d_kv=8, d_ff=29, num_layers=2, num_heads=3,
-                decoder_start_token_id=0, eos_token_id=1, pad_token_id=0,
+                vocab_size=WORDS,
+                d_model=24,
+                d_kv=8,
+                d_ff=29,
+                num_layers=2,
+                num_heads=3,
+                decoder_start_token_id=0,
+                eos_token_id=1,
+                pad_token_id=0,
             )
         ),
         "vit": lambda t: t.ViTModel(
             t.ViTConfig(
-                hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=29, image_size=20,
+                hidden_size=24,
+                num_hidden_layers=2,
+                num_attention_heads=3,
+                intermediate_size=29,
+                image_size=20,
                 patch_size=5,
             )
         ),
-    }  # fmt: skip
+    }
     torch.manual_seed(7)
     return makers[kind](transformers).eval()
 

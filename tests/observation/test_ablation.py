@@ -31,9 +31,7 @@ class Own(nn.Module):
             mixed = self.heads(x, layer)
             for where, head in silent:
                 if where == layer:
-                    mixed = torch.cat(
-                        [mixed[:, :head], mixed[:, head : head + 1] * 0, mixed[:, head + 1 :]], 1
-                    )
+                    mixed = torch.cat([mixed[:, :head], mixed[:, head : head + 1] * 0, mixed[:, head + 1 :]], 1)
             x = x + mixed.transpose(1, 2).flatten(2)
         return self.out(x)
 

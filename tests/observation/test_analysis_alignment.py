@@ -9,7 +9,7 @@ import torch
 
 from regard.errors import BadValue
 from regard.observation.analysis.alignment import align, links, symmetrize, word_of, word_weights
-from regard.tasks.formats.gold import Gold, quality, read_gold, read_links
+from regard_workbench.tasks.formats.gold import Gold, quality, read_gold, read_links
 from tests.observation.maps import Map
 
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))
@@ -28,10 +28,7 @@ def test_the_error_rate_of_a_published_aligner_is_what_its_authors_print():
 
 
 def test_the_error_rate_of_two_sentences_worked_by_hand():
-    gold = [
-        Gold({(0, 0), (1, 2)}, {(0, 0), (1, 2), (1, 1)}),
-        Gold({(0, 1)}, {(0, 1), (1, 0)}),
-    ]
+    gold = [Gold({(0, 0), (1, 2)}, {(0, 0), (1, 2), (1, 1)}), Gold({(0, 1)}, {(0, 1), (1, 0)})]
     found = [{(0, 0), (1, 1), (2, 2)}, {(1, 0)}]
     # |A| = 4, |S| = 3; of A one link is sure, three are possible.
     made = quality(found, gold)
@@ -47,8 +44,10 @@ def test_gold_files_are_read_and_errors_in_them_are_named(tmp_path):
     file = tmp_path / "gold"
     file.write_text("1-1 2p3 3-2\n\n4p1\n")
     assert read_gold(file) == [
-        Gold({(0, 0), (2, 1)}, {(0, 0), (2, 1), (1, 2)}), Gold(set(), set()), Gold(set(), {(3, 0)}),
-    ]  # fmt: skip
+        Gold({(0, 0), (2, 1)}, {(0, 0), (2, 1), (1, 2)}),
+        Gold(set(), set()),
+        Gold(set(), {(3, 0)}),
+    ]
     assert read_links(file, first=1)[0] == {(0, 0), (2, 1), (1, 2)}
     for wrong in ("1-1 0-2", "1:2", "1-", "-1-2"):
         file.write_text(f"1-1\n{wrong}\n")
@@ -131,12 +130,8 @@ def test_pieces_of_a_map_become_words_before_links_are_read():
     assert align(site, source, target, batch=1, heads=[2]) == links(alone)
     back = Map(torch.rand(2, 3, 7, 5).softmax(-1))
     other = word_weights(back.given[0][1].mean(0), word_of(source), word_of(target))
-    assert align(site, source, target, batch=1, back=back, how="intersection") == links(
-        expected, other, "intersection"
-    )
-    assert align(site, batch=1) == {
-        (int(column), row) for row, column in enumerate(site.given[0][1].mean(0).argmax(1))
-    }
+    assert align(site, source, target, batch=1, back=back, how="intersection") == links(expected, other, "intersection")
+    assert align(site, batch=1) == {(int(column), row) for row, column in enumerate(site.given[0][1].mean(0).argmax(1))}
     steps = Map(*site.given[0].split(1, 2))  # the same map as decoding steps
     assert align(steps, source, target, batch=1, call=None) == links(expected)
     with pytest.raises(BadValue, match="source: expected one piece for each of the 7 positions, got 2"):

@@ -113,9 +113,13 @@ def seen(tokens):
 def test_built_heads_are_recognised(seen, tokens):
     facts = recognise_all(seen, tokens[0])
     assert [(one.site, one.head, one.pattern) for one in facts] == [
-        ("below", 0, "previous token"), ("below", 1, "diagonal"), ("below", 2, "first token"),
-        ("above", 0, "induction"), ("above", 1, "duplicate token"), ("above", 2, "uniform"),
-    ]  # fmt: skip
+        ("below", 0, "previous token"),
+        ("below", 1, "diagonal"),
+        ("below", 2, "first token"),
+        ("above", 0, "induction"),
+        ("above", 1, "duplicate token"),
+        ("above", 2, "uniform"),
+    ]
     by_name = {one.pattern: one for one in facts}
     assert by_name["previous token"].scores["previous token"] > 0.999
     # The first position saw only itself, so its note is its own word, which misleads the two later rows of that word.
@@ -140,10 +144,7 @@ def test_two_models_differ_only_in_the_heads_that_were_changed(seen, tokens):
     found = difference(seen, other)
     assert [site.name for site in found.sites] == ["below", "above"]
     assert found.sites[0].mean == pytest.approx(0, abs=1e-9)
-    assert {(name, head) for name, head, value in found.ranked() if value > 1e-6} == {
-        ("above", 0),
-        ("above", 1),
-    }
+    assert {(name, head) for name, head, value in found.ranked() if value > 1e-6} == {("above", 0), ("above", 1)}
 
 
 def test_an_observation_can_be_clustered_and_plotted(seen, tokens):

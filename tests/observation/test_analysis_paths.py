@@ -16,9 +16,7 @@ N = 13
 
 
 def model(layers=3, heads=5, n=N, causal=False, batch=2):
-    return Maps(
-        *(Map(soft(batch, heads, n, n, causal=causal, sharp=2.0), name=f"layer.{i}") for i in range(layers))
-    )
+    return Maps(*(Map(soft(batch, heads, n, n, causal=causal, sharp=2.0), name=f"layer.{i}") for i in range(layers)))
 
 
 def whole(seen, heads="mean", residual=0.5, batch=0, names=None):
@@ -59,9 +57,11 @@ def test_layers_are_chosen_by_name_by_path_and_in_order():
     names = ["layer.2", "layer.0"]
     assert torch.allclose(rollout(seen, layers=names), whole(seen, names=names), atol=1e-12)
     both = Maps(
-        Map(soft(1, 2, 7, 7), name="encoder.0"), Map(soft(1, 2, 7, 7), name="encoder.1"),
-        Map(soft(1, 2, 7, 7), name="decoder.0.self"), Map(soft(1, 2, 7, 7), name="decoder.0.cross"),
-    )  # fmt: skip
+        Map(soft(1, 2, 7, 7), name="encoder.0"),
+        Map(soft(1, 2, 7, 7), name="encoder.1"),
+        Map(soft(1, 2, 7, 7), name="decoder.0.self"),
+        Map(soft(1, 2, 7, 7), name="decoder.0.cross"),
+    )
     expected = whole(both, names=["encoder.0", "encoder.1"])
     assert torch.allclose(rollout(both, layers="encoder"), expected, atol=1e-12)
     unclear = Maps(Map(soft(1, 2, 7, 7), name="a.self"), Map(soft(1, 2, 7, 7), name="b.cross"))
@@ -132,16 +132,12 @@ def least_cut(tables, start, end):
                     cost += sum(table[i, j] for j in range(n) if (layer + 1, j) not in near)
         # Edges to other inputs are not cut: only `end` is the sink, and other inputs have no outgoing edges.
         last = tables[-1]
-        cost -= sum(
-            last[i, j] for i in range(n) if (len(tables) - 1, i) in near for j in range(n) if j != end
-        )
+        cost -= sum(last[i, j] for i in range(n) if (len(tables) - 1, i) in near for j in range(n) if j != end)
         best = min(best, cost)
     return best
 
 
-@pytest.mark.parametrize(
-    ("layers", "n", "causal"), [(1, 5, False), (2, 7, False), (3, 5, True), (3, 3, False)]
-)
+@pytest.mark.parametrize(("layers", "n", "causal"), [(1, 5, False), (2, 7, False), (3, 5, True), (3, 3, False)])
 def test_flow_is_the_minimum_cut(layers, n, causal):
     seen = model(layers, 2, n, causal=causal, batch=1)
     tables = []
@@ -198,9 +194,7 @@ def test_rollout_through_encoder_and_decoder_is_the_product_of_block_matrices(re
     assert found.shape == (5, 12)
     np.testing.assert_allclose(found.numpy(), product[:5], atol=1e-12)
     np.testing.assert_allclose(found.sum(1).numpy(), 1, atol=1e-12)
-    np.testing.assert_allclose(
-        rollout(seen, [-1], residual=residual, batch=1).numpy(), product[4:5], atol=1e-12
-    )
+    np.testing.assert_allclose(rollout(seen, [-1], residual=residual, batch=1).numpy(), product[4:5], atol=1e-12)
 
 
 def test_flow_through_encoder_and_decoder_is_the_minimum_cut():
@@ -213,9 +207,7 @@ def test_flow_through_encoder_and_decoder_is_the_minimum_cut():
     )
     encoder, own, cross = (0.5 * seen[name].given[0][0, 0].double().numpy() for name in seen.names())
     # Nodes: decoder after cross (0, 1), after self (2, 3), read by the decoder (4, 5), encoded (6, 7), read (8, 9).
-    edges = {(i, 2 + i): 0.5 for i in range(2)} | {
-        (i, 6 + j): cross[i, j] for i in range(2) for j in range(2)
-    }
+    edges = {(i, 2 + i): 0.5 for i in range(2)} | {(i, 6 + j): cross[i, j] for i in range(2) for j in range(2)}
     for i, j in itertools.product(range(2), range(2)):
         edges[2 + i, 4 + j] = own[i, j] + 0.5 * (i == j)
         edges[6 + i, 8 + j] = encoder[i, j] + 0.5 * (i == j)
@@ -241,11 +233,15 @@ def test_a_decoder_row_that_attends_to_no_source_keeps_its_own_rows():
 
 def test_steps_of_a_decoder_roll_out_like_one_pass():
     seen = translator()
-    steps = Maps(*(
-        Map(*(w[:, :, i : i + 1, : (i + 1 if "self" in name else None)] for i in range(5)), name=name)
-        if name.startswith("decoder") else Map(w, name=name)
-        for name in seen.names() for w in [seen[name].given[0]]
-    ))  # fmt: skip
+    steps = Maps(
+        *(
+            Map(*(w[:, :, i : i + 1, : (i + 1 if "self" in name else None)] for i in range(5)), name=name)
+            if name.startswith("decoder")
+            else Map(w, name=name)
+            for name in seen.names()
+            for w in [seen[name].given[0]]
+        )
+    )
     np.testing.assert_allclose(rollout(steps, call=None).numpy(), rollout(seen).numpy(), atol=1e-12)
     with pytest.raises(BadValue, match="do not fit together"):
         rollout(steps, call=3)

@@ -8,15 +8,7 @@ import torch
 from regard.errors import BadValue
 from regard.observation.analysis.clustering import cluster
 from regard.observation.analysis.geometry import geometry
-from regard.observation.analysis.patterns import (
-    MIXED,
-    PATTERNS,
-    SAMPLED,
-    THRESHOLD,
-    rank,
-    recognise,
-    recognise_all,
-)
+from regard.observation.analysis.patterns import MIXED, PATTERNS, SAMPLED, THRESHOLD, rank, recognise, recognise_all
 from regard.observation.analysis.sites import JoinedCalls
 from tests.observation.maps import Map, Maps, pointing, soft
 
@@ -32,11 +24,10 @@ def made(causal, n=N, period=PERIOD, leak=0.1):
         "next token": [min(i + 1, n - 1) for i in range(n)],
         "diagonal": list(range(n)),
         "first token": [0] * n,
-        "separator": [7] * n,
+        "one column": [7] * n,
         "induction": [i - period + 1 if i >= period else 0 for i in range(n)],
         "duplicate token": [
-            i - period if i >= period else (None if causal or i + period >= n else i + period)
-            for i in range(n)
+            i - period if i >= period else (None if causal or i + period >= n else i + period) for i in range(n)
         ],
         "block": [range(edge) if i < edge else range(edge, n) for i in range(n)],
         "local": [range(max(0, i - 2), min(n, i + 3)) for i in range(n)],
@@ -105,8 +96,7 @@ def test_scores_of_any_map_are_those_of_the_definition(causal):
         assert one.entropy == pytest.approx(entropy, abs=1e-5)
         distance = sum(abs(i - j) * table[i, j].item() for i in range(N) for j in range(N))
         chance = sum(
-            sum(abs(i - j) for j in (range(i + 1) if causal else range(N))) / (i + 1 if causal else N)
-            for i in range(N)
+            sum(abs(i - j) for j in (range(i + 1) if causal else range(N))) / (i + 1 if causal else N) for i in range(N)
         )
         assert one.scores["local"] == pytest.approx(max(0, 1 - distance / chance), abs=1e-5)
         even = [
@@ -116,6 +106,17 @@ def test_scores_of_any_map_are_those_of_the_definition(causal):
         least = [1 / (i + 1 if causal else N) for i in range(1 if causal else 0, N)]
         gain = sum(sum(row) - low for row, low in zip(even, least, strict=True))
         assert one.scores["uniform"] == pytest.approx(gain / sum(1 - low for low in least), abs=1e-5)
+
+
+def test_a_head_with_half_of_its_weight_on_one_key_is_not_uniform():
+    """Of 13 keys one has 0.46 of each row and the others share the rest: it overlaps with equal weights by 0.58."""
+    weights = torch.full((1, 1, 11, 13), 0.54 / 12)
+    weights[..., 4] = 0.46
+    (one,) = recognise(Map(weights))
+    assert one.scores["uniform"] == pytest.approx((0.54 + 1 / 13 - 1 / 13) / (1 - 1 / 13), abs=1e-5)
+    assert one.pattern == "mixed"
+    even = recognise(Map(torch.full((1, 1, 11, 13), 1 / 13)))[0]
+    assert even.pattern == "uniform"
 
 
 def test_a_uniform_causal_head_is_no_sink_although_its_first_rows_look_at_the_first_token():
@@ -129,18 +130,16 @@ def test_columns_of_equal_tokens_are_added_up():
     seps = [5, 12, 18]
     site = Map(pointing([seps] * N, N))
     (without,), (given,) = recognise(site), recognise(site, ["[SEP]" if i in seps else i for i in range(N)])
-    assert without.pattern != "separator"
-    assert (given.pattern, given.column in seps) == ("separator", True)
-    assert given.scores["separator"] == pytest.approx(1, abs=1e-5)
+    assert without.pattern != "one column"
+    assert (given.pattern, given.column in seps) == ("one column", True)
+    assert given.scores["one column"] == pytest.approx(1, abs=1e-5)
 
 
 def test_a_head_that_does_several_things_is_mixed():
-    previous, sink, own = (
-        pointing(rows, N) for rows in ([max(i - 1, 0) for i in range(N)], [0] * N, [19] * N)
-    )
+    previous, sink, own = (pointing(rows, N) for rows in ([max(i - 1, 0) for i in range(N)], [0] * N, [19] * N))
     (one,) = recognise(Map((previous + sink + own) / 3))
     assert one.pattern == MIXED
-    assert max(one.scores[name] for name in ("previous token", "first token", "separator")) < THRESHOLD
+    assert max(one.scores[name] for name in ("previous token", "first token", "one column")) < THRESHOLD
 
 
 def test_padding_on_either_side_changes_nothing():
@@ -181,8 +180,8 @@ def test_the_position_of_a_step_in_a_longer_cache_is_found():
 def test_queries_and_keys_of_different_kinds_have_no_positions_to_compare():
     for site in (Map(soft(1, 2, 7, 11), name="decoder.cross"), Map(soft(1, 2, 7, 7), columns="slot")):
         for one in recognise(site):
-            assert set(one.scores) == {"first token", "separator", "uniform"}
-    assert set(recognise(Map(soft(1, 1, 13, 7)))[0].scores) == {"first token", "separator", "uniform"}
+            assert set(one.scores) == {"first token", "one column", "uniform"}
+    assert set(recognise(Map(soft(1, 1, 13, 7)))[0].scores) == {"first token", "one column", "uniform"}
 
 
 def test_rows_without_weight_and_non_finite_rows_are_left_out():

@@ -5,12 +5,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from regard import models, tasks
 from regard.nn import build, entry, names
 from regard.observation import architecture
 from regard.observation.architecture import Diagram, DiagramNode, Frame
 from regard.observation.architecture.diagram import frames
 from regard.observation.architecture.labels import words
+from regard_workbench import models, tasks
+from regard_workbench.inspection.architecture import of_model
 from tests.model_pages import facts_of
 
 
@@ -21,7 +22,7 @@ def drawn(name, task, **options):
     made.pose(problem)
     model = models.build(name, problem, **options)
     batch = made.batch(made.examples("train"), range(2), torch.Generator(), model)
-    return architecture.of_model(model, batch), model
+    return of_model(model, batch), model
 
 
 def fed(diagram, label, back=False):
@@ -59,20 +60,23 @@ def test_each_part_of_a_layer_has_its_residual_and_equal_layers_are_drawn_once()
     assert layer.repeat == 3
     norm, attention, first, again, forward, second = layer.nodes()
     assert [node.label for node in layer.nodes()] == [
-        "layer norm", "self-attention", "sum", "layer norm", "feed-forward", "sum",
-    ]  # fmt: skip
-    inside = {
-        (edge.source, edge.target)
-        for edge in diagram.edges
-        if {edge.source, edge.target} <= set(layer.nodes())
-    }
+        "layer norm",
+        "self-attention",
+        "sum",
+        "layer norm",
+        "feed-forward",
+        "sum",
+    ]
+    inside = {(edge.source, edge.target) for edge in diagram.edges if {edge.source, edge.target} <= set(layer.nodes())}
     assert inside == {
-        (norm, attention), (attention, first), (first, again), (again, forward), (forward, second), (first, second),
-    }  # fmt: skip
-    assert {edge.target for edge in diagram.edges if edge.source.path == "embedding.positions"} == {
-        norm,
-        first,
+        (norm, attention),
+        (attention, first),
+        (first, again),
+        (again, forward),
+        (forward, second),
+        (first, second),
     }
+    assert {edge.target for edge in diagram.edges if edge.source.path == "embedding.positions"} == {norm, first}
     assert attention.detail == "multihead, 2 heads × 6" and forward.detail == "12 → 48 → 12"
     assert forward.parameters == 12 * 48 + 48 + 48 * 12 + 12
     assert diagram.parameters == count(model)
@@ -85,7 +89,7 @@ def test_layers_that_differ_are_drawn_apart():
     model = models.build("encoder", problem, dim=12, layers=3, num_heads=2)
     model.stack.layers[1].attention = build("linear", 12, num_heads=2)
     batch = made.batch(made.examples("train"), range(1), torch.Generator(), model)
-    stack = frame_of(architecture.of_model(model, batch), "stack")
+    stack = frame_of(of_model(model, batch), "stack")
     assert [child.repeat for child in stack.children if isinstance(child, Frame)] == [1, 1, 1]
     assert [child.nodes()[1].detail.split(",")[0] for child in stack.children[:3]] == [
         "multihead",
@@ -159,9 +163,16 @@ def _all_is_connected(diagram):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("ReLU", "ReLU"), ("LeakyReLU", "leaky ReLU"), ("SiLU", "SiLU"), ("GELU", "GELU"), ("Conv2d", "conv2d"),
-     ("FeedForward", "feed-forward"), ("self_attn", "self-attention")],
-)  # fmt: skip
+    [
+        ("ReLU", "ReLU"),
+        ("LeakyReLU", "leaky ReLU"),
+        ("SiLU", "SiLU"),
+        ("GELU", "GELU"),
+        ("Conv2d", "conv2d"),
+        ("FeedForward", "feed-forward"),
+        ("self_attn", "self-attention"),
+    ],
+)
 def test_modules_have_the_names_people_write(name, expected):
     assert words(name) == expected
 
@@ -197,15 +208,10 @@ def test_the_turing_machine_is_a_loop_of_controller_heads_and_memory():
     diagram, model = drawn("ntm", "copy", slots=7, width=5, hidden=6)
     loop = frame_of(diagram, "for each step")
     assert [node.label for node in loop.nodes()] == ["controller", "heads", "memory", "concatenation"]
-    assert fed(diagram, "controller") == {"inputs"} and fed(diagram, "controller", back=True) == {
-        "concatenation"
-    }
+    assert fed(diagram, "controller") == {"inputs"} and fed(diagram, "controller", back=True) == {"concatenation"}
     assert fed(diagram, "heads") == {"controller"} and fed(diagram, "memory") == {"heads"}
     assert fed(diagram, "memory", back=True) == {"memory"}
-    assert fed(diagram, "output") == {"concatenation"} and fed(diagram, "concatenation") == {
-        "controller",
-        "memory",
-    }
+    assert fed(diagram, "output") == {"concatenation"} and fed(diagram, "concatenation") == {"controller", "memory"}
     assert next(node for node in loop.nodes() if node.label == "memory").detail == "7 × 5"
     assert diagram.parameters == count(model)
 
@@ -214,8 +220,11 @@ def test_the_dynamic_memory_is_written_for_each_segment():
     diagram = architecture.of_layer(build("dynamic-memory", 8, slots=3, segment=2))
     loop = frame_of(diagram, "for each segment of 2")
     assert [node.label for node in loop.nodes()] == [
-        "writer: query map", "attention", "writer: output map", "gate: GRU cell",
-    ]  # fmt: skip
+        "writer: query map",
+        "attention",
+        "writer: output map",
+        "gate: GRU cell",
+    ]
     assert fed(diagram, "attention") == {"writer: query map", "writer: key map", "writer: value map"}
     assert fed(diagram, "writer: query map") == {"slots"}
     assert fed(diagram, "writer: query map", back=True) == {"gate: GRU cell"}
@@ -234,9 +243,15 @@ def test_the_inside_of_multihead_attention_is_its_three_maps_attention_and_the_o
     diagram = architecture.of_layer(build("multihead", 12, num_heads=3))
     edges = {(edge.source.label, edge.target.label) for edge in diagram.edges}
     assert edges == {
-        ("rows", "query map"), ("rows", "key map"), ("rows", "value map"), ("query map", "attention"),
-        ("key map", "attention"), ("value map", "attention"), ("attention", "output map"), ("output map", "rows"),
-    }  # fmt: skip
+        ("rows", "query map"),
+        ("rows", "key map"),
+        ("rows", "value map"),
+        ("query map", "attention"),
+        ("key map", "attention"),
+        ("value map", "attention"),
+        ("attention", "output map"),
+        ("output map", "rows"),
+    }
     (attention,) = [node for node in diagram.root.nodes() if node.label == "attention"]
     assert attention.detail == "scaled-dot, softmax"
 
@@ -326,7 +341,7 @@ def test_data_and_mode_survive():
     made.pose(problem)
     model = models.build("encoder", problem, dim=8, layers=1, num_heads=2).train()
     batch = made.batch(made.examples("train"), range(1), torch.Generator(), model)
-    diagram = architecture.of_model(model, batch)
+    diagram = of_model(model, batch)
     assert all(part.training for part in model.modules())
     assert not any(parameter.grad is not None for parameter in model.parameters())
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())

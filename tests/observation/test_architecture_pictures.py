@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from regard import models
 from regard.nn import build, entry, names
 from regard.observation import architecture
 from regard.observation.architecture import Diagram, DiagramNode, Frame
 from regard.observation.architecture.picture import arranged
 from regard.observation.architecture.svg import DETAIL, LABEL, MEASURES, TITLE, text_width
+from regard_workbench import models
 from tests.model_pages import facts_of
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -49,16 +49,15 @@ def check_layout(diagram):
     for number, rect in enumerate(boxes):
         for other in boxes[number + 1 :]:
             apart = (
-                rect.x + rect.width <= other.x or other.x + other.width <= rect.x
-                or rect.y + rect.height <= other.y or other.y + other.height <= rect.y
-            )  # fmt: skip
+                rect.x + rect.width <= other.x
+                or other.x + other.width <= rect.x
+                or rect.y + rect.height <= other.y
+                or other.y + other.height <= rect.y
+            )
             assert apart, f"{rect.thing.label} lies on {other.thing.label}"
     for rect in block.rects:
         assert (
-            rect.x >= 0
-            and rect.y >= 0
-            and rect.x + rect.width <= block.right
-            and rect.y + rect.height <= block.height
+            rect.x >= 0 and rect.y >= 0 and rect.x + rect.width <= block.right and rect.y + rect.height <= block.height
         )
         if isinstance(rect.thing, Frame):
             held = [box for box in boxes if box.thing in rect.thing.nodes()]
@@ -66,9 +65,7 @@ def check_layout(diagram):
             assert all(rect.y < box.y and box.y + box.height < rect.y + rect.height for box in held)
     place = {rect.thing: rect for rect in boxes}
     for edge in diagram.edges:
-        arrows = [
-            w.points[-1] for w in block.wires if w.arrow and w.source is edge.source and w.back == edge.back
-        ]
+        arrows = [w.points[-1] for w in block.wires if w.arrow and w.source is edge.source and w.back == edge.back]
         rect = place[edge.target]
         assert any(
             rect.x - 0.5 <= x <= rect.x + rect.width + 0.5 and rect.y - 0.5 <= y <= rect.y + rect.height + 0.5

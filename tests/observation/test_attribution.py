@@ -3,20 +3,23 @@
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.models import Model
-from regard.models.model import MODELS, fits, names
-from regard.observation import inspection
-from regard.observation.attribution import NotShown, attributions, gradient, input_attribution
-from regard.observation.examples import choose, prepare
-from regard.tasks.shown import LONGEST
-from regard.training import train
+from regard_workbench import models, tasks
+from regard_workbench.inspection import inspection
+from regard_workbench.inspection.attribution import NotShown, attributions, gradient, input_attribution
+from regard_workbench.inspection.examples import choose, prepare
+from regard_workbench.models import Model
+from regard_workbench.models.parts.model import MODELS, fits, names
+from regard_workbench.tasks.parts.shown import LONGEST
+from regard_workbench.training import train
 
 SIZES = {
-    "seq2seq": "dim=8", "ntm": "slots=6, width=4, hidden=8", "lstm-attention": "dim=8",
-    "transformer": "dim=8, layers=1, num_heads=2", "gla": "dim=8, layers=1, num_heads=2",
+    "seq2seq": "dim=8",
+    "ntm": "slots=6, width=4, hidden=8",
+    "lstm-attention": "dim=8",
+    "transformer": "dim=8, layers=1, num_heads=2",
+    "gla": "dim=8, layers=1, num_heads=2",
     "transformer-xl": "dim=8, layers=1, num_heads=2, segment=16, memory=8",
-}  # fmt: skip
+}
 TASKS = ("classify", "language", "dates", "copy")
 TEXT = "The sea was calm. A small boat came in. Nobody knew why it came! The old man waited for it.\n"
 
@@ -62,11 +65,7 @@ def test_every_model_shows_something_on_every_task_it_fits(task, book):
 
 def check_labels(found, shown):
     for attribution in found:
-        shape = (
-            (len(attribution.rows), len(attribution.columns))
-            if attribution.rows
-            else (len(attribution.columns),)
-        )
+        shape = (len(attribution.rows), len(attribution.columns)) if attribution.rows else (len(attribution.columns),)
         assert attribution.weights.shape == shape
         assert attribution.weights.isfinite().all() and (attribution.weights >= 0).all()
         if attribution.heads is not None:
@@ -208,15 +207,14 @@ def test_the_example_is_always_the_same_and_of_comfortable_length():
 def test_a_trained_run_is_seen_with_its_answer(tmp_path):
     train(
         {"task": "digits", "model": "lstm-attention(dim=8)", "steps": 1, "device": "cpu", "out": str(tmp_path / "run")},
-        quiet=True, tell=lambda text: None,
-    )  # fmt: skip
+        quiet=True,
+        tell=lambda text: None,
+    )
     found = inspection.inspect_run(tmp_path / "run")
     assert found.shown.picture is not None and not found.missing
     assert found.answer.startswith("says “")
     (attribution,) = found.attributions
-    assert attribution.weights.shape == (8,) and float(attribution.weights.sum()) == pytest.approx(
-        1.0, abs=1e-5
-    )
+    assert attribution.weights.shape == (8,) and float(attribution.weights.sum()) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_an_input_attribution_has_one_share_for_each_input():

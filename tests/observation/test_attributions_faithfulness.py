@@ -89,15 +89,11 @@ def test_rank_correlation_is_that_of_scipy_with_ties():
 def test_tokens_of_language_models_are_attributed_with_a_small_gap(kind):
     pytest.importorskip("transformers")
     model, ids = peers.small(kind), peers.ids(LENGTH, 1)
-    found = observed(model, ids).attributions(
-        answer=4, other=9, position=3, tokens=[f"t{at}" for at in range(LENGTH)]
-    )
+    found = observed(model, ids).attributions(answer=4, other=9, position=3, tokens=[f"t{at}" for at in range(LENGTH)])
     assert set(found.scores) == {"integrated gradients", "gradient × input", "attention", "rollout"}
     assert found.relative_gap < 0.02 and "completeness gap" in repr(found)
     for name, scores in found.scores.items():
-        assert scores.shape == (LENGTH,) and float(scores[4:].abs().max()) < 1e-6, (
-            name
-        )  # nothing comes from later
+        assert scores.shape == (LENGTH,) and float(scores[4:].abs().max()) < 1e-6, name  # nothing comes from later
     table = model.get_input_embeddings().weight.detach()
     rows = table[ids].clone().requires_grad_()
     logits = model(inputs_embeds=rows).logits[0, 3]
@@ -146,13 +142,15 @@ def test_random_maps_are_as_good_as_the_mean_over_all_choices_and_the_right_map_
     seen = observed(model, ids)
     terms = model.embedding(ids[0]) @ model.head.weight[1]
     found = seen.faithfulness(
-        scores={"right": terms.clamp(min=0), "wrong": (-terms).clamp(min=0)}, measure="logit", answer=1,
-        baseline="zero", shares=[2 / 7], draws=400,
-    )  # fmt: skip
-    right, wrong = (next(one for one in found.maps if one.name == name) for name in ("right", "wrong"))
-    every = torch.tensor(
-        [terms[list(pair)].sum().item() for pair in itertools.combinations(range(LENGTH), 2)]
+        scores={"right": terms.clamp(min=0), "wrong": (-terms).clamp(min=0)},
+        measure="logit",
+        answer=1,
+        baseline="zero",
+        shares=[2 / 7],
+        draws=400,
     )
+    right, wrong = (next(one for one in found.maps if one.name == name) for name in ("right", "wrong"))
+    every = torch.tensor([terms[list(pair)].sum().item() for pair in itertools.combinations(range(LENGTH), 2)])
     error = every.std().item() / 400**0.5
     assert right.comprehensiveness.random == pytest.approx(every.mean().item(), abs=5 * error)
     assert right.comprehensiveness.value == pytest.approx(every.max().item(), rel=1e-6)
@@ -161,18 +159,64 @@ def test_random_maps_are_as_good_as_the_mean_over_all_choices_and_the_right_map_
     assert not wrong.matters and wrong.comprehensiveness.difference[0] < 0
 
 
+@torch.no_grad()
+def test_a_map_matters_by_the_larger_p_after_holms_correction():
+    """Shares of two of seven inputs: every random map is one of 21 pairs, so each p can be counted."""
+    model, ids = additive()
+    seen = observed(model, ids)
+    terms = model.embedding(ids[0]) @ model.head.weight[1]
+    options = {"measure": "logit", "answer": 1, "baseline": "zero", "shares": [2 / 7]}
+    ranks = {f"shift {by}": terms.roll(by) - terms.min() for by in range(5)}
+    found = seen.faithfulness(scores=ranks | {"right": terms - terms.min()}, draws=999, **options)
+    count = len(found.maps)
+    assert count == 7 and found.maps[0].name == "Additive"  # the site's map is judged with the others
+    pairs = {pair: terms[list(pair)].sum().item() for pair in itertools.combinations(range(LENGTH), 2)}
+    for name, scores in ranks.items():
+        (mine,) = [one for one in found.maps if one.name == name]
+        marked = tuple(sorted(scores.topk(2).indices.tolist()))
+        as_good = sum(value >= pairs[marked] - 1e-12 for value in pairs.values()) / len(pairs)
+        assert mine.comprehensiveness.p == pytest.approx(as_good, abs=0.06)
+        assert mine.p <= max(mine.comprehensiveness.p, mine.sufficiency.p)  # both must be as good at once
+    ordered = sorted(found.maps, key=lambda one: one.p)
+    highest = 0.0
+    for rank, one in enumerate(ordered):  # Holm: the smallest p times the number of maps, the next times one less, …
+        highest = max(highest, min(1.0, (count - rank) * one.p))
+        assert one.p_holm == pytest.approx(highest) and one.matters == (highest <= 0.05)
+    assert "not shown to matter (p = " in repr(found) and found.to_json()["maps"][0]["p_holm"] is not None
+    alone = seen.faithfulness(sites=[], scores={"right": terms - terms.min()}, draws=999, **options).maps[0]
+    assert alone.p_holm == alone.p == pytest.approx(1 / 21, abs=0.03)
+
+
+def test_the_p_of_a_map_counts_the_maps_that_are_as_good_in_both():
+    """Counted in loops: the rank of each map, itself included, by either number; the worse rank decides."""
+    from regard.observation.causes.faithfulness import _p_of_both
+
+    drawn = torch.Generator().manual_seed(3)
+    for values in ([0.9, -0.7], [0.2, 0.1], [0.9, 0.9], [0.5, 0.0]):
+        random = torch.rand(2, 37, generator=drawn, dtype=torch.float64).mul(20).round() / 20  # with ties
+        pool = [tuple(values), *zip(*random.tolist(), strict=True)]
+        worse = [
+            max(sum(other[0] >= one[0] for other in pool), sum(other[1] <= one[1] for other in pool)) for one in pool
+        ]
+        expected = sum(rank <= worse[0] for rank in worse) / len(pool)
+        assert _p_of_both(torch.tensor(values, dtype=torch.float64), random) == pytest.approx(expected)
+
+
+def test_many_maps_are_compared_with_as_many_random_ones_as_their_correction_needs():
+    model, ids = additive()
+    seen = observed(model, ids)
+    scores = {str(number): torch.arange(LENGTH).roll(number) for number in range(12)}
+    assert seen.faithfulness(shares=[0.2]).draws == 200
+    assert seen.faithfulness(shares=[0.2], scores=scores).draws == 260  # 13 maps: 13 / 261 is below 0.05
+
+
 def test_every_head_of_a_model_is_judged_and_the_seed_decides():
     pytest.importorskip("transformers")
     model, ids = peers.small("gpt2"), peers.ids(LENGTH, 2)
     seen = observed(model, ids)
     found = seen.faithfulness(heads=True, draws=20, answer=3, example=1, keep=[0, -1])
-    assert [(one.name, one.head) for one in found.maps][:3] == [
-        ("transformer.h.0.attn", head) for head in range(3)
-    ]
-    assert (
-        found.to_json()
-        == seen.faithfulness(heads=True, draws=20, answer=3, example=1, keep=[0, -1]).to_json()
-    )
+    assert [(one.name, one.head) for one in found.maps][:3] == [("transformer.h.0.attn", head) for head in range(3)]
+    assert found.to_json() == seen.faithfulness(heads=True, draws=20, answer=3, example=1, keep=[0, -1]).to_json()
     assert json.dumps(found.to_json(), allow_nan=False) and "comprehensiveness" in repr(found)
     assert found.plot().axes and found.plot(most=2).axes
 

@@ -26,9 +26,7 @@ class Layer(nn.Module):
         self.query, self.key, self.value = (nn.Parameter(torch.zeros(2, WIDTH, WIDTH)) for _ in range(3))
 
     def forward(self, x):
-        query, key, value = (
-            torch.einsum("bnd,hde->bhne", x, one) for one in (self.query, self.key, self.value)
-        )
+        query, key, value = (torch.einsum("bnd,hde->bhne", x, one) for one in (self.query, self.key, self.value))
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
         return x + mixed.sum(1)
 
@@ -48,9 +46,7 @@ class ByHand(nn.Module):
             first, second = self.layers
             for head in range(2):
                 first.query[head][PLACE, PLACE] = 40 * torch.eye(LENGTH)
-                first.key[head][PLACE, PLACE] = torch.diag(
-                    torch.ones(LENGTH - 1), 1
-                )  # key j answers to query j + 1
+                first.key[head][PLACE, PLACE] = torch.diag(torch.ones(LENGTH - 1), 1)  # key j answers to query j + 1
             first.value[0][TOKEN, BEFORE] = eye
             second.query[0][TOKEN, TOKEN] = 40 * eye
             second.key[0][BEFORE, TOKEN] = eye
@@ -83,16 +79,10 @@ def test_the_heads_that_were_built_are_named_and_those_that_only_look_alike_are_
     }
     heads = {(one.site, one.head): one for one in found.heads}
     idle, copies = heads["layers.0", 1], heads["layers.1", 1]
-    assert (
-        idle.attention["previous token"] > 0.95
-        and idle.influence["previous token"] == 0
-        and idle.effect[0] == 0
-    )
+    assert idle.attention["previous token"] > 0.95 and idle.influence["previous token"] == 0 and idle.effect[0] == 0
     assert heads["layers.0", 0].influence["previous token"] > 0.95
     assert copies.effect == (0, 0, 0) and not copies.name
-    assert (
-        found.value < 0.1 < heads["layers.1", 0].effect[1]
-    )  # the repetition is known, and is not without the head
+    assert found.value < 0.1 < heads["layers.1", 0].effect[1]  # the repetition is known, and is not without the head
     assert heads["layers.1", 0].patched == pytest.approx(1, abs=0.05)
     assert json.dumps(found.to_json(), allow_nan=False) and "induction" in repr(found)
 
@@ -106,17 +96,12 @@ def test_a_direct_path_tells_the_head_that_writes_from_the_head_that_helps():
     paths = seen.patch_paths(text, other, answer=9, other=8)
     assert paths.recovered[1, 0].item() == pytest.approx(1, abs=1e-3)
     assert paths.recovered[0].abs().max().item() < 1e-3
-    moved, changed = (
-        torch.tensor([[3, 9, 5, 7, 3]]),
-        torch.tensor([[4, 9, 5, 7, 3]]),
-    )  # now only the key tells
+    moved, changed = (torch.tensor([[3, 9, 5, 7, 3]]), torch.tensor([[4, 9, 5, 7, 3]]))  # now only the key tells
     keys = seen.patch_paths(
         moved, changed, receivers={"layers.1": [0]}, through="key", answer=9, other=8, measure="logit"
     )
     assert keys.recovered[0, 0].item() == pytest.approx(1, abs=1e-3)
-    queries = seen.patch_paths(
-        moved, changed, receivers={"layers.1": [0]}, through="query", answer=9, other=8
-    )
+    queries = seen.patch_paths(moved, changed, receivers={"layers.1": [0]}, through="query", answer=9, other=8)
     assert queries.recovered[0].abs().max().item() < 1e-3
 
 
@@ -148,9 +133,9 @@ class Headed(nn.Module):
 def test_models_without_tokens_to_predict_are_measured_by_how_far_their_output_moves():
     pytest.importorskip("transformers")
     model = peers.small("bert")
-    found = observed(
-        model, input_ids=peers.ids(5, 1), attention_mask=torch.ones(1, 5, dtype=torch.long)
-    ).circuits(vocabulary=range(3, 90), prefix=[1], suffix=[2], length=5, examples=2)
+    found = observed(model, input_ids=peers.ids(5, 1), attention_mask=torch.ones(1, 5, dtype=torch.long)).circuits(
+        vocabulary=range(3, 90), prefix=[1], suffix=[2], length=5, examples=2
+    )
     assert len(found.heads) == 6 and "median head" in found.measured
     assert all(one.patched is None for one in found.heads)
 

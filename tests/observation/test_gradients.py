@@ -39,9 +39,7 @@ def ours(q, k, v):
 
 def drawn():
     torch.manual_seed(3)
-    return [
-        torch.randn(2, heads, length, 5, dtype=torch.float64) for heads, length in ((4, 7), (2, 11), (2, 11))
-    ]
+    return [torch.randn(2, heads, length, 5, dtype=torch.float64) for heads, length in ((4, 7), (2, 11), (2, 11))]
 
 
 @pytest.mark.parametrize(("call", "causal"), [(sdpa, True), (ours, True)])
@@ -54,9 +52,7 @@ def test_weights_times_gradient_agree_with_autograd(call, causal):
     expected = written_out(q, k, v, 1.3, causal)
     site = seen[seen.names()[0]]
     torch.testing.assert_close(site.times_gradient(), expected)
-    torch.testing.assert_close(
-        site.times_gradient(rows=[5, 2], heads=[3, 0]), expected[:, [3, 0]][:, :, [5, 2]]
-    )
+    torch.testing.assert_close(site.times_gradient(rows=[5, 2], heads=[3, 0]), expected[:, [3, 0]][:, :, [5, 2]])
     loss.backward()  # the model's own backward pass still works
     assert model.scale.grad is not None
 

@@ -9,6 +9,8 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 
 import regard
+from tests import oracle
+from tests.contracts.user_masks import Runs
 from tests.observation import peers
 from tests.observation.peers import BAR, largest
 
@@ -63,11 +65,18 @@ FORMS = {
 def test_scaled_dot_product_attention(form):
     options, meaning = FORMS[form]
     query, key, value = drawn()
-    site = watched(
-        lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, **options), query, key, value
-    )
+    site = watched(lambda q, k, v: nn.functional.scaled_dot_product_attention(q, k, v, **options), query, key, value)
     assert site.kind == "scaled_dot_product_attention"
     assert largest(site.weights(), formula(query, key, **meaning).float()) <= BAR
+
+
+def test_a_mask_that_differs_by_head_and_entry():
+    query, key, value = drawn(shared=3)
+    site = watched(lambda q, k, v: regard.attend(q, k, v, mask=Runs(4)), query, key, value)
+    expected = formula(query, key, hide=~oracle.visible(Runs(4).sees, 2, 6, 7, 11))
+    expected = expected.nan_to_num().float()  # the last heads see none of 11 keys
+    assert largest(site.weights(), expected) <= BAR
+    assert largest(site.weights(rows=[1, 5], heads=[1, 3]), expected[:, [1, 3]][:, :, [1, 5]]) <= BAR
 
 
 def test_a_function_that_was_imported_by_name_is_seen():
@@ -198,9 +207,7 @@ def test_silencing_the_only_head_leaves_nothing(axes):
     assert change.after == 0
 
 
-@pytest.mark.parametrize(
-    "low", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -300.0, torch.inf, torch.nan]
-)
+@pytest.mark.parametrize("low", [-torch.inf, torch.finfo(torch.float32).min, -1e9, -300.0, torch.inf, torch.nan])
 def test_columns_are_those_of_the_weights_in_rows_that_see_nothing(low):
     torch.manual_seed(2)
     model, q = masked_model(), torch.randn(1, 2, 5, 8)

@@ -13,9 +13,14 @@ STEPS = 4
 @torch.no_grad()
 def written(model, tokens, **options):
     return model.generate(
-        input_ids=tokens, max_new_tokens=STEPS, min_new_tokens=STEPS, do_sample=False,
-        return_dict_in_generate=True, pad_token_id=0, **options,
-    )  # fmt: skip
+        input_ids=tokens,
+        max_new_tokens=STEPS,
+        min_new_tokens=STEPS,
+        do_sample=False,
+        return_dict_in_generate=True,
+        pad_token_id=0,
+        **options,
+    )
 
 
 def eager_steps(model, tokens, **options):

@@ -73,9 +73,7 @@ def test_soft_capping_is_part_of_the_weights():
     model.config.attn_logit_softcapping = None
     for layer in model.model.layers:
         layer.self_attn.attn_logit_softcapping = None
-    assert (
-        largest(peers.eager_maps(model, **given)[0], maps[0]) > 0.01
-    )  # so the oracle would detect a missing cap
+    assert largest(peers.eager_maps(model, **given)[0], maps[0]) > 0.01  # so the oracle would detect a missing cap
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

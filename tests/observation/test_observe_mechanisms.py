@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import regard
 from regard import nn
-from regard.nn.mechanism import names
+from regard.nn.parts.mechanism import names
 from regard.observation.capture.reading import Unreadable
 
 DIM, HEADS, N = 6, 2, 7
@@ -33,9 +33,7 @@ def heads(site):
     return site.weights()[0]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in names() if callable(getattr(built(name), "weights", None))]
-)
+@pytest.mark.parametrize("name", [name for name in names() if callable(getattr(built(name), "weights", None))])
 def test_observed_weights_are_those_the_layer_computes_itself(name):
     layer, x = built(name), rows()
     (found, *_) = observed(layer, x)
@@ -94,9 +92,7 @@ def test_static_memory_is_written_by_its_slots_and_read_by_every_element():
     slots = layer.slots[None]
     assert torch.allclose(heads(writing), layer.writer.weights(slots, x)[0])
     assert torch.allclose(heads(reading), layer.reader.weights(x, layer.write(x))[0])
-    assert (writing.rows, writing.columns, reading.rows, reading.columns) == (
-        "slot", "source", "position", "slot",
-    )  # fmt: skip
+    assert (writing.rows, writing.columns, reading.rows, reading.columns) == ("slot", "source", "position", "slot")
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 7, 8])

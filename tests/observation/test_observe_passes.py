@@ -1,5 +1,6 @@
 """Forward passes are detected on class and instance, and only the model's own modules are sites."""
 
+import threading
 import types
 
 import pytest
@@ -142,3 +143,94 @@ def test_an_assistant_that_drafts_tokens_is_not_a_site():
         model.generate(ids, assistant_model=assistant, **options)
     assert len(seen) == model.config.num_hidden_layers
     assert all("self_attn" in name for name in seen)
+
+
+class Meeting(nn.Module):
+    """Two attentions; between them it waits for the forward pass of another thread."""
+
+    def __init__(self, written, threads):
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(written) for _ in range(2)])
+        self.barrier = threading.Barrier(threads, timeout=60)
+
+    def forward(self, x):
+        for layer in self.layers:
+            self.barrier.wait()
+            x = layer(layer(x))
+        return x
+
+
+class Layer(nn.Module):
+    def __init__(self, written):
+        super().__init__()
+        self.written, self.map = written, nn.Linear(5, 5)
+
+    def forward(self, x):
+        rows = self.map(x)
+        if self.written:
+            return (rows @ x.mT).softmax(-1) @ x
+        return nn.functional.scaled_dot_product_attention(rows, x, x)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_threads_that_run_one_model_make_calls_of_their_own(written):
+    model, inputs = Meeting(written, 2), torch.randn(2, 3, 7, 5).unbind()
+    outputs = {}
+
+    def run(at):
+        with torch.no_grad():
+            outputs[at] = [model(inputs[at]) for _ in range(3)]
+
+    with regard.observe(model) as seen:
+        threads = [threading.Thread(target=run, args=(at,)) for at in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    model.barrier = threading.Barrier(1)
+    assert sorted(seen.names()) == ["layers.0", "layers.0#2", "layers.1", "layers.1#2"]
+    expected = []
+    for at in range(2):
+        with torch.no_grad(), regard.observe(model) as alone:
+            plain = model(inputs[at])
+        assert all(torch.equal(output, plain) for output in outputs[at])
+        expected.append({name: alone[name].weights() for name in alone})
+    for name in seen:
+        shown = [seen[name].weights(call=call) for call in range(seen[name].calls)]
+        for at in range(2):
+            assert sum(torch.equal(weights, expected[at][name]) for weights in shown) == 3
+
+
+def test_steps_of_two_threads_stay_apart():
+    """Each thread decodes over keys of its own, step by step in one forward pass."""
+
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.barrier = Attends(), threading.Barrier(2, timeout=60)
+
+        def forward(self, rows, source):
+            for row in rows.split(1, 2):
+                self.barrier.wait()
+                self.layer(row, source)
+
+    class Attends(nn.Module):
+        def forward(self, row, source):
+            return nn.functional.scaled_dot_product_attention(row, source, source)
+
+    model, rows, sources = Steps(), torch.randn(2, 1, 2, 4, 3), torch.randn(2, 1, 2, 7, 3)
+    with regard.observe(model) as seen:
+        threads = [threading.Thread(target=model, args=given) for given in zip(rows, sources, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    site = seen["layer"]
+    assert seen.names() == ["layer"] and site.calls == 8
+    assert len({id(reading.key) for reading in site.readings}) == 2  # the steps of a thread share their keys
+    shown = torch.stack([site.weights(call=call)[0, :, 0] for call in range(8)])
+    wanted = torch.cat(
+        [torch.softmax(q @ k.mT / 3**0.5, -1)[0].transpose(0, 1) for q, k in zip(rows, sources, strict=True)]
+    )
+    apart = (shown[:, None] - wanted[None]).abs().amax((2, 3))
+    assert (apart.amin(0) < 1e-6).all() and (apart.amin(1) < 1e-6).all()

@@ -38,17 +38,25 @@ def traces(model):
     """Everything that an observer may patch."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as table
 
-    parts = [F.scaled_dot_product_attention, F.softmax, F.multi_head_attention_forward, torch.softmax, torch.bmm,
-             torch.Tensor.softmax, flex.flex_attention, nn.MultiheadAttention.forward, nn.Module.__call__,
-             nn.TransformerEncoderLayer.forward, nn.TransformerEncoder.forward, torch.matmul]  # fmt: skip
+    parts = [
+        F.scaled_dot_product_attention,
+        F.softmax,
+        F.multi_head_attention_forward,
+        torch.softmax,
+        torch.bmm,
+        torch.Tensor.softmax,
+        flex.flex_attention,
+        nn.MultiheadAttention.forward,
+        nn.Module.__call__,
+        nn.TransformerEncoderLayer.forward,
+        nn.TransformerEncoder.forward,
+        torch.matmul,
+    ]
     hooks = [
         (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks), sorted(vars(m)))
         for m in model.modules()
     ]
-    everywhere = (
-        len(nn.modules.module._global_forward_hooks),
-        len(nn.modules.module._global_forward_pre_hooks),
-    )
+    everywhere = (len(nn.modules.module._global_forward_hooks), len(nn.modules.module._global_forward_pre_hooks))
     modes = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
     registered = {name: table[name] for name in ("sdpa", "flex_attention")}
     return [id(part) for part in parts], hooks, everywhere, modes, {k: id(v) for k, v in registered.items()}
@@ -148,9 +156,7 @@ class Overwriting(Own):
     """A model that overwrites the memory of its queries."""
 
     def forward(self, x):
-        q, k, v = (
-            part.clone() for part in self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        )
+        q, k, v = (part.clone() for part in self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4))
         out = F.scaled_dot_product_attention(q, k, v)
         k.zero_()
         return out
@@ -210,8 +216,13 @@ def test_no_array_of_all_pairs_is_stored_or_allocated():
         model(x)
     assert not [tensor for tensor in newer_tensors() if tensor.numel() >= length * length // 8]
     site = seen[seen.names()[0]]
-    for ask in (lambda: site.weights(rows=[3, 1000]), lambda: site.columns_of([5]), site.summary,
-                lambda: site.pooled(48, 48), lambda: site.pooled(48, 48, sampled=False)):  # fmt: skip
+    for ask in (
+        lambda: site.weights(rows=[3, 1000]),
+        lambda: site.columns_of([5]),
+        site.summary,
+        lambda: site.pooled(48, 48),
+        lambda: site.pooled(48, 48, sampled=False),
+    ):
         with torch.no_grad(), Largest() as made:
             ask()
         assert made.numel <= length * length // 8
@@ -226,8 +237,9 @@ class Work(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        given, made = ([leaf for leaf in tree_leaves(some) if isinstance(leaf, torch.Tensor)]
-                       for some in ((args, kwargs), out))  # fmt: skip
+        given, made = (
+            [leaf for leaf in tree_leaves(some) if isinstance(leaf, torch.Tensor)] for some in ((args, kwargs), out)
+        )
         old = {leaf.untyped_storage().data_ptr() for leaf in given}
         self.operators += 1
         self.elements += sum(leaf.numel() for leaf in made if leaf.untyped_storage().data_ptr() not in old)

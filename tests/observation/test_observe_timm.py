@@ -43,9 +43,7 @@ def vit():
 
 def eva():
     """Rotary positions, applied before the attention."""
-    return Eva(
-        img_size=20, patch_size=5, embed_dim=24, depth=2, num_heads=3, num_classes=7, use_rot_pos_emb=True
-    )
+    return Eva(img_size=20, patch_size=5, embed_dim=24, depth=2, num_heads=3, num_classes=7, use_rot_pos_emb=True)
 
 
 def swin():

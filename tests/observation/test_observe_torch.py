@@ -110,9 +110,7 @@ def test_the_layer_itself_may_be_what_is_observed():
 
 
 def encoder(**options):
-    layer = nn.TransformerEncoderLayer(
-        24, 4, 29, batch_first=True, **options
-    )  # an odd number has no fast path
+    layer = nn.TransformerEncoderLayer(24, 4, 29, batch_first=True, **options)  # an odd number has no fast path
     return nn.TransformerEncoder(layer, 2).eval()
 
 
@@ -124,9 +122,14 @@ def layer_by_layer(model, x, **masks):
         padding = masks.get("src_key_padding_mask")
         inside = layer.norm1(x) if layer.norm_first else x
         mixed, weights = layer.self_attn(
-            inside, inside, inside, need_weights=True, average_attn_weights=False,
-            key_padding_mask=padding, attn_mask=masks.get("mask"),
-        )  # fmt: skip
+            inside,
+            inside,
+            inside,
+            need_weights=True,
+            average_attn_weights=False,
+            key_padding_mask=padding,
+            attn_mask=masks.get("mask"),
+        )
         found.append(weights)
         forward = lambda y, l=layer: l.linear2(l.activation(l.linear1(y)))  # noqa: E731
         if layer.norm_first:

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from x_transformers import Decoder, Encoder, TransformerWrapper
 
 import regard
 from tests.observation.peers import BAR, WORDS, ids, largest
+
+pytest.importorskip("x_transformers", reason="needs x_transformers: pip install x-transformers", exc_type=ImportError)
+from x_transformers import Decoder, Encoder, TransformerWrapper
 
 OPTIONS = {
     "plain": {},

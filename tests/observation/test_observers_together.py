@@ -81,10 +81,7 @@ def test_what_the_functions_are_is_the_same_afterwards_even_if_the_model_fails()
             F.scaled_dot_product_attention(x, x, x)
             raise RuntimeError("on purpose")
 
-    model, before = (
-        Failing(),
-        (F.scaled_dot_product_attention, regard.attend, torch._native_multi_head_attention),
-    )
+    model, before = (Failing(), (F.scaled_dot_product_attention, regard.attend, torch._native_multi_head_attention))
     try:
         with regard.observe(model) as seen:
             model(drawn())
@@ -141,9 +138,7 @@ def test_under_autocast_weights_are_those_of_the_rounded_inputs():
             out = model(x, y)
         weights = seen["Own"].weights()
         assert weights.dtype == torch.bfloat16
-        torch.testing.assert_close(
-            weights.float(), out.float(), atol=4e-3, rtol=8e-3
-        )  # one rounding of bfloat16
+        torch.testing.assert_close(weights.float(), out.float(), atol=4e-3, rtol=8e-3)  # one rounding of bfloat16
 
 
 class Shared(nn.Module):

@@ -1,9 +1,11 @@
-"""Patching where a model calls the parts of a layer, not the layer."""
+"""Patching where a model calls the parts of a layer, not the layer, and where a library fuses them."""
 
+import pytest
 import torch
 from torch import nn
 
 import regard
+from tests.observation import peers
 
 WORDS, WIDTH, HEADS = 17, 14, 2
 
@@ -44,3 +46,29 @@ def test_a_layer_whose_parts_are_called_is_patched_too():
     together, single = (seen.patch(clean, corrupted, together=count) for count in (None, 1))
     torch.testing.assert_close(together.values, single.values)
     assert len(together.names) == 5 and together.values.isfinite().all()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_timms_heads_are_patched_fused_or_written_out(fused):
+    with peers.stand_in_for_torchvision():
+        timm = pytest.importorskip("timm")
+    torch.manual_seed(2)
+    model = timm.models.vision_transformer.VisionTransformer(
+        img_size=20, patch_size=5, embed_dim=24, depth=2, num_heads=3, num_classes=7
+    ).eval()
+    for block in model.blocks:
+        block.attn.fused_attn = fused
+    clean, corrupted = torch.randn(2, 1, 3, 20, 20).unbind()
+    with torch.no_grad():
+        better = int((model(clean) - model(corrupted)).argmax())  # a class whose logit the clean picture raises
+    with regard.observe(model) as seen, torch.no_grad():
+        model(clean)
+    found = seen.patch(clean, corrupted, at="attention", positions="all", answer=better)
+    kept = []
+    hook = model.blocks[0].attn.register_forward_hook(lambda module, given, output: kept.append(output))
+    model(clean)
+    hook.remove()
+    hook = model.blocks[0].attn.register_forward_hook(lambda module, given, output: kept[0])
+    assert found.values[0].item() == pytest.approx(model(corrupted)[0, better].item(), rel=1e-4)
+    hook.remove()
+    assert found.recovered.isfinite().all()

@@ -1,6 +1,9 @@
 """Figures of attention: the weights in them, labels that are only text, sizes for a paper, pictures of long maps."""
 
+import ast
 import io
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,14 +12,30 @@ from matplotlib.colors import rgb_to_hsv
 
 from regard.errors import BadValue
 from regard.observation import plotting
-from regard.observation.colours import BAD, norm, ramp
+from regard.observation.colours import BAD, diverging, norm, ramp
 from regard.observation.figure_text import MISSING, readable, thinned
 from tests.observation.maps import Map, Maps, soft
 
+SOURCES = Path(__file__).resolve().parents[2] / "src"
 HOSTILE = [
-    "$x^2$", "\\frac{1}{2}", "a_b", "new\nline", "שלום", "مرحبا", "\u202egnp.exe", "<script>alert(1)</script>", "",
-    " ", "日本語", "\x00\x1b[31m", "x" * 10_000, "e\u0301", "$", "%s {0}", "\U0001f600",
-]  # fmt: skip
+    "$x^2$",
+    "\\frac{1}{2}",
+    "a_b",
+    "new\nline",
+    "שלום",
+    "مرحبا",
+    "\u202egnp.exe",
+    "<script>alert(1)</script>",
+    "",
+    " ",
+    "日本語",
+    "\x00\x1b[31m",
+    "x" * 10_000,
+    "e\u0301",
+    "$",
+    "%s {0}",
+    "\U0001f600",
+]
 
 
 def maps_in(figure):
@@ -71,14 +90,8 @@ def test_any_text_is_drawn_as_text_and_nothing_else():
     assert labels[8:10] == ["·", "␣"]
     assert labels[6] == f"{MISSING}gnp.exe"  # no text turns the others round
     assert all(len(label) <= 14 and label.isprintable() for label in labels)
-    assert not any(
-        text.get_parse_math() for text in [*frame.get_xticklabels(), *frame.get_yticklabels(), frame.title]
-    )
-    for kind in (
-        "png",
-        "svg",
-        "pdf",
-    ):  # every letter can be drawn: a missing one would warn, and warnings are errors
+    assert not any(text.get_parse_math() for text in [*frame.get_xticklabels(), *frame.get_yticklabels(), frame.title])
+    for kind in ("png", "svg", "pdf"):  # every letter can be drawn: a missing one would warn, and warnings are errors
         assert len(saved(figure, kind)) > 1000
 
 
@@ -135,10 +148,7 @@ def test_titles_of_long_names_lie_inside_the_figure_and_end_with_the_layer(width
 def test_the_steps_of_a_generation_are_drawn_as_one_map():
     weights = soft(1, 2, 7, 7, causal=True)
     site = Map(weights[:, :, :3, :3], *(weights[:, :, i : i + 1, : i + 1] for i in range(3, 7)), name="a")
-    for figure in (
-        plotting.plot(site, heads=[1], call=None),
-        plotting.plot(Maps(site), heads=[1], call=None),
-    ):
+    for figure in (plotting.plot(site, heads=[1], call=None), plotting.plot(Maps(site), heads=[1], call=None)):
         (frame,) = maps_in(figure)
         assert np.array_equal(frame.images[0].get_array(), weights[0, 1].numpy())
     assert plotting.image(site, 0, size=70, call=None) == plotting.image(Map(weights), 0, size=70)
@@ -257,3 +267,37 @@ def test_pieces_that_can_be_seen():
     assert readable("e\u0301") == "é"
     assert readable("a\u200bb") == f"a{MISSING}b"
     assert readable("x" * 99) == "x" * 13 + "…"
+
+
+def test_a_pdf_holds_its_fonts_as_truetype():
+    """Publishers refuse Type 3, matplotlib's usual form; the settings at the time of saving do not matter."""
+    pdf = saved(plotting.plot(Map(soft(1, 2, 5, 5), name="only")), "pdf")
+    assert b"/FontFile2" in pdf and b"/Type3" not in pdf and b"/Subtype /Type3" not in pdf
+
+
+def test_every_figure_is_one_whose_pdf_a_paper_takes():
+    """matplotlib's own class is never built: `PaperFigure` is the only place that says how fonts are embedded."""
+    built = []
+    for path in SOURCES.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = any(
+            isinstance(node, ast.ImportFrom) and node.module == "matplotlib.figure" for node in ast.walk(tree)
+        )
+        built += [
+            f"{path.name}:{node.lineno}"
+            for node in ast.walk(tree)
+            if imported and isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Figure"
+        ]
+    assert not built
+
+
+def test_what_helps_is_orange_and_what_hurts_is_blue_in_figures_and_on_the_page():
+    low, high = (diverging()(end)[:3] for end in (0.0, 1.0))
+    assert low[2] > low[0] and high[0] > high[2]  # red, green, blue
+    page = (SOURCES / "regard_workbench" / "viewer" / "page" / "palette.js").read_text(encoding="utf-8")
+    light = re.search(r"DIVERGING = \{\s*light: .*?plus: \[(.*?)\]\], minus: \[(.*?)\]\]", page, re.S)
+    plus, minus = (
+        [float(stop.split(",")[2]) for stop in re.findall(r"\[?([\d., ]+)\]?", side) if stop.count(",") > 1]
+        for side in light.groups()
+    )
+    assert max(plus) < 90 and min(minus) > 200  # hues: orange, blue

@@ -148,18 +148,7 @@ class BiasFromTable(Written):
         return super().scores(query, key) + self.table[self.index].permute(2, 0, 1)
 
 
-KINDS = [
-    Written,
-    ByEinsum,
-    HeadsInBatch,
-    InPlace,
-    Assigned,
-    HeadsLast,
-    KeysFirst,
-    Talking,
-    WithSink,
-    BiasFromTable,
-]
+KINDS = [Written, ByEinsum, HeadsInBatch, InPlace, Assigned, HeadsLast, KeysFirst, Talking, WithSink, BiasFromTable]
 
 
 def drawn():

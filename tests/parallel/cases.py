@@ -9,6 +9,7 @@ import torch
 from regard import masks
 from regard.masks import Mask
 from tests import oracle
+from tests.contracts.user_masks import HeadWindows, Runs
 
 LENGTH, BATCH, HEADS, GROUPS, WIDTH, VALUE_WIDTH = 37, 2, 4, 2, 6, 5
 _random = torch.Generator().manual_seed(7)
@@ -46,7 +47,8 @@ CASES = {
     "prefix": (masks.causal() | masks.prefix(torch.tensor(PREFIX)), lambda b, h, i, j: j <= i or j < PREFIX[b]),
     "documents": (masks.documents(IDS), lambda b, h, i, j: DOCUMENTS[b][i] == DOCUMENTS[b][j] >= 0),
     "causal-documents": (
-        masks.documents(IDS) & masks.causal(), lambda b, h, i, j: DOCUMENTS[b][i] == DOCUMENTS[b][j] >= 0 and j <= i
+        masks.documents(IDS) & masks.causal(),
+        lambda b, h, i, j: DOCUMENTS[b][i] == DOCUMENTS[b][j] >= 0 and j <= i,
     ),
     "packed": (masks.packed(OFFSETS), lambda b, h, i, j: document(i) == document(j) >= 0),
     "padding": (
@@ -65,8 +67,10 @@ CASES = {
     "blocks": (masks.blocks(7) & masks.causal(), lambda b, h, i, j: i // 7 == j // 7 and j <= i),
     "dilated": (masks.dilated(3), lambda b, h, i, j: (j - i) % 3 == 0),
     "dense": (masks.dense(DENSE), lambda b, h, i, j: PAIRS[h][i][j]),
+    "runs": (Runs(4), Runs(4).sees),
+    "head-windows": (HeadWindows(2), lambda b, h, i, j: HeadWindows(2).sees(h, j - i)),
     "own": (OddSum(5) & masks.causal(), lambda b, h, i, j: (3 * i + j) % 5 != 0 and j <= i),
-}  # fmt: skip
+}
 
 
 @cache
@@ -93,7 +97,9 @@ def inputs(length=LENGTH, dtype=torch.float64, groups=GROUPS, heads=HEADS):
         return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
 
     return Inputs(
-        draw(BATCH, heads, length, WIDTH), draw(BATCH, groups, length, WIDTH),
-        draw(BATCH, groups, length, VALUE_WIDTH), draw(BATCH, heads, length, VALUE_WIDTH),
+        draw(BATCH, heads, length, WIDTH),
+        draw(BATCH, groups, length, WIDTH),
+        draw(BATCH, groups, length, VALUE_WIDTH),
+        draw(BATCH, heads, length, VALUE_WIDTH),
         draw(BATCH, heads, length),
-    )  # fmt: skip
+    )

@@ -56,9 +56,7 @@ def _serve(rank, count, store, pipe, backend):
 
     torch.set_num_threads(1)
     place = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": count}
-    os.environ.update(
-        {name: str(number) for name, number in place.items()}, MASTER_ADDR="127.0.0.1", MASTER_PORT="0"
-    )
+    os.environ.update({name: str(number) for name, number in place.items()}, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     if backend == "nccl":
         torch.cuda.set_device(0)
     dist.init_process_group(backend, store=dist.FileStore(store, count), rank=rank, world_size=count)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from regard import masks, parallel
-from regard.comparison import flops
 from regard.errors import RegardError
 from regard.parallel import costs
+from regard_workbench.comparison import flops
+from tests.contracts.user_masks import HeadWindows
 from tests.parallel.cases import CASES
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
@@ -33,9 +34,7 @@ def counted(case, layout, exchange, dtype):
             output = parallel.attend(*rows, sequence, mask=mask, exchange=exchange, impl="tiled")
         with parallel.count_traffic() as backward:
             output.sum().backward()
-        found.update(
-            bytes=[forward.sent, forward.received, backward.sent, backward.received], peers=forward.peers
-        )
+        found.update(bytes=[forward.sent, forward.received, backward.sent, backward.received], peers=forward.peers)
 
     found["flops"] = flops.count(both_passes)
     return found
@@ -60,13 +59,13 @@ def test_counted_bytes_and_operations_are_those_of_the_formulas(ranks, case, lay
         right = costs.heads(shape_of(dtype), MASKS[case], ranks.count, layout, int(visible.sum()))
     for rank, answer in enumerate(answers):
         assert answer["bytes"] == [
-            right.forward_sent[rank], right.forward_received[rank], right.backward_sent[rank],
+            right.forward_sent[rank],
+            right.forward_received[rank],
+            right.backward_sent[rank],
             right.backward_received[rank],
-        ]  # fmt: skip
+        ]
         assert answer["flops"] == pytest.approx(right.flops[rank], rel=1e-12)
-    if (
-        case == "window" and exchange == "ring"
-    ):  # five positions before and two after reach the neighbours only
+    if case == "window" and exchange == "ring":  # five positions before and two after reach the neighbours only
         assert [answer["peers"] for answer in answers] == [
             {rank - 1, rank + 1} & set(range(ranks.count)) for rank in range(ranks.count)
         ]
@@ -102,12 +101,12 @@ def test_the_blocks_of_a_causal_mask_leave_each_rank_the_same_work():
 
 
 @pytest.mark.parametrize(
-    "mask", [masks.causal(), masks.window(5, 2), ~masks.window(3) & masks.dilated(2), masks.full()]
+    "mask", [masks.causal(), masks.window(5, 2), ~masks.window(3) & masks.dilated(2), masks.full(), HeadWindows(2)]
 )
 def test_visible_pairs_of_masks_of_distances_are_counted_exactly(mask):
-    shape = costs.Shape(37, 1, 1, 1)
+    shape = costs.Shape(37, heads=4, groups=1, width=1)
     found = costs.ring(shape, mask, 3, "zigzag").flops / (2 * 7)
-    rows = mask.dense(37, 37)[0, 0].sum(1)
+    rows = mask.dense(37, 37, heads=4).expand(-1, 4, -1, -1)[0].sum((0, 2))
     chosen = parallel.schedule.choose("zigzag", 37, 3)
     assert found.tolist() == [int(rows[chosen.positions(rank)].sum()) for rank in range(3)]
 
@@ -132,14 +131,13 @@ def rows_of(title):
 def test_the_simulated_table_of_the_document_is_what_the_schedule_gives(which):
     shape = costs.Shape(10_000_000, heads=32, groups=8, width=128)
     given = {
-        "none": (None, "zigzag"), "causal": (masks.causal(), "zigzag"),
+        "none": (None, "zigzag"),
+        "causal": (masks.causal(), "zigzag"),
         "causal, contiguous": (masks.causal(), "contiguous"),
         "window of 4,096": (masks.window(4095, 0), "contiguous"),
-    }  # fmt: skip
-    rows = rows_of("Simulated to 1,024 ranks and ten million tokens")
-    assert {int(row[1].replace(",", "")) for row in rows} == {8, 64, 1024} and {row[0] for row in rows} == {
-        *given
     }
+    rows = rows_of("Simulated to 1,024 ranks and ten million tokens")
+    assert {int(row[1].replace(",", "")) for row in rows} == {8, 64, 1024} and {row[0] for row in rows} == {*given}
     for name, ranks, received, work, balance in rows:
         if which not in (name, "all"):
             continue

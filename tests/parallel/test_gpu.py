@@ -12,22 +12,13 @@ from tests.parallel.ranks import Ranks
 from tests.parallel.test_ring import EXCHANGES, NAMES, by_formula, joined, shared
 
 MASKS = ("none", "causal", "causal-window", "causal-documents", "padding")
-on_a_gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def assert_equals_one_process(answers, count, case, tolerance=2e-5):
-    for name, found, wanted in zip(
-        NAMES, joined(answers, "zigzag", case, count), by_formula(case), strict=True
-    ):
+    for name, found, wanted in zip(NAMES, joined(answers, "zigzag", case, count), by_formula(case), strict=True):
         torch.testing.assert_close(
-            found.double(),
-            wanted,
-            rtol=tolerance,
-            atol=tolerance,
-            msg=lambda text, name=name: f"{name}: {text}",
+            found.double(), wanted, rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{name}: {text}"
         )
 
 

@@ -17,7 +17,7 @@ LAYERS = {
     "transformer-xl": ("causal", {"positions": "transformer-xl"}),
     "relative": ("relative", {"max_distance": 4}),
     "local": ("local", {"window": 7}),
-}  # fmt: skip
+}
 ENCODINGS = ("sinusoidal", "learned", "half-wave")
 
 
@@ -49,9 +49,9 @@ def run(name, exchange=None):
     return [one.detach().numpy() for one in (output, rows.grad, *weights)]
 
 
-@pytest.mark.parametrize("name, exchange", [
-    *((name, "ring") for name in (*LAYERS, *ENCODINGS)), ("alibi", "heads"), ("shaw", "heads"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, exchange", [*((name, "ring") for name in (*LAYERS, *ENCODINGS)), ("alibi", "heads"), ("shaw", "heads")]
+)
 def test_a_layer_over_a_shared_sequence_equals_the_layer_over_the_whole(two, name, exchange):
     answers = two.run(run, name, exchange)
     layout = parallel.schedule.choose("zigzag", LENGTH, 2)
@@ -64,13 +64,7 @@ def test_a_layer_over_a_shared_sequence_equals_the_layer_over_the_whole(two, nam
 def test_layers_whose_rows_meet_elsewhere_refuse_a_shared_sequence():
     sequence = parallel.ShardedSequence(7)
     rows = torch.randn(1, 7, DIM)
-    for name, options in {
-        "linear": {},
-        "hard": {},
-        "local-p": {},
-        "key-value-memory": {},
-        "additive": {},
-    }.items():
+    for name, options in {"linear": {}, "hard": {}, "local-p": {}, "key-value-memory": {}, "additive": {}}.items():
         layer = nn.build(name, dim=DIM, **options)
         with sharing(sequence), pytest.raises(RegardError, match="several ranks share"):
             layer(rows)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from regard import biases, masks
-from regard.core.grid import full_grid
 from regard.errors import RegardError
 from regard.masks import EMPTY, FULL, PARTIAL
 from regard.parallel import layout, schedule, sections
+from regard.values.grid import full_grid
 from tests.parallel.cases import BATCH, CASES, HEADS, LENGTH, visible
 
 SIZES = (BATCH, HEADS, LENGTH, LENGTH)
@@ -62,9 +62,13 @@ def test_a_chunk_that_is_missing_or_dealt_twice_is_refused():
 
 
 SECTIONS = [
-    (slice(0, 37), slice(0, 37)), (slice(0, 10), slice(0, 10)), (slice(10, 20), slice(0, 10)),
-    (slice(0, 10), slice(20, 37)), (slice(36, 37), slice(5, 6)), (slice(7, 7), slice(3, 9)),
-]  # fmt: skip
+    (slice(0, 37), slice(0, 37)),
+    (slice(0, 10), slice(0, 10)),
+    (slice(10, 20), slice(0, 10)),
+    (slice(0, 10), slice(20, 37)),
+    (slice(36, 37), slice(5, 6)),
+    (slice(7, 7), slice(3, 9)),
+]
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if name != "none"])
@@ -120,13 +124,16 @@ def test_hidden_chunks_are_not_scheduled():
     chosen = layout.build("contiguous", 40, 4)
     window = schedule.make(masks.window(10), (1, 1, 40, 40), chosen, chosen)
     assert [[window.wanted(rank, other) for other in range(4)] for rank in (0, 3)] == [
-        [((0, 0, 10),), ((1, 10, 20),), (), ()], [(), (), ((2, 20, 30),), ((3, 30, 40),)],
-    ]  # fmt: skip
+        [((0, 0, 10),), ((1, 10, 20),), (), ()],
+        [(), (), ((2, 20, 30),), ((3, 30, 40),)],
+    ]
     causal = schedule.make(masks.causal(), (1, 1, 40, 40), chosen, chosen)
     assert causal.grades.tolist() == [
-        [PARTIAL, EMPTY, EMPTY, EMPTY], [FULL, PARTIAL, EMPTY, EMPTY], [FULL, FULL, PARTIAL, EMPTY],
+        [PARTIAL, EMPTY, EMPTY, EMPTY],
+        [FULL, PARTIAL, EMPTY, EMPTY],
+        [FULL, FULL, PARTIAL, EMPTY],
         [FULL, FULL, FULL, PARTIAL],
-    ]  # fmt: skip
+    ]
 
 
 def test_only_the_keys_of_a_chunk_that_are_seen_are_scheduled():
@@ -137,9 +144,7 @@ def test_only_the_keys_of_a_chunk_that_are_seen_are_scheduled():
     assert plan.keys_received().tolist() == [2, 5, 5, 3] and plan.keys_sent().tolist() == [3, 5, 5, 2]
     documents = masks.documents((torch.arange(4000) // 1010)[None]) & masks.causal()
     plan = schedule.make(documents, (1, 1, 4000, 4000), chosen, chosen)
-    assert plan.wanted(2, 1) == (
-        (1, 1010, 2000),
-    )  # queries 2000 … 2019 belong to the document that begins at 1010
+    assert plan.wanted(2, 1) == ((1, 1010, 2000),)  # queries 2000 … 2019 belong to the document that begins at 1010
 
 
 def test_a_mask_that_hides_a_little_of_everything_sends_whole_chunks():

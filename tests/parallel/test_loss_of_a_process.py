@@ -29,8 +29,7 @@ def attend_until_killed(folder, backward, exchange):
 
 
 @pytest.mark.parametrize(
-    "count, backward, exchange",
-    [(2, False, "ring"), (4, True, "ring"), (4, False, "ring"), (2, True, "heads")],
+    "count, backward, exchange", [(2, False, "ring"), (4, True, "ring"), (4, False, "ring"), (2, True, "heads")]
 )
 def test_killing_one_process_ends_the_others_with_a_message(tmp_path, count, backward, exchange):
     ranks = Ranks(count, tmp_path)

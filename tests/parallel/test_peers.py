@@ -35,9 +35,7 @@ def _by_torch(group, query, key, value, grad, causal):
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     try:
-        output, logsumexp = experimental._templated_ring_attention(
-            group, 2, forward, query, key, value, causal
-        )
+        output, logsumexp = experimental._templated_ring_attention(group, 2, forward, query, key, value, causal)
         gradients = experimental._templated_ring_attention_backward(
             group, 2, backward, grad, "grad_out", query, key, value, output, logsumexp, causal, dropout_p=0.0
         )
@@ -50,6 +48,4 @@ def _by_torch(group, query, key, value, grad, causal):
 def test_torchs_ring_gives_the_same_output_log_sum_exp_and_gradients(ranks, causal):
     for ours, theirs in ranks.run(both, causal):
         for name, found, right in zip(("output", "lse", "query", "key", "value"), ours, theirs, strict=True):
-            assert torch.allclose(torch.from_numpy(found), torch.from_numpy(right), rtol=2e-5, atol=2e-5), (
-                name
-            )
+            assert torch.allclose(torch.from_numpy(found), torch.from_numpy(right), rtol=2e-5, atol=2e-5), name

@@ -24,9 +24,7 @@ def shared(layout, exchange, case, options, dtype=torch.float64, device="cpu"):
     given = inputs(dtype=dtype)
     mask = CASES[case][0]
     sequence = parallel.ShardedSequence(LENGTH, layout=layout, mask=mask)
-    local = [
-        sequence.shard(one, 2).to(device).requires_grad_() for one in (given.query, given.key, given.value)
-    ]
+    local = [sequence.shard(one, 2).to(device).requires_grad_() for one in (given.query, given.key, given.value)]
     output, logsumexp = parallel.attend(
         *local, sequence, mask=mask, exchange=exchange, return_logsumexp=True, **options
     )
@@ -42,10 +40,7 @@ def joined(answers, layout, case, count):
     """The whole tensors from the answers of all ranks."""
     mask = CASES[case][0]
     chosen = schedule.choose(layout, LENGTH, count, mask)
-    return [
-        chosen.join([torch.from_numpy(answer[index]) for answer in answers], 2)
-        for index in range(len(answers[0]))
-    ]
+    return [chosen.join([torch.from_numpy(answer[index]) for answer in answers], 2) for index in range(len(answers[0]))]
 
 
 def by_formula(case, dtype=torch.float64):
@@ -69,12 +64,20 @@ def expected():
 
 
 SETTINGS = [
-    (2, "zigzag", "ring"), (4, "zigzag", "ring"), (2, "zigzag", "heads"),
-    *(pytest.param(*one, marks=pytest.mark.slow) for one in (
-        (4, "zigzag", "heads"), (2, "contiguous", "ring"), (4, "contiguous", "ring"), (4, "contiguous", "heads"),
-        (4, "balanced", "ring"),
-    )),
-]  # fmt: skip
+    (2, "zigzag", "ring"),
+    (4, "zigzag", "ring"),
+    (2, "zigzag", "heads"),
+    *(
+        pytest.param(*one, marks=pytest.mark.slow)
+        for one in (
+            (4, "zigzag", "heads"),
+            (2, "contiguous", "ring"),
+            (4, "contiguous", "ring"),
+            (4, "contiguous", "heads"),
+            (4, "balanced", "ring"),
+        )
+    ),
+]
 
 
 @pytest.mark.parametrize("count, layout, exchange", SETTINGS)
@@ -84,9 +87,7 @@ def test_every_mask_gives_the_numbers_of_one_process_forward_and_backward(
 ):
     found = joined(pairs_and_fours(count).run(shared, layout, exchange, case, {}), layout, case, count)
     for name, ours, right in zip(NAMES, found, expected[case], strict=True):
-        torch.testing.assert_close(
-            ours, right, rtol=1e-11, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        torch.testing.assert_close(ours, right, rtol=1e-11, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_an_implementation_without_a_backward_of_shares_computes_blocks_again(two, expected):
@@ -97,16 +98,11 @@ def test_an_implementation_without_a_backward_of_shares_computes_blocks_again(tw
 
 def test_float32_is_as_exact_as_the_formula_in_one_process(ranks, expected):
     """Promise 7: at most twice the error of the plain formula (gradients: three times), for a row of any length."""
-    found = joined(
-        ranks.run(shared, "zigzag", "ring", "causal", {}, torch.float32), "zigzag", "causal", ranks.count
-    )
+    found = joined(ranks.run(shared, "zigzag", "ring", "causal", {}, torch.float32), "zigzag", "causal", ranks.count)
     plain = by_formula("causal", torch.float32)
     for name, ours, theirs, right in zip(NAMES, found, plain, expected["causal"], strict=True):
         factor = 2 if name in ("output", "logsumexp") else 3
-        allowed = (
-            factor * (theirs.double() - right).abs().max()
-            + torch.finfo(torch.float32).eps * right.abs().max()
-        )
+        allowed = factor * (theirs.double() - right).abs().max() + torch.finfo(torch.float32).eps * right.abs().max()
         assert (ours.double() - right).abs().max() <= allowed, name
 
 
@@ -133,6 +129,9 @@ def pieces(name):
         options = {"score": scores.softcap(0.7)}
     elif name == "cosine":
         options = {"score": scores.cosine(3.0)}
+    elif name == "cosine-by-query":
+        tensors = [draw(2, HEADS, LENGTH, 1)]
+        options = {"score": scores.cosine(*tensors)}
     elif name == "general":
         tensors = [draw(HEADS, WIDTH, WIDTH)]
         options = {"score": scores.general(*tensors)}
@@ -157,9 +156,20 @@ def pieces(name):
 
 
 PIECES = (
-    "alibi", "table", "t5-and-dense", "gaussian", "softcap", "cosine", "general", "additive", "shaw",
-    "transformer-xl", "sink", "sigmoid",
-)  # fmt: skip
+    "alibi",
+    "table",
+    "t5-and-dense",
+    "gaussian",
+    "softcap",
+    "cosine",
+    "cosine-by-query",
+    "general",
+    "additive",
+    "shaw",
+    "transformer-xl",
+    "sink",
+    "sigmoid",
+)
 ROWS = ("sparsemax", "entmax15", "hard")
 
 
@@ -172,9 +182,7 @@ def shared_pieces(name, exchange, layout):
 
 def _run_pieces(tensors, sequence, **options):
     given = inputs()
-    local = [
-        one if sequence is None else sequence.shard(one, 2) for one in (given.query, given.key, given.value)
-    ]
+    local = [one if sequence is None else sequence.shard(one, 2) for one in (given.query, given.key, given.value)]
     local = [one.requires_grad_() for one in local]
     if sequence is None:
         output = regard.attend(*local, **options)
@@ -227,9 +235,7 @@ def test_dropout_drops_the_same_weights_in_both_passes_and_scales_the_others(two
     visible = right > 0
     share = kept[visible].double().mean()
     assert abs(share - 0.6) < 5 * math.sqrt(0.24 / int(visible.sum()))
-    by_group = weights.unflatten(1, (2, 2)).sum(
-        (2, 3)
-    )  # over the heads that share a key head, and their queries
+    by_group = weights.unflatten(1, (2, 2)).sum((2, 3))  # over the heads that share a key head, and their queries
     torch.testing.assert_close(to_values, by_group[..., None].expand_as(to_values), rtol=1e-12, atol=1e-12)
 
 
@@ -316,9 +322,7 @@ def refused():
         "whole": lambda: parallel.attend(given.query, given.key, given.value, sequence),
         "normalize": lambda: parallel.attend(*local, sequence, normalize="entmax15"),
         "exchange": lambda: parallel.attend(*local, sequence, exchange="rings"),
-        "mask": lambda: parallel.attend(
-            *local, sequence, mask=masks.padding(torch.ones(2, 18, dtype=torch.bool))
-        ),
+        "mask": lambda: parallel.attend(*local, sequence, mask=masks.padding(torch.ones(2, 18, dtype=torch.bool))),
         "sequence": lambda: parallel.attend(*local, None),
         "option": lambda: parallel.attend(*local, sequence, causal=True),
         "heads": lambda: parallel.attend(*(one[:, :1] for one in local), sequence, exchange="heads"),
@@ -338,10 +342,16 @@ def refused():
 def test_what_cannot_work_is_refused_with_the_argument_and_a_way_out(two):
     messages = two.run(refused)[0]
     for name, words in {
-        "whole": ("query:", "sequence.shard"), "normalize": ("normalize:", "exchange='heads'"),
-        "exchange": ("exchange:", "'ring'"), "mask": ("mask:", "(2, 37)"), "sequence": ("sequence:", "ShardedSequence"),
-        "option": ("causal",), "heads": ("exchange:", "1 heads and 2 ranks", "exchange='ring'"),
-        "layout": ("layout:", "'zigzag'"), "mesh": ("group:", "mesh['context']"), "group": ("group:", "'world'"),
+        "whole": ("query:", "sequence.shard"),
+        "normalize": ("normalize:", "exchange='heads'"),
+        "exchange": ("exchange:", "'ring'"),
+        "mask": ("mask:", "(2, 37)"),
+        "sequence": ("sequence:", "ShardedSequence"),
+        "option": ("causal",),
+        "heads": ("exchange:", "1 heads and 2 ranks", "exchange='ring'"),
+        "layout": ("layout:", "'zigzag'"),
+        "mesh": ("group:", "mesh['context']"),
+        "group": ("group:", "'world'"),
         "shard": ("whole:", "37 positions along axis 1"),
-    }.items():  # fmt: skip
+    }.items():
         assert all(word in messages[name] for word in words), (name, messages.get(name))

@@ -5,10 +5,10 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.fsdp import fully_shard
 
-from regard import models, tasks
 from regard.errors import RegardError
-from regard.training.distributed import sharded_checkpoint
-from regard.training.distributed.sharding import full_tensor
+from regard_workbench import models, tasks
+from regard_workbench.training.distributed import sharded_checkpoint
+from regard_workbench.training.distributed.sharding import full_tensor
 
 
 def built(sharded, seed=1):

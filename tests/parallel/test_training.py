@@ -4,15 +4,26 @@ import json
 
 import pytest
 
-from regard.training import train
-from regard.training.run_folder import metrics_file
+from regard_workbench.training import train
+from regard_workbench.training.run_folder import metrics_file
 
 MODEL = "decoder(dim=8, layers=2, num_heads=2, dropout=0.0{})"
 
 
 def settings(out, accumulate, model=MODEL.format(""), **changes):
-    return {"task": "language(context=23)", "model": model, "steps": 3, "batch_size": 3, "accumulate": accumulate,
-            "log_every": 1, "eval_every": 3, "eval_limit": 6, "device": "cpu", "out": str(out), **changes}  # fmt: skip
+    return {
+        "task": "language(context=23)",
+        "model": model,
+        "steps": 3,
+        "batch_size": 3,
+        "accumulate": accumulate,
+        "log_every": 1,
+        "eval_every": 3,
+        "eval_limit": 6,
+        "device": "cpu",
+        "out": str(out),
+        **changes,
+    }
 
 
 def trained(values):
@@ -37,18 +48,14 @@ def same_as_one(ranks, tmp_path, sharing, accumulate, **changes):
     train(settings(tmp_path / "one", accumulate * ranks.count // sharing, **changes), quiet=True)
     many = settings(tmp_path / "many", accumulate, context_parallel=sharing, **changes)
     assert ranks.run(trained, many)[0].startswith("["), "the run failed"
-    pairs = list(
-        zip(*(metrics_file.read(tmp_path / name / "metrics.jsonl") for name in ("one", "many")), strict=True)
-    )
+    pairs = list(zip(*(metrics_file.read(tmp_path / name / "metrics.jsonl") for name in ("one", "many")), strict=True))
     assert len(pairs) == 3
     for one, found in pairs:
         assert found["loss"] == pytest.approx(one["loss"], rel=2e-6)
         assert found["grad_norm"] == pytest.approx(one["grad_norm"], rel=2e-5)
         assert found["tokens"] == one["tokens"] and found["lr"] == one["lr"]
         # No process holds a whole text that it could complete.
-        expected = {
-            name: value for name, value in one.get("validation", {}).items() if "completion" not in name
-        }
+        expected = {name: value for name, value in one.get("validation", {}).items() if "completion" not in name}
         assert found.get("validation", {}) == pytest.approx(expected, rel=2e-6)
 
 
@@ -71,14 +78,14 @@ def test_four_processes_share_a_sequence_of_five_positions(four, tmp_path):
 
 def test_settings_that_cannot_share_a_sequence_are_refused(two, tmp_path):
     cases = {
-        "context_parallel: expected a divisor of the number of processes, got 3 for 2": {
-            "context_parallel": 3
-        },
+        "context_parallel: expected a divisor of the number of processes, got 3 for 2": {"context_parallel": 3},
         "context_parallel: encoder": {
-            "context_parallel": 2, "task": "language(context=7, objective=hidden)", "model": "encoder(dim=8)",
+            "context_parallel": 2,
+            "task": "language(context=7, objective=hidden)",
+            "model": "encoder(dim=8)",
         },
         "context_parallel: a compiled model": {"context_parallel": 2, "compile": True},
-    }  # fmt: skip
+    }
     for index, (message, changes) in enumerate(cases.items()):
         found = two.run(trained, {**settings(tmp_path / f"run{index}", 1), **changes})
         assert all(message in text for text in found), found

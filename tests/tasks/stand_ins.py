@@ -3,8 +3,8 @@
 import torch
 
 from regard.decoding import Hypothesis
-from regard.tasks import Answered
-from regard.tasks.measures.metrics import merged, observe, values
+from regard_workbench.tasks import Answered
+from regard_workbench.tasks.measures.metrics import merged, observe, values
 
 
 class Fixed:

@@ -8,16 +8,16 @@ import pytest
 import torch
 
 import regard
-from regard import models, tasks
 from regard.errors import BadValue, Unsupported
-from regard.observation.inspection import inspect_model
-from regard.tasks import Batch, Stream
-from regard.tasks.agents.environments import CORRIDOR, TMaze, make
-from regard.tasks.agents.episodes import play, replay
-from regard.tasks.agents.returns import advantages, discounted
-from regard.tasks.answers import Acts
-from regard.tasks.measures.metrics import Answered
-from regard.training.evaluation import Fingerprint
+from regard_workbench import models, tasks
+from regard_workbench.inspection.inspection import inspect_model
+from regard_workbench.tasks import Batch, Stream
+from regard_workbench.tasks.agents.environments import CORRIDOR, TMaze, make
+from regard_workbench.tasks.agents.episodes import play, replay
+from regard_workbench.tasks.agents.returns import advantages, discounted
+from regard_workbench.tasks.answers import Acts
+from regard_workbench.tasks.measures.metrics import Answered
+from regard_workbench.training.evaluation import Fingerprint
 
 WALK, UP, DOWN = range(3)
 
@@ -236,9 +236,7 @@ def test_what_is_learned_from_was_chosen_by_the_policy_as_it_was():
     taken = logs.gather(-1, batch.targets[..., None])[..., 0].masked_fill(~batch.keep, 0)
     torch.testing.assert_close(taken, batch.answers["log_prob"].data)
     gain = batch.answers["advantage"].data[batch.keep]
-    assert float(gain.mean()) == pytest.approx(0, abs=1e-5) and float(
-        gain.std(correction=0)
-    ) == pytest.approx(1)
+    assert float(gain.mean()) == pytest.approx(0, abs=1e-5) and float(gain.std(correction=0)) == pytest.approx(1)
 
 
 def test_return_and_success_are_counted_by_episodes():
@@ -263,9 +261,14 @@ def test_an_evaluation_names_the_seeds_and_not_what_a_model_did():
 
 
 SETTINGS = {
-    "model": "agent(dim=8, num_heads=2)", "batch_size": 3, "seed": 3, "quiet": True, "device": "cpu", "eval_limit": 4,
+    "model": "agent(dim=8, num_heads=2)",
+    "batch_size": 3,
+    "seed": 3,
+    "quiet": True,
+    "device": "cpu",
+    "eval_limit": 4,
     "optim": {"schedule": "constant"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -275,9 +278,7 @@ def test_a_resumed_training_is_the_uninterrupted_one_bit_for_bit(tmp_path, stop)
     whole = regard.train(name, steps=9, out=tmp_path / "whole", **SETTINGS)
     regard.train(name, steps=stop, out=tmp_path / "part", **SETTINGS)
     again = regard.train(name, steps=9, out=tmp_path / "part", resume="auto", **SETTINGS)
-    one, two = (
-        next((run.folder / "checkpoints").glob("step-*9")) / "model.safetensors" for run in (whole, again)
-    )
+    one, two = (next((run.folder / "checkpoints").glob("step-*9")) / "model.safetensors" for run in (whole, again))
     assert one.read_bytes() == two.read_bytes()
 
 
@@ -286,9 +287,14 @@ def test_attention_to_the_sign_solves_the_maze_and_without_memory_half_of_it_is_
     found = {}
     for memory in ("attention", "none"):
         done = regard.train(
-            "agent", model=f"agent(memory={memory})", steps=200, eval_every=200, out=tmp_path / memory, quiet=True,
+            "agent",
+            model=f"agent(memory={memory})",
+            steps=200,
+            eval_every=200,
+            out=tmp_path / memory,
+            quiet=True,
             device="cpu",
-        )  # fmt: skip
+        )
         found[memory] = {one.metric: one.value for one in regard.evaluate(done, device="cpu").metrics}
     assert found["attention"]["success"] >= 0.95
     assert 0.3 < found["none"]["success"] < 0.7

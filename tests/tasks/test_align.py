@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.tasks.formats.gold import Gold, error_rate, quality, read_gold, read_links, tally
-from regard.tasks.generated.toy_language import sentence
-from regard.tasks.measures.alignments import attended_links, diagonal_links, not_one_to_one
-from regard.tasks.measures.metrics import Answered
-from regard.tasks.measures.word_models import IBM1
-from regard.training import train
-from regard.training.evaluation import evaluation_mode
+from regard_workbench import models, tasks
+from regard_workbench.tasks.formats.gold import Gold, error_rate, quality, read_gold, read_links, tally
+from regard_workbench.tasks.generated.toy_language import sentence
+from regard_workbench.tasks.measures.alignments import attended_links, diagonal_links, not_one_to_one
+from regard_workbench.tasks.measures.metrics import Answered
+from regard_workbench.tasks.measures.word_models import IBM1
+from regard_workbench.training import train
+from regard_workbench.training.evaluation import evaluation_mode
 
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 HANSARDS = SHARED / "data" / "alignment"
@@ -121,9 +121,7 @@ def test_pairs_with_gold_links_are_read_and_the_gold_only_judges(tmp_path):
         frozenset(one.sure) for one in read_gold(tmp_path / "made.gold")
     }
     back = tasks.build("align", data=str(path), reverse=True)
-    links = {
-        frozenset(pair.gold.possible) for split in ("validation", "test") for pair in back.examples(split)
-    }
+    links = {frozenset(pair.gold.possible) for split in ("validation", "test") for pair in back.examples(split)}
     assert links == {frozenset((b, a) for a, b in one.possible) for one in read_gold(tmp_path / "made.gold")}
 
 
@@ -132,10 +130,7 @@ def test_pairs_with_gold_links_are_read_and_the_gold_only_judges(tmp_path):
     [
         ({"pairs": PAIRS + "alone\n"}, r"gold links for 3"),
         ({"pairs": PAIRS.replace("|||", "|")}, r"made\.src-tgt:1: expected `source"),
-        (
-            {"gold": GOLD.replace("4-4", "4-5")},
-            r"made\.gold:1: links word 4 to word 5, but the pair has 4 and 4 words",
-        ),
+        ({"gold": GOLD.replace("4-4", "4-5")}, r"made\.gold:1: links word 4 to word 5, but the pair has 4 and 4 words"),
         ({"gold": GOLD.replace("3-3\n1", "3:3\n1")}, r"made\.gold:1: expected links"),
     ],
 )
@@ -167,9 +162,7 @@ def test_the_made_up_language_has_words_without_a_partner_with_two_and_in_anothe
     assert all(total[name] > 0.15 * total["words"] for name in ("null", "one to many", "reordered"))
 
 
-@pytest.mark.parametrize(
-    "name", ["gla", "seq2seq", "transformer", "transformer(cross='multihead(sink=true)')"]
-)
+@pytest.mark.parametrize("name", ["gla", "seq2seq", "transformer", "transformer(cross='multihead(sink=true)')"])
 def test_attention_to_the_source_is_that_of_every_layer_and_a_padded_pair_is_as_if_alone(name):
     task = tasks.build("align")
     torch.manual_seed(0)
@@ -229,9 +222,7 @@ def test_an_evaluation_compares_every_layer_with_the_diagonal_and_ibm_model_1(tm
             for metric, state in task.examine(model, "test", batch_size=2, device="cpu")
         }
     layers = [f"aer decoder.layers.{n}.cross {rows}" for n in range(2) for rows in ("read", "written")]
-    assert {*layers, "aer_diagonal", "aer_ibm1", "null", "one_to_many", "reordered", "gold_null"} <= set(
-        found
-    )
+    assert {*layers, "aer_diagonal", "aer_ibm1", "null", "one_to_many", "reordered", "gold_null"} <= set(found)
     pairs = task.examples("test")
     diagonal = [diagonal_links(len(pair.source), len(pair.target) - 1) for pair in pairs]
     assert found["aer_diagonal"] == pytest.approx(quality(diagonal, [pair.gold for pair in pairs]).error_rate)
@@ -241,9 +232,7 @@ def test_an_evaluation_compares_every_layer_with_the_diagonal_and_ibm_model_1(tm
 def test_translate_counts_what_its_attention_does_not_align_one_to_one():
     task = tasks.build("translate", bleu_examples=7)
     torch.manual_seed(0)
-    model = models.build(
-        "transformer(dim=8, layers=1, num_heads=2, cross='multihead(sink=true)')", task.problem
-    )
+    model = models.build("transformer(dim=8, layers=1, num_heads=2, cross='multihead(sink=true)')", task.problem)
     with torch.no_grad():
         model.decoder.layers[0].cross.sink.fill_(50.0)  # attends to nothing
     with evaluation_mode(model):

@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.formats.babi import kind_of, read_questions, words_of
-from regard.tasks.generated.rooms import KINDS, NUMBERS, story
-from regard.tasks.measures.kinds import ERROR, FAILED, error_of_kind
+from regard_workbench import tasks
+from regard_workbench.tasks.formats.babi import kind_of, read_questions, words_of
+from regard_workbench.tasks.generated.rooms import KINDS, NUMBERS, story
+from regard_workbench.tasks.measures.kinds import ERROR, FAILED, error_of_kind
 from tests.tasks.stand_ins import Fixed, certain, judged
 
 ONE = """\
@@ -41,24 +41,16 @@ def seeded(seed=5):
 def test_questions_see_the_sentences_before_them_in_their_story_and_no_questions(tmp_path):
     written(tmp_path, qa3_x_train=ONE)
     first, second, third = read_questions(tmp_path / "qa3_x_train.txt")
-    assert first.story == ("Mary moved to the bathroom.", "John went to the hallway.")
-    assert second.story == (*first.story, "Mary took the milk.")
+    assert tuple(first.story) == ("Mary moved to the bathroom.", "John went to the hallway.")
+    assert tuple(second.story) == (*first.story, "Mary took the milk.")
     assert (second.question, second.answer) == ("What is Mary carrying?", "milk,apple")
     assert second.supports == (2, 0), "line 4 is the third sentence"
-    assert third.story == ("Sandra went to the garden.",) and third.kind == "qa3"
+    assert tuple(third.story) == ("Sandra went to the garden.",) and third.kind == "qa3"
     assert (first.whole, second.whole, third.whole, third.line) == (1, 1, 2, 7)
 
 
 def test_words_are_in_lower_case_without_punctuation():
-    assert words_of("Where's Mary?  It is 7 o'clock - s,e.") == [
-        "where's",
-        "mary",
-        "it",
-        "is",
-        "7",
-        "o'clock",
-        "s,e",
-    ]
+    assert words_of("Where's Mary?  It is 7 o'clock - s,e.") == ["where's", "mary", "it", "is", "7", "o'clock", "s,e"]
 
 
 def test_the_number_in_a_name_is_its_task(tmp_path):
@@ -77,10 +69,7 @@ DAMAGED = [
     ("1 Mary moved.\n2 \thall\t1\n", r":2: expected 'id text'|:2: the question is empty"),
     ("1 Mary moved.\n2 Where?\thall\t7\n", r":2: supporting ids: .* got '7'"),
     ("1 Mary moved.\n2 Where?\thall\tone\n", r":2: supporting ids: .* got 'one'"),
-    (
-        "1 Mary moved.\n2 Where?\thall\t1\tmore\n",
-        r":2: expected 'question TAB answer TAB ids', got 4 columns",
-    ),
+    ("1 Mary moved.\n2 Where?\thall\t1\tmore\n", r":2: expected 'question TAB answer TAB ids', got 4 columns"),
     ("1 ...\n", r":1: expected a sentence, got '...'"),
     ("1 Mary moved.\n", r": holds no question"),
     ("", r": is empty"),
@@ -103,8 +92,7 @@ def test_a_folder_without_stories_says_what_is_in_it(tmp_path):
 
 def test_questions_of_one_story_stay_in_one_split(tmp_path):
     stories = "".join(
-        f"1 Mary moved to room{n}.\n2 Where is Mary?\troom{n}\t1\n3 Where was Mary?\troom{n}\t1\n"
-        for n in range(50)
+        f"1 Mary moved to room{n}.\n2 Where is Mary?\troom{n}\t1\n3 Where was Mary?\troom{n}\t1\n" for n in range(50)
     )
     task = tasks.build("answer", data=written(tmp_path, qa1_x_train=stories))
     found = {split: [one.story for one in task.examples(split)] for split in ("train", "validation", "test")}
@@ -123,12 +111,7 @@ def test_a_batch_holds_sentences_as_rows_of_words(tmp_path):
         [True, False, False],
     ]
     assert task.vocabulary.pieces(told.data[1, 2].tolist()) == ["mary", "took", "the", "milk", "<pad>"]
-    assert task.vocabulary.pieces(batch.streams["question"].data[0].tolist()) == [
-        "where",
-        "is",
-        "mary",
-        "<pad>",
-    ]
+    assert task.vocabulary.pieces(batch.streams["question"].data[0].tolist()) == ["where", "is", "mary", "<pad>"]
     assert [task.decode([n]) for n in batch.targets.tolist()] == ["bathroom", "milk,apple", "garden"]
     assert batch.notes["kind"] == ("qa3", "qa3", "qa3")
 
@@ -178,11 +161,7 @@ def test_noise_puts_empty_sentences_between_those_of_training_stories_alone(tmp_
     for seed in range(80):
         told = task.collate([example], seeded(seed)).streams["story"]
         assert told.data.shape[1] % 8 == 0, "few different lengths"
-        real = (
-            (told.data != 0).any(-1)[0][told.keep[0]]
-            if told.keep is not None
-            else (told.data != 0).any(-1)[0]
-        )
+        real = (told.data != 0).any(-1)[0][told.keep[0]] if told.keep is not None else (told.data != 0).any(-1)[0]
         assert int(real.sum()) == 20 and bool(real[-1])
         counts.append(int((~real).sum()))
     assert sum(counts) / 80 == pytest.approx(20 * 0.25, abs=1.0)
@@ -200,8 +179,7 @@ def test_the_error_is_the_mean_over_tasks_and_a_task_fails_above_five_per_cent(t
         for split in ("train", "valid", "test")
     }
     files |= {
-        name.replace("qa1", "qa2"): fact + "".join(f"{n} Is Mary in?\tno\t1\n" for n in range(2, 6))
-        for name in files
+        name.replace("qa1", "qa2"): fact + "".join(f"{n} Is Mary in?\tno\t1\n" for n in range(2, 6)) for name in files
     }
     task = tasks.build("answer", data=written(tmp_path, **files))
     examples = task.examples("test")
@@ -228,9 +206,7 @@ def test_the_errors_of_all_tasks_are_examined(tmp_path):
         lambda batch: certain(
             torch.tensor(
                 [
-                    task.labels.index(
-                        right.get(tuple(task.vocabulary.pieces(row[row > 0].tolist())), "garden")
-                    )
+                    task.labels.index(right.get(tuple(task.vocabulary.pieces(row[row > 0].tolist())), "garden"))
                     for row in batch.streams["question"].data
                 ]
             ),
@@ -242,9 +218,7 @@ def test_the_errors_of_all_tasks_are_examined(tmp_path):
 
 
 def test_any_word_may_be_the_answer_and_an_answer_of_several_words_has_an_id_of_its_own(tmp_path):
-    story = (
-        "1 Mary took the milk.\n2 Mary took the apple.\n3 What has Mary?\t{}\t1 2\n4 Who is here?\tmary\t1\n"
-    )
+    story = "1 Mary took the milk.\n2 Mary took the apple.\n3 What has Mary?\t{}\t1 2\n4 Who is here?\tmary\t1\n"
     files = {
         f"qa8_x_{split}": story.format(answer)
         for split, answer in (("train", "milk"), ("valid", "apple"), ("test", "milk,apple"))
@@ -269,10 +243,7 @@ def test_a_typed_story_ends_with_its_question(tmp_path):
     assert example.question == ("where", "is", "mary")
     read = task.understood(text, example)
     assert read.known == [False, True] and read.pieces[1] == "sandra took the milk"
-    assert read.notes == [
-        "1 words are unknown to this run: kitchen",
-        "only the last 2 of 3 sentences were read",
-    ]
+    assert read.notes == ["1 words are unknown to this run: kitchen", "only the last 2 of 3 sentences were read"]
     shown = task.show(example, task.collate([example], seeded()))
     assert shown.called == "sentences" and shown.streams == {"question": ["where", "is", "mary"]}
     with pytest.raises(BadValue, match="--text: expected a story and a question"):

@@ -8,13 +8,13 @@ import torch
 from PIL import Image
 
 import regard
-from regard import models, tasks
-from regard.cli.main import main
-from regard.tasks.formats.bad_files import PicturesRead
-from regard.tasks.measures.metrics import Answered, merged, observe, values
-from regard.training import train
-from regard.viewer.opening.options import ViewOptions
-from regard.viewer.opening.runs import open_run
+from regard_workbench import models, tasks
+from regard_workbench.cli.main import main
+from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.measures.metrics import Answered, merged, observe, values
+from regard_workbench.training import train
+from regard_workbench.viewer.opening.options import ViewOptions
+from regard_workbench.viewer.opening.runs import open_run
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 220, 20), "blue": (20, 20, 220)}
 
@@ -38,12 +38,11 @@ def folder(tmp_path_factory):
         half(made / image, left, right)
         same = "yes" if left == right else "no"
         for question, answer, kind in (
-            ("What is on the left?", left, "side"), ("What is on the right?", right, "side"),
+            ("What is on the left?", left, "side"),
+            ("What is on the right?", right, "side"),
             ("Are they alike?", same, "relational"),
-        ):  # fmt: skip
-            lines[split].append(
-                json.dumps({"image": image, "question": question, "answer": answer, "kind": kind})
-            )
+        ):
+            lines[split].append(json.dumps({"image": image, "question": question, "answer": answer, "kind": kind}))
     for split, part in lines.items():
         (made / f"{split}.jsonl").write_text("\n".join(part) + "\n")
     return made
@@ -75,11 +74,14 @@ def test_one_file_is_split_by_image_so_that_no_image_is_in_two_splits(folder, tm
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [("{", r"train.jsonl:2: expected .*which is no JSON"), ("[1]", r"train.jsonl:2: expected \{"),
-     ('{"image": "a.png", "answer": "b"}', "each a text, got question: 'None'"),
-     ('{"image": "../a.png", "question": "b", "answer": "c"}', "no picture '../a.png'"),
-     ('{"image": "none.png", "question": "b", "answer": "c"}', "no picture 'none.png'")],
-)  # fmt: skip
+    [
+        ("{", r"train.jsonl:2: not valid JSON"),
+        ("[1]", r"train.jsonl:2: expected \{"),
+        ('{"image": "a.png", "answer": "b"}', "each a text, got question: 'None'"),
+        ('{"image": "../a.png", "question": "b", "answer": "c"}', "no picture '../a.png'"),
+        ('{"image": "none.png", "question": "b", "answer": "c"}', "no picture 'none.png'"),
+    ],
+)
 def test_what_is_wrong_with_a_line_is_said_with_its_place(tmp_path, line, why):
     half(tmp_path / "x.png", "red", "red")
     good = '{"image": "x.png", "question": "what", "answer": "red"}'
@@ -126,23 +128,10 @@ def test_relational_questions_and_others_are_measured_apart():
     examples = [task.examples("test")[n] for n in range(8)]  # relational, other, relational, …
     batch = task.collate(examples, torch.Generator())
     right = [one.answer for one in examples]
-    chosen = [
-        right[0],
-        right[1],
-        (right[2] + 1) % 8,
-        right[3],
-        right[4],
-        (right[5] + 1) % 8,
-        right[6],
-        right[7],
-    ]
+    chosen = [right[0], right[1], (right[2] + 1) % 8, right[3], right[4], (right[5] + 1) % 8, right[6], right[7]]
     metrics = task.metrics()
     found = values(metrics, merged(metrics, [observe(metrics, Answered(Says(chosen, 8), batch))]))
-    assert (
-        found["accuracy"] == 6 / 8
-        and found["accuracy_relational"] == 3 / 4
-        and found["accuracy_other"] == 3 / 4
-    )
+    assert found["accuracy"] == 6 / 8 and found["accuracy_relational"] == 3 / 4 and found["accuracy_other"] == 3 / 4
     without = task.collate([one._replace(kind="") for one in examples], torch.Generator())
     assert set(observe(metrics, Answered(Says(chosen, 8), without))) == {"loss", "accuracy"}
 
@@ -170,11 +159,7 @@ def test_only_the_chosen_kinds_of_questions_are_asked_half_of_them_relational():
     alone = tasks.build("ask(objects=4, kinds=count)")
     assert {alone.examples("test")[number].kind for number in range(20)} == {"relational count"}
     assert alone.labels == ["1", "2", "3", "4"]
-    colours = {
-        name
-        for number in range(20)
-        for name in (one.colour for one in alone.scene("test", number)[1].figures)
-    }
+    colours = {name for number in range(20) for name in (one.colour for one in alone.scene("test", number)[1].figures)}
     assert colours == {"red", "green", "blue", "orange"}  # as many as figures
     with pytest.raises(regard.RegardError, match="kinds: there is no 'why'"):
         tasks.build("ask(kinds='what,why')")
@@ -190,9 +175,16 @@ def test_models_that_read_two_streams_serve_the_task():
 def run(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("ask") / "run"
     settings = {
-        "task": "ask(size=24, patch=8)", "data": str(folder), "model": "answerer(dim=24, hops=2)", "steps": 70,
-        "batch_size": 27, "eval_every": 35, "device": "cpu", "out": str(out), "optim": {"lr": 3e-3, "warmup": 6},
-    }  # fmt: skip
+        "task": "ask(size=24, patch=8)",
+        "data": str(folder),
+        "model": "answerer(dim=24, hops=2)",
+        "steps": 70,
+        "batch_size": 27,
+        "eval_every": 35,
+        "device": "cpu",
+        "out": str(out),
+        "optim": {"lr": 3e-3, "warmup": 6},
+    }
     return out, train(settings, quiet=True)
 
 

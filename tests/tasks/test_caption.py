@@ -10,16 +10,16 @@ import torch
 from PIL import Image
 
 import regard
-from regard import models, tasks
-from regard.cli.main import main
 from regard.decoding import Hypothesis
-from regard.tasks.caption import plain
-from regard.tasks.formats.bad_files import PicturesRead
-from regard.tasks.measures.metrics import Answered, merged, observe, values
-from regard.training import train
-from regard.training.loading import load
-from regard.viewer.opening.options import ViewOptions
-from regard.viewer.opening.runs import open_run
+from regard_workbench import models, tasks
+from regard_workbench.cli.main import main
+from regard_workbench.tasks.caption import plain
+from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.measures.metrics import Answered, merged, observe, values
+from regard_workbench.training import train
+from regard_workbench.training.loading import load
+from regard_workbench.viewer.opening.options import ViewOptions
+from regard_workbench.viewer.opening.runs import open_run
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 220, 20), "blue": (20, 20, 220)}
 
@@ -61,8 +61,13 @@ def test_lists_captions_and_archives_are_read_as_flickr8k_has_them(folder):
     assert first.pixels.shape == (16, 16, 3) and (abs(first.pixels.astype(int) - COLOURS["red"]) < 2).all()
     assert all(one.references is None and one.training for one in task.examples("train"))
     assert "nobody" not in str(task.described) and set(task._known().entries) == {
-        "a", "wall", "there", "is", "here", *COLOURS,
-    }  # fmt: skip
+        "a",
+        "wall",
+        "there",
+        "is",
+        "here",
+        *COLOURS,
+    }
 
 
 def test_a_folder_of_images_with_one_file_of_captions_is_split_by_image(tmp_path):
@@ -79,9 +84,12 @@ def test_a_folder_of_images_with_one_file_of_captions_is_split_by_image(tmp_path
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [("1.jpg no tab", "no file of captions"), ("1.jpg\ta\n2.jpg only", r"captions.txt:2: expected image TAB caption"),
-     ("1.jpg\ta wall\n2.jpg\tb\n3.jpg\tc", r"no picture '\d.jpg'")],
-)  # fmt: skip
+    [
+        ("1.jpg no tab", "no file of captions"),
+        ("1.jpg\ta\n2.jpg only", r"captions.txt:2: expected image TAB caption"),
+        ("1.jpg\ta wall\n2.jpg\tb\n3.jpg\tc", r"no picture '\d.jpg'"),
+    ],
+)
 def test_what_is_wrong_with_files_is_said_with_its_place(tmp_path, line, why):
     (tmp_path / "captions.txt").write_text(line)
     with pytest.raises(regard.RegardError, match=why):
@@ -99,9 +107,7 @@ def test_a_broken_image_in_an_archive_is_named_by_the_archive_and_its_name(tmp_p
 
 def test_a_broken_image_is_skipped_with_its_captions_where_asked(tmp_path):
     names = [f"{number}.jpg" for number in range(20)]
-    (tmp_path / "captions.txt").write_text(
-        "".join(f"{name}#{n}\ttext {n}\n" for name in names for n in (0, 1))
-    )
+    (tmp_path / "captions.txt").write_text("".join(f"{name}#{n}\ttext {n}\n" for name in names for n in (0, 1)))
     for name in names:
         image_bytes(tmp_path / name, "red")
     for name in ("3.jpg", "11.jpg"):
@@ -159,22 +165,15 @@ def test_batches_hold_patches_and_captions_and_state_is_restored(folder):
     assert batch.inputs.shape == (6, 16, 48) and batch.targets.shape == (6, 7)
     other = tasks.build("caption", state=json.loads(json.dumps(task.state())), data="gone")
     assert other.streams() == task.streams() and other.answers() == task.answers()
-    again = [
-        task.collate(list(task.examples("train")[:3]), torch.Generator().manual_seed(4)).inputs
-        for _ in range(2)
-    ]
+    again = [task.collate(list(task.examples("train")[:3]), torch.Generator().manual_seed(4)).inputs for _ in range(2)]
     plainly = tasks.build("caption(size=16, patch=4, augment=false)", data=str(folder))
     assert torch.equal(*again)
-    assert not torch.equal(
-        again[0], plainly.collate(list(plainly.examples("train")[:3]), torch.Generator()).inputs
-    )
+    assert not torch.equal(again[0], plainly.collate(list(plainly.examples("train")[:3]), torch.Generator()).inputs)
     assert task.collate([], torch.Generator()).inputs.shape == (0, 16, 48)
 
 
 def test_wrong_sizes_are_refused():
-    with pytest.raises(
-        regard.RegardError, match="patch: expected a side that divides the picture's 32 × 32 pixels"
-    ):
+    with pytest.raises(regard.RegardError, match="patch: expected a side that divides the picture's 32 × 32 pixels"):
         tasks.build("caption(patch=5)")
     with pytest.raises(regard.RegardError, match="size: generated scenes have 32 pixels, got 64"):
         tasks.build("caption(size=64)")
@@ -190,10 +189,16 @@ def test_models_that_write_from_patches_serve_the_task():
 def run(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("caption") / "run"
     settings = {
-        "task": "caption(size=16, patch=4, augment=false)", "data": str(folder), "steps": 60, "batch_size": 12,
-        "model": "captioner(dim=24, dropout=0.0, coverage=0.1)", "eval_every": 60, "device": "cpu", "out": str(out),
+        "task": "caption(size=16, patch=4, augment=false)",
+        "data": str(folder),
+        "steps": 60,
+        "batch_size": 12,
+        "model": "captioner(dim=24, dropout=0.0, coverage=0.1)",
+        "eval_every": 60,
+        "device": "cpu",
+        "out": str(out),
         "optim": {"lr": 1e-2, "warmup": 5},
-    }  # fmt: skip
+    }
     return out, train(settings, quiet=True)
 
 
@@ -210,20 +215,12 @@ def test_a_picture_is_described_with_where_each_word_looked(run, tmp_path, capsy
     (found,) = json.loads(capsys.readouterr().out)
     assert "green" in found["output"] and found["kind"] == "translation"
     seen = found["alignment"]
-    assert seen["rows"] == found["output"].split() and seen["columns"][:5] == [
-        "0,0",
-        "0,1",
-        "0,2",
-        "0,3",
-        "1,0",
-    ]
+    assert seen["rows"] == found["output"].split() and seen["columns"][:5] == ["0,0", "0,1", "0,2", "0,3", "1,0"]
     assert all(sum(row) == pytest.approx(1, abs=1e-3) for row in seen["weights"])
     assert figure.read_text().count("<image") == len(seen["rows"]) + 1
     assert main(command) == 0
     told = capsys.readouterr().out
-    assert (
-        "where each word looked" in told and "┌" not in told
-    )  # a picture has too many patches for a map of text
+    assert "where each word looked" in told and "┌" not in told  # a picture has too many patches for a map of text
     plain = [row.split() for row in told.splitlines() if row.startswith("  ")]
     words, weights = told.splitlines()[0].partition("  →  ")[2].split(), seen["weights"]
     assert seen["grid"] == [4, 4] and [row[0] for row in plain] == words
@@ -248,12 +245,18 @@ def test_an_image_and_a_text_together_are_refused_where_only_one_is_read(run):
 def test_a_few_steps_of_the_scenes_lower_the_loss_for_hard_attention_too(tmp_path):
     for attention in ("soft", "hard"):
         train(
-            {"task": "caption", "model": f"captioner(dim=16, attention={attention})", "steps": 14, "batch_size": 8,
-             "eval_every": 100, "optim": {"lr": 1e-2, "warmup": 2}, "out": str(tmp_path / attention), "device": "cpu"},
+            {
+                "task": "caption",
+                "model": f"captioner(dim=16, attention={attention})",
+                "steps": 14,
+                "batch_size": 8,
+                "eval_every": 100,
+                "optim": {"lr": 1e-2, "warmup": 2},
+                "out": str(tmp_path / attention),
+                "device": "cpu",
+            },
             quiet=True,
-        )  # fmt: skip
-        rows = [
-            json.loads(line) for line in (tmp_path / attention / "metrics.jsonl").read_text().splitlines()
-        ]
+        )
+        rows = [json.loads(line) for line in (tmp_path / attention / "metrics.jsonl").read_text().splitlines()]
         losses = [row["loss"] for row in rows if "loss" in row]
         assert losses[-1] < losses[0]

@@ -5,10 +5,10 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.generated.opinions import BLAME, PRAISE, opinions
-from regard.tasks.text.vocabulary import PADDING, UNKNOWN
+from regard_workbench import tasks
+from regard_workbench.tasks.generated.opinions import BLAME, PRAISE, opinions
+from regard_workbench.tasks.text.vocabulary import PADDING, UNKNOWN
 from tests.tasks.stand_ins import Fixed, judged, rows_of
 
 RANDOM = torch.Generator()
@@ -39,9 +39,7 @@ def test_an_unknown_label_is_named_with_file_and_line(tmp_path, split, name):
 
 def test_one_label_is_not_enough(tmp_path):
     with pytest.raises(BadValue, match=r"train\.tsv: expected at least two labels, got only '1'"):
-        tasks.build(
-            "classify", data=folder(tmp_path, train="a\t1\nb\t1\nc\t1\n", dev="a\t1\n", test="a\t1\n")
-        )
+        tasks.build("classify", data=folder(tmp_path, train="a\t1\nb\t1\nc\t1\n", dev="a\t1\n", test="a\t1\n"))
 
 
 def test_one_file_is_split_by_seed_and_no_text_is_in_two_splits(tmp_path):
@@ -103,9 +101,7 @@ def test_macro_f1_over_batches_is_that_of_scikit_learn():
     for begin in range(0, 97, 13):
         part = slice(begin, begin + 13)
         logits = torch.nn.functional.one_hot(torch.tensor(guessed[part]), 5).float()
-        batch = tasks.Batch.of(
-            torch.zeros(len(logits), 1, dtype=torch.long), targets=torch.tensor(true[part])
-        )
+        batch = tasks.Batch.of(torch.zeros(len(logits), 1, dtype=torch.long), targets=torch.tensor(true[part]))
         models.append(Fixed(lambda b, x=logits: x))
         batches.append(batch)
     found = judged(task, models, *batches)

@@ -6,10 +6,10 @@ import re
 import pytest
 import torch
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks import dates
-from regard.tasks.text.vocabulary import END, UNKNOWN
+from regard_workbench import tasks
+from regard_workbench.tasks import dates
+from regard_workbench.tasks.text.vocabulary import END, UNKNOWN
 from tests.tasks.stand_ins import Fixed, certain, judged
 
 RANDOM = torch.Generator()
@@ -32,13 +32,7 @@ NAMES = [
 def understood(text):
     """All dates a reader could take a text for, found by another way than the task's."""
     words = re.findall(r"[a-z]+|\d+", text.lower())
-    months = [
-        n
-        for w in words
-        if w.isalpha()
-        for n, name in enumerate(NAMES, 1)
-        if len(w) >= 3 and name.startswith(w)
-    ]
+    months = [n for w in words if w.isalpha() for n, name in enumerate(NAMES, 1) if len(w) >= 3 and name.startswith(w)]
     days = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
     weekday = [days.index(d) for w in words for d in days if len(w) >= 3 and d.startswith(w)]
     numbers = [w for w in words if w.isdecimal()]
@@ -82,15 +76,24 @@ def test_all_forms_fit_and_use_known_characters():
 def test_no_day_is_in_two_splits_and_none_is_missing():
     splits = [set(dates.days(split)) for split in ("train", "validation", "test")]
     assert sum(map(len, splits)) == len(set.union(*splits)) == 73_049
-    assert all(
-        abs(len(part) / 73_049 - share) < 0.01 for part, share in zip(splits, (0.8, 0.1, 0.1), strict=True)
-    )
+    assert all(abs(len(part) / 73_049 - share) < 0.01 for part, share in zip(splits, (0.8, 0.1, 0.1), strict=True))
 
 
 def test_ordinals():
     assert [dates.ordinal(n) for n in (1, 2, 3, 4, 11, 12, 13, 21, 22, 23, 30, 31)] == [
-        "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "30th", "31st",
-    ]  # fmt: skip
+        "1st",
+        "2nd",
+        "3rd",
+        "4th",
+        "11th",
+        "12th",
+        "13th",
+        "21st",
+        "22nd",
+        "23rd",
+        "30th",
+        "31st",
+    ]
 
 
 def test_a_target_is_the_iso_date_and_the_end():

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 import regard
-from regard import models, tasks
-from regard.tasks.formats.figure_files import load_figures
-from regard.tasks.shown import Looked
-from regard.training.run import train
+from regard_workbench import models, tasks
+from regard_workbench.tasks.formats.figure_files import load_figures
+from regard_workbench.tasks.parts.shown import Looked
+from regard_workbench.training.run import train
 
 NAMES = ("detect", "segment")
 SPLITS = ("train", "validation", "test")
@@ -32,9 +32,7 @@ def test_scenes_are_the_same_in_every_process_and_differ_between_splits(name) ->
         assert np.array_equal(first[11].picture, second[11].picture) and first[11].labels == second[11].labels
         kept.append(first[11].picture.tobytes())
     assert len(set(kept)) == 3
-    assert not np.array_equal(
-        tasks.build(name, seed=1).examples("test")[11].picture, one.examples("test")[11].picture
-    )
+    assert not np.array_equal(tasks.build(name, seed=1).examples("test")[11].picture, one.examples("test")[11].picture)
     assert len(tasks.build(name, scenes=7).examples("train")) == 7
 
 
@@ -83,11 +81,7 @@ def test_the_state_restores_the_problem_and_wrong_options_are_refused(name) -> N
 
 def idx(numbers: np.ndarray) -> bytes:
     head = bytes([0, 0, 8, numbers.ndim])
-    return (
-        head
-        + b"".join(size.to_bytes(4, "big") for size in numbers.shape)
-        + numbers.astype(np.uint8).tobytes()
-    )
+    return head + b"".join(size.to_bytes(4, "big") for size in numbers.shape) + numbers.astype(np.uint8).tobytes()
 
 
 def test_figures_of_idx_files_are_placed_into_scenes(tmp_path) -> None:
@@ -97,11 +91,7 @@ def test_figures_of_idx_files_are_placed_into_scenes(tmp_path) -> None:
         (tmp_path / f"{begin}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(pixels)))
         (tmp_path / f"{begin}-labels-idx1-ubyte").write_bytes(idx(np.arange(count) % 3))
     found = load_figures([tmp_path], 0)
-    assert {split: len(labels) for split, (_, labels) in found.items()} == {
-        "train": 28,
-        "validation": 3,
-        "test": 7,
-    }
+    assert {split: len(labels) for split, (_, labels) in found.items()} == {"train": 28, "validation": 3, "test": 7}
     task = tasks.build("detect", data=str(tmp_path), side=24, patch=4, most=2)
     assert task.classes == ["0", "1", "2"] and task.problem.answer.classes == 3
     heights = [
@@ -110,12 +100,7 @@ def test_figures_of_idx_files_are_placed_into_scenes(tmp_path) -> None:
         for _, top, _, bottom in task.examples("test")[number].boxes
     ]
     assert min(heights) >= 9 and max(heights) <= 16
-    assert tasks.build("segment", data=str(tmp_path), side=24, patch=4).classes == [
-        "background",
-        "0",
-        "1",
-        "2",
-    ]
+    assert tasks.build("segment", data=str(tmp_path), side=24, patch=4).classes == ["background", "0", "1", "2"]
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.arange(5)))
     with pytest.raises(regard.RegardError, match="holds 7 pictures, its labels are 5"):
         load_figures([tmp_path], 0)
@@ -139,9 +124,7 @@ def test_boxes_are_printed_in_pixels_of_the_file_and_drawn(tmp_path) -> None:
         {"query": 0, "label": 2, "score": 0.2, "box": [0.0, 0.0, 1.0, 1.0]},
     ]
     assert task.answer_text(predicted, example) == "7  0.91  [16, 8, 32, 26]"
-    assert (
-        task.answer_text(predicted[1:], example) == "nothing with a score of at least 0.5 (the best is 0.20)"
-    )
+    assert task.answer_text(predicted[1:], example) == "nothing with a score of at least 0.5 (the best is 0.20)"
     task.draw(predicted, example, Looked([[1 / 64] * 64] * 2, [""] * 64)).savefig(tmp_path / "boxes.svg")
     assert "#e45756" in (tmp_path / "boxes.svg").read_text()  # the colour of the first box
     marked = task.marked(example, predicted)
@@ -170,24 +153,30 @@ def test_masks_are_drawn_and_told(tmp_path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_model_learns_is_evaluated_predicts_and_is_seen(name, tmp_path) -> None:
-    from regard.cli.predict.answers import Writing, draw, predict
-    from regard.comparison.evaluate import evaluate_run
-    from regard.training.loading import load
-    from regard.viewer.opening import ViewOptions, open_page
+    from regard_workbench.cli.predict.answers import Writing, draw, predict
+    from regard_workbench.comparison.evaluate import evaluate_run
+    from regard_workbench.training.loading import load
+    from regard_workbench.viewer.opening import ViewOptions, open_page
 
     size = "dim=16, num_heads=2, width=8, layers=0"
     model = f"detector({size}, queries=4, decoder_layers=1)" if name == "detect" else f"segmenter({size})"
     train(
-        {"task": f"{name}(side=16, most=1, scenes=400)", "model": model, "steps": 40, "batch_size": 16,
-         "eval_every": 40, "optim": {"lr": 5e-3, "warmup": 5}, "out": str(tmp_path / "run"), "device": "cpu"},
+        {
+            "task": f"{name}(side=16, most=1, scenes=400)",
+            "model": model,
+            "steps": 40,
+            "batch_size": 16,
+            "eval_every": 40,
+            "optim": {"lr": 5e-3, "warmup": 5},
+            "out": str(tmp_path / "run"),
+            "device": "cpu",
+        },
         quiet=True,
-    )  # fmt: skip
+    )
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if "loss" in row]
     assert losses[-1] < 0.8 * losses[0]
-    measured = {
-        one.metric: one.value for one in evaluate_run(tmp_path / "run", device="cpu", limit=50).metrics
-    }
+    measured = {one.metric: one.value for one in evaluate_run(tmp_path / "run", device="cpu", limit=50).metrics}
     expected = {"detect": {"loss", "map_50", "map"}, "segment": {"loss", "accuracy", "mean_iou"}}
     assert set(measured) == expected[name]
     if name == "segment":

@@ -6,22 +6,18 @@ import pickle
 import pytest
 import torch
 
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.models.embedding import stream_mask
-from regard.tasks.answers.slots import OUTSIDE
-from regard.tasks.formats.goals import Goals
-from regard.tasks.formats.woz import Turn
-from regard.tasks.measures.metrics import Answered
-from regard.tasks.text.spelling import MOST, hide, trigrams
-from regard.training import train
+from regard_workbench import models, tasks
+from regard_workbench.models.parts.embedding import stream_mask
+from regard_workbench.tasks.answers.slots import OUTSIDE
+from regard_workbench.tasks.formats.goals import Goals
+from regard_workbench.tasks.formats.woz import Turn
+from regard_workbench.tasks.measures.metrics import Answered
+from regard_workbench.tasks.text.spelling import MOST, hide, trigrams
+from regard_workbench.training import train
 from tests.tasks.test_woz import turn, written
 
-ONTOLOGY = {
-    "food": ["thai", "north indian", "greek"],
-    "area": ["north", "south"],
-    "request": ["phone", "address"],
-}
+ONTOLOGY = {"food": ["thai", "north indian", "greek"], "area": ["north", "south"], "request": ["phone", "address"]}
 
 
 def seeded(seed=3):
@@ -122,9 +118,7 @@ def test_values_outside_the_ontology_teach_nothing_and_count_as_errors(folder):
 def test_slots_that_nobody_knows_are_refused_with_their_line(folder):
     path = written(folder / "test.json", [turn(), turn(label=[("colour", "red")])])
     task = tasks.build("dialogue", data=folder)
-    with pytest.raises(
-        BadValue, match=r"turn 2: there is no slot 'colour'. Known: food, area, request"
-    ) as refused:
+    with pytest.raises(BadValue, match=r"turn 2: there is no slot 'colour'. Known: food, area, request") as refused:
         task.examples("test")
     line = int(str(refused.value).removeprefix(f"{path}:").partition(":")[0])
     assert path.read_text().splitlines()[line - 1].strip() == "{"
@@ -255,10 +249,7 @@ def test_scores_are_the_formula_written_out_value_by_value(tracked):
                 column += 1
             for value in slot.values:
                 vectors = [lexical(word) for word in value]
-                mentions = [
-                    attended(model.mention, vector + own, torch.cat([words, context], 1))
-                    for vector in vectors
-                ]
+                mentions = [attended(model.mention, vector + own, torch.cat([words, context], 1)) for vector in vectors]
                 mean, mention = sum(vectors) / len(vectors), sum(mentions) / len(mentions)
                 hidden = torch.nn.functional.gelu(model.from_about(about) + mention + model.from_value(mean))
                 score = model.score(hidden)[0] + about @ model.meaning(mean) / 12**0.5
@@ -282,6 +273,17 @@ def test_state_is_json_and_a_restored_task_needs_no_files(folder, tracked):
         Goals.restored({"food": "thai"})
 
 
+def test_words_that_a_typed_dialogue_holds_and_the_run_does_not_are_counted(tracked):
+    task, _ = tracked
+    text = {"text": "thai quuxing food | which zorp ? | the north"}
+    read = task.understood(text, task.parse(text))
+    assert read.pieces == ["thai", "quuxing", "food", "which", "zorp", "?", "the", "north"]
+    assert [piece for piece, known in zip(read.pieces, read.known, strict=True) if not known] == ["quuxing", "zorp"]
+    assert read.notes == ["2 of 8 words are unknown to this run"]
+    known = {"text": "thai food | which area ? | the north"}
+    assert task.understood(known, task.parse(known)).notes == []
+
+
 @pytest.mark.parametrize("text", ["a | b", "a | | b", ""])
 def test_typed_dialogues_begin_and_end_with_the_user(tracked, text):
     with pytest.raises(BadValue, match=r"expected an odd number of turns|none of them empty"):
@@ -290,13 +292,29 @@ def test_typed_dialogues_begin_and_end_with_the_user(tracked, text):
 
 def test_hidden_words_are_guessed_first_and_their_weights_carried_over(folder, tmp_path):
     before = train(
-        {"task": "dialogue", "model": "encoder(dim=12, layers=1, num_heads=3)", "data": [str(folder)], "steps": 3,
-         "batch_size": 2, "out": str(tmp_path / "hidden"), "device": "cpu"}, quiet=True,
-    )  # fmt: skip
+        {
+            "task": "dialogue",
+            "model": "encoder(dim=12, layers=1, num_heads=3)",
+            "data": [str(folder)],
+            "steps": 3,
+            "batch_size": 2,
+            "out": str(tmp_path / "hidden"),
+            "device": "cpu",
+        },
+        quiet=True,
+    )
     assert before.metrics.keys() >= {"accuracy"}
     after = train(
-        {"task": "dialogue", "model": "tracker(dim=12, layers=1, num_heads=3)", "data": [str(folder)], "steps": 3,
-         "batch_size": 2, "out": str(tmp_path / "run"), "device": "cpu", "init_from": str(tmp_path / "hidden")},
+        {
+            "task": "dialogue",
+            "model": "tracker(dim=12, layers=1, num_heads=3)",
+            "data": [str(folder)],
+            "steps": 3,
+            "batch_size": 2,
+            "out": str(tmp_path / "run"),
+            "device": "cpu",
+            "init_from": str(tmp_path / "hidden"),
+        },
         quiet=True,
-    )  # fmt: skip
+    )
     assert after.metrics.keys() >= {"joint_goal", "turn_goal", "request"}

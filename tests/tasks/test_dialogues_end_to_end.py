@@ -5,12 +5,12 @@ import json
 import pytest
 
 import regard
-from regard import tasks
-from regard.cli.main import main
-from regard.observation.inspection import inspect_run
-from regard.training import train
-from regard.viewer.opening.options import ViewOptions
-from regard.viewer.opening.runs import open_run
+from regard_workbench import tasks
+from regard_workbench.cli.main import main
+from regard_workbench.inspection.inspection import inspect_run
+from regard_workbench.training import train
+from regard_workbench.viewer.opening.options import ViewOptions
+from regard_workbench.viewer.opening.runs import open_run
 from tests.tasks.test_woz import turn, written
 
 pytestmark = pytest.mark.slow  # small runs are trained
@@ -58,8 +58,7 @@ def matched(folder):
     model = "matcher(dim=16, layers=1, num_heads=2, channels=4, dropout=0.0)"
     run, task = folder / "matched", "respond(candidates=5, train_candidates=4)"
     result = train(
-        {"task": task, "model": model, "data": [str(folder)], "out": str(run), "device": "cpu", **settings},
-        quiet=True,
+        {"task": task, "model": model, "data": [str(folder)], "out": str(run), "device": "cpu", **settings}, quiet=True
     )
     return run, result
 
@@ -73,9 +72,7 @@ def test_a_small_tracker_learns_and_is_measured_with_its_protocol(tracked):
 
 
 def test_a_typed_dialogue_gets_its_goals(tracked, capsys):
-    assert (
-        main(["predict", str(tracked[0]), "--text", "cuban food | cuban where ? | the south", "--json"]) == 0
-    )
+    assert main(["predict", str(tracked[0]), "--text", "cuban food | cuban where ? | the south", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     columns = tasks.build("dialogue", data=str(tracked[0].parent)).goals.columns
     assert found["kind"] == "answer" and len(found["predicted"]) == 2 * columns
@@ -83,8 +80,9 @@ def test_a_typed_dialogue_gets_its_goals(tracked, capsys):
     assert seen["rows"] == ["area", "food", "request"]
     assert seen["columns"] == ["[user]", "the", "south", "[system]", "cuban", "where", "?"]
     assert [sum(row) for row in seen["weights"]] == pytest.approx([1.0] * 3, abs=1e-3)
-    assert main(["predict", str(tracked[0]), "--text", "the south"]) == 0
-    shown = capsys.readouterr().out
+    assert main(["predict", str(tracked[0]), "--text", "the south quuxing"]) == 0
+    shown, said = capsys.readouterr()
+    assert "note: 1 of 3 words are unknown to this run.\n" in said
     assert "→" in shown and "request │" in shown and "Weights of each slot's attention to the turn" in shown
     assert main(["predict", str(tracked[0]), "--text", "cuban food | where ?"]) == 2
     assert "expected an odd number of turns" in capsys.readouterr().err
@@ -108,9 +106,7 @@ def test_slots_and_values_stand_beside_the_words_they_attend_to(tracked):
 
 def test_a_page_of_a_tracker_names_its_rows(tracked, tmp_path, capsys):
     page = tmp_path / "page.html"
-    assert (
-        main(["view", str(tracked[0]), "--text", "the south", "--export", str(page), "--device", "cpu"]) == 0
-    )
+    assert main(["view", str(tracked[0]), "--text", "the south", "--export", str(page), "--device", "cpu"]) == 0
     assert '"rows":"goals","columns":"tokens"' in page.read_text()
 
 
@@ -133,11 +129,7 @@ def test_a_chat_with_a_matcher_replies_with_what_it_knows(matched, monkeypatch, 
     known.examples("train")
     assert found["output"] in known.offered
     seen = found["attention"]
-    assert seen["rows"] == ["[reply]", *found["output"].split()] and seen["columns"] == [
-        "[user]",
-        "thai",
-        "food",
-    ]
+    assert seen["rows"] == ["[reply]", *found["output"].split()] and seen["columns"] == ["[user]", "thai", "food"]
     assert [sum(row) for row in seen["weights"]] == pytest.approx([1.0] * len(seen["rows"]), abs=1e-3)
 
 
@@ -154,18 +146,7 @@ def test_a_turn_and_a_reply_stand_beside_each_other(matched):
 @pytest.mark.nightly
 def test_a_comparison_takes_both_forms_of_the_matcher(folder, tmp_path):
     plain = "matcher(dim=8, layers=1, num_heads=2, channels=2)"
-    options = [
-        "--steps",
-        "2",
-        "--seeds",
-        "1",
-        "--batch-size",
-        "4",
-        "--device",
-        "cpu",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    options = ["--steps", "2", "--seeds", "1", "--batch-size", "4", "--device", "cpu", "--out", str(tmp_path / "out")]
     task = "respond(candidates=5, train_candidates=3)"
     models = f"{plain},{plain[:-1]}, exchange=true)"
     assert main(["compare", task, "--models", models, "--data", str(folder), *options]) == 0

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from regard import tasks
 from regard.errors import BadValue
+from regard_workbench import tasks
 from tests.tasks.stand_ins import Fixed, certain, judged
 
 
@@ -23,8 +23,7 @@ def test_every_image_is_in_one_split_and_every_digit_in_all():
         assert set(Counter(example.digit for example in examples)) == set(range(10))
     assert counts == {"train": 1259, "validation": 269, "test": 269}
     whole = Counter(
-        ((row / 16).astype(np.float32).tobytes(), digit)
-        for row, digit in zip(data.data, data.target, strict=True)
+        ((row / 16).astype(np.float32).tobytes(), digit) for row, digit in zip(data.data, data.target, strict=True)
     )
     assert seen == whole
 

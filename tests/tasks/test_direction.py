@@ -2,13 +2,13 @@
 
 import pytest
 
-from regard import tasks
-from regard.cli.main import main
 from regard.errors import BadValue
 from regard.registry import parse
-from regard.tasks.formats.direction import Direction
-from regard.training import load_run, train
-from regard.training.dry_run import dry_run
+from regard_workbench import tasks
+from regard_workbench.cli.main import main
+from regard_workbench.tasks.formats.direction import Direction
+from regard_workbench.training import load_run, train
+from regard_workbench.training.dry_run import dry_run
 
 PAIRS = [(f"der hund {n} rennt", f"the dog {n} runs") for n in "abcdefghijklmnopqrstu"]
 
@@ -33,9 +33,7 @@ def test_the_direction_is_that_of_the_examples(corpus, options, direction):
     task = tasks.build("translate", level="word", **{k: v.format(corpus) for k, v in options.items()})
     assert task.direction() == direction
     example = task.examples("train")[0]
-    assert (
-        task.source_vocabulary.decode(example.source).split()[0] == {"de": "der", "en": "the"}[direction[0]]
-    )
+    assert task.source_vocabulary.decode(example.source).split()[0] == {"de": "der", "en": "the"}[direction[0]]
 
 
 def test_files_without_endings_that_tell_are_called_by_their_names(corpus):
@@ -54,12 +52,7 @@ def test_generated_dates_have_a_direction_and_other_tasks_none():
 def trained(corpus, out):
     told = []
     settings = {"task": "translate(level=word, bleu_examples=2)", "model": "seq2seq(dim=8)", "steps": 1}
-    settings |= {
-        "batch_size": 4,
-        "data": f"{corpus}/train.de,{corpus}/train.en",
-        "out": str(out),
-        "device": "cpu",
-    }
+    settings |= {"batch_size": 4, "data": f"{corpus}/train.de,{corpus}/train.en", "out": str(out), "device": "cpu"}
     train(settings, tell=told.append, quiet=True)
     return told, settings
 
@@ -91,7 +84,7 @@ def test_data_the_other_way_round_are_refused_and_a_folder_is_read_as_the_run_le
         ("language", {"context": 16}, {"a.txt": b"sch\xf6n\n"}, '"language(context=16, encoding=latin-1)"'),
         ("classify", {}, {"a.tsv": b"1\t2\t3\n4\t5\t6\n"}, '"classify(text_column=1, label_column=2)"'),
     ],
-)  # fmt: skip
+)
 def test_a_hint_can_be_typed_as_it_stands(tmp_path, name, options, files, hint):
     for file, content in files.items():
         (tmp_path / file).write_bytes(content)

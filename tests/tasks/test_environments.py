@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.tasks import Batch, Stream
-from regard.tasks.agents import grid_views
-from regard.tasks.agents.environments import make
-from regard.tasks.agents.episodes import play, replay
-from regard.tasks.agents.policy import PolicyOfModel
+from regard_workbench import models, tasks
+from regard_workbench.tasks import Batch, Stream
+from regard_workbench.tasks.agents import grid_views
+from regard_workbench.tasks.agents.environments import make
+from regard_workbench.tasks.agents.episodes import play, replay
+from regard_workbench.tasks.agents.policy import PolicyOfModel
 
 GRIDS = [
     "MiniGrid-MemoryS7-v0",
@@ -77,9 +77,7 @@ def test_an_episode_in_a_grid_is_shown_as_the_frames_that_minigrid_draws():
         model.head.logits.bias.copy_(torch.eye(7)[2])  # forward, where the wall is
         built = task.batch(task.examples("validation"), [5], seeded(), model)
     task.batch(task.examples("validation"), [5], seeded(), model)
-    some = Batch(
-        {"seen": Stream(built.inputs[:, :9])}, {k: Stream(v.data[:, :9]) for k, v in built.answers.items()}
-    )
+    some = Batch({"seen": Stream(built.inputs[:, :9])}, {k: Stream(v.data[:, :9]) for k, v in built.answers.items()})
     shown = task.show(5, some)
     assert shown.grid == (1, 9) and shown.picture.shape == (56, 9 * 56, 3)
     world = gymnasium.make("MiniGrid-MemoryS7-v0").unwrapped
@@ -149,9 +147,7 @@ def test_after_a_cut_the_return_is_expected_from_the_whole_episode_and_what_is_s
         torch.nn.init.zeros_(built.head.logits.weight)
         built.head.logits.bias.copy_(torch.tensor([0.0, 9.0, 0.0]))  # turns in the corridor until the limit
         played = play("t-maze", [1, 2, 3], PolicyOfModel(built, 3), seeded(), greedy=True)
-        seen = torch.cat(
-            [played.seen, played.seen[:, -1:]], 1
-        ).double()  # nothing has changed after the last step
+        seen = torch.cat([played.seen, played.seen[:, -1:]], 1).double()  # nothing has changed after the last step
         expected = built(Batch({"seen": Stream(seen)}))[:, -1, -1]
     assert played.keep.shape[1] == 24 and played.keep.all()
     torch.testing.assert_close(played.last, expected.float())

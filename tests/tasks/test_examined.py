@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.tasks import series
-from regard.tasks.generated.draws import Generated
-from regard.tasks.task import TASKS, Task
+from regard_workbench import models, tasks
+from regard_workbench.tasks import series
+from regard_workbench.tasks.generated.draws import Generated
+from regard_workbench.tasks.parts.task import TASKS, Task
 
 FEW = 6
 EXAMINING = [name for name in tasks.names() if TASKS[name].examine is not Task.examine]
@@ -48,9 +48,7 @@ def test_a_limit_gives_what_a_split_of_so_many_examples_gives(name, monkeypatch)
     limited = measured(task, model)
     every = task.examples
     task.examined = None
-    monkeypatch.setattr(
-        task, "examples", lambda split: first(every(split), FEW) if split == "test" else every(split)
-    )
+    monkeypatch.setattr(task, "examples", lambda split: first(every(split), FEW) if split == "test" else every(split))
     assert limited == measured(task, model)
     assert bool(limited) == (name not in NOTHING)
     assert all(count < more[metric][1] for metric, (_, count) in limited.items())
@@ -71,9 +69,7 @@ def test_a_limit_holds_for_the_cache_of_a_language_model():
     task.examined = None
     ids = task.tokens("test")
     assert len(ids) > 2 * FEW * task.context
-    task._tokens["test"] = ids[
-        : FEW * task.context + 1
-    ]  # those of so many windows, and what follows the last
+    task._tokens["test"] = ids[: FEW * task.context + 1]  # those of so many windows, and what follows the last
     assert limited == measured(task, model)
     ((_, count),) = limited.values()
     assert count == FEW * task.context

@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.tasks import TASKS
-from regard.tasks.measures.metrics import Answered, merged, observe
-from regard.training import train
+from regard_workbench import models, tasks
+from regard_workbench.tasks import TASKS
+from regard_workbench.tasks.measures.metrics import Answered, merged, observe
+from regard_workbench.training import train
 
 FOLDER = Path(__file__).parent / "fields"
 # What each task reaches within its recipe; chance lies far below (or, for the error rate, far above).
-REACHES = {
-    "tagger": 0.7, "two_streams": 0.75, "graph": 0.9, "ctc": 0.1, "boxes": 0.3, "agent": 0.95, "ranking": 0.6,
-}  # fmt: skip
-ONLY = {"random", "dataclasses", "torch", "scipy", "regard"}
+REACHES = {"tagger": 0.7, "two_streams": 0.75, "graph": 0.9, "ctc": 0.1, "boxes": 0.3, "agent": 0.95, "ranking": 0.6}
+ONLY = {"random", "dataclasses", "torch", "scipy", "regard", "regard_workbench"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,9 +46,7 @@ def test_a_task_is_one_file_of_at_most_120_lines_that_needs_nothing_else(field):
 def test_a_task_of_any_field_trains_to_a_stated_score(field, tmp_path):
     name = name_of(field)
     metric = TASKS[name].metric
-    result = train(
-        {"task": name, "out": str(tmp_path / "run"), "device": "cpu", "eval_every": 50}, quiet=True
-    )
+    result = train({"task": name, "out": str(tmp_path / "run"), "device": "cpu", "eval_every": 50}, quiet=True)
     best = result.best["value"]
     assert (best >= REACHES[field]) if metric.higher_is_better else (best <= REACHES[field])
 
@@ -62,11 +58,7 @@ def test_states_merge_over_any_split_of_the_batches(field):
 
     task = tasks.build(name_of(field))
     torch.manual_seed(1)
-    model = (
-        models.build(task.recipe.model, models.problem_for(task.recipe.model, task.problems()))
-        .double()
-        .eval()
-    )
+    model = models.build(task.recipe.model, models.problem_for(task.recipe.model, task.problems())).double().eval()
     examples, metrics = task.examples("test"), task.metrics()
     random_state = torch.Generator().manual_seed(0)
     batch = task.batch(examples, range(12), random_state, model)
@@ -130,7 +122,7 @@ def test_the_conditional_random_field_agrees_with_brute_force():
 def test_edges_beside_another_stream_are_refused_wherever_they_stand(graph):
     """Edges of a second stream must not be left out without a word."""
     from regard.errors import Unsupported
-    from regard.models.embedding import stream_mask
+    from regard_workbench.models.parts.embedding import stream_mask
 
     streams = [tasks.Stream(torch.zeros(1, 3, 2)), tasks.Stream(torch.zeros(1, 5, 2))]
     streams[graph] = tasks.Stream(streams[graph].data, edges=torch.tensor([[0], [1]]))

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import regard
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.observation.inspection import inspect_model
-from regard.tasks.digits import SIDE, images, split_of
-from regard.tasks.generated.scenes import resized
-from regard.tasks.pictures.patches import fold
+from regard_workbench import models, tasks
+from regard_workbench.inspection.inspection import inspect_model
+from regard_workbench.tasks.generated.scenes import resized
+from regard_workbench.tasks.pictures.patches import fold
+from regard_workbench.tasks.pictures.written_digits import SIDE, images, split_of
 
 SMALL = "glimpse(canvas=20, smallest=9, largest=11, clutter=2, patch=5)"  # 4 × 4 places
 MODEL = "glimpse(dim=16, glimpses=3, side=5, scales=2)"
@@ -103,9 +103,18 @@ def run(tmp_path_factory):
     """A short training of a small model on digits that fill the canvas."""
     out = tmp_path_factory.mktemp("glimpse") / "run"
     return regard.train(
-        EASY, model="glimpse(dim=64, glimpses=3, side=5, scales=2)", steps=120, batch_size=32, seed=1, out=out,
-        quiet=True, eval_every=120, eval_limit=100, device="cpu", optim={"lr": 5e-3, "warmup": 10},
-    )  # fmt: skip
+        EASY,
+        model="glimpse(dim=64, glimpses=3, side=5, scales=2)",
+        steps=120,
+        batch_size=32,
+        seed=1,
+        out=out,
+        quiet=True,
+        eval_every=120,
+        eval_limit=100,
+        device="cpu",
+        optim={"lr": 5e-3, "warmup": 10},
+    )
 
 
 @pytest.mark.slow
@@ -132,9 +141,7 @@ def test_a_resumed_training_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     whole = regard.train(SMALL, steps=6, out=tmp_path / "whole", **settings)
     stopped = regard.train(SMALL, steps=3, out=tmp_path / "part", **settings)
     again = regard.train(SMALL, steps=6, out=stopped.folder, resume="auto", **settings)
-    one, two = (
-        next((run.folder / "checkpoints").glob("step-*6")) / "model.safetensors" for run in (whole, again)
-    )
+    one, two = (next((run.folder / "checkpoints").glob("step-*6")) / "model.safetensors" for run in (whole, again))
     assert again.steps == 6 and one.read_bytes() == two.read_bytes()
 
 
@@ -173,22 +180,19 @@ def test_pictures_of_class_folders_lie_on_the_canvas_with_the_names_of_their_cla
             folder = tmp_path / split / name
             folder.mkdir(parents=True)
             for number in range(count):
-                Image.new("RGB", (11, 11), (colour[0], colour[1] - number, colour[2])).save(
-                    folder / f"{number}.png"
-                )
+                Image.new("RGB", (11, 11), (colour[0], colour[1] - number, colour[2])).save(folder / f"{number}.png")
     task = tasks.build("glimpse(canvas=20, smallest=9, largest=11, clutter=0, patch=5)", data=str(tmp_path))
     assert task.classes == ("sea", "sun") and len(task.examples("test")) == 4 * 4
     for canvas in task.examples("test")[:4]:
         red, green, blue = [(0, 80, 255), (250, 240, 0)][canvas.label]
-        assert canvas.picture.max() == pytest.approx(
-            (0.299 * red + 0.587 * green + 0.114 * blue) / 255, abs=0.01
-        )
+        assert canvas.picture.max() == pytest.approx((0.299 * red + 0.587 * green + 0.114 * blue) / 255, abs=0.01)
     said = {"class": 1, "after_each": [0, 1], "places": [(0, 0), (1, 1)]}
     assert task.answer_text(said, canvas) == "sun (after each glimpse: sea, sun)"
     gone = tasks.build(
-        "glimpse(canvas=20, smallest=9, largest=11, clutter=0, patch=5)", json.loads(json.dumps(task.state())),
+        "glimpse(canvas=20, smallest=9, largest=11, clutter=0, patch=5)",
+        json.loads(json.dumps(task.state())),
         data="/nowhere",
-    )  # fmt: skip
+    )
     assert gone.problems() == task.problems() and gone.decode([0]) == "sea"
 
 

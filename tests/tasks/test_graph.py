@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from regard import models, tasks
 from regard.errors import BadValue, Unsupported
-from regard.tasks.formats.pickles import load_arrays
-from regard.training import train
+from regard_workbench import models, tasks
+from regard_workbench.tasks.formats.pickles import load_arrays
+from regard_workbench.training import train
 
 SHARED = Path(os.environ.get("REGARD_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 PLANETOID = SHARED / "data" / "planetoid"
@@ -50,8 +50,10 @@ def saved(folder, **changed):
 def test_an_npz_is_read_and_its_splits_are_sets_of_nodes_of_one_graph(tmp_path):
     task = tasks.build("graph", data=str(saved(tmp_path)), normalize=False)
     assert [list(task.examples(split)) for split in ("train", "validation", "test")] == [
-        [0, 1, 2, 3, 4], [5, 6], [7, 9, 12],
-    ]  # fmt: skip
+        [0, 1, 2, 3, 4],
+        [5, 6],
+        [7, 9, 12],
+    ]
     batch = task.collate(task.examples("test"), seeded())
     assert batch.inputs.shape == (1, COUNT, WIDTH) and float(batch.inputs[0, 7, 2]) == 8.0
     assert batch.first.edges.shape == (2, 2 * (COUNT - 1))  # in both directions
@@ -64,10 +66,7 @@ def test_an_npz_is_read_and_its_splits_are_sets_of_nodes_of_one_graph(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (
-            {"edges": np.array([[0, 1], [1, 13]])},
-            r"edge 1 \(counted from 0\) goes from 1 to 13, but nodes are 0 to 12",
-        ),
+        ({"edges": np.array([[0, 1], [1, 13]])}, r"edge 1 \(counted from 0\) goes from 1 to 13, but nodes are 0 to 12"),
         ({"edges": np.array([[0, -1], [1, 1]])}, "goes from -1 to 1"),
         ({"edges": np.zeros((3, 4), int)}, "edges: expected two rows"),
         ({"edges": np.zeros((2, 4))}, "edges: expected whole numbers, got float64"),
@@ -112,9 +111,14 @@ def planetoid(folder):
     hot = np.eye(CLASSES, dtype=np.int32)[given["y"]]
     graph = {node: [other for other in (node - 1, node + 1) if 0 <= other < COUNT] for node in range(COUNT)}
     contents = {
-        "x": csr_matrix(dense[:5]), "y": hot[:5], "tx": csr_matrix(dense[test]), "ty": hot[test],
-        "allx": csr_matrix(dense[:known]), "ally": hot[:known], "graph": graph,
-    }  # fmt: skip
+        "x": csr_matrix(dense[:5]),
+        "y": hot[:5],
+        "tx": csr_matrix(dense[test]),
+        "ty": hot[test],
+        "allx": csr_matrix(dense[:known]),
+        "ally": hot[:known],
+        "graph": graph,
+    }
     for name, content in contents.items():
         (folder / f"ind.small.{name}").write_bytes(pickle.dumps(content, protocol=2))
     (folder / "ind.small.test.index").write_text("".join(f"{node}\n" for node in test))
@@ -126,8 +130,10 @@ def test_planetoids_files_are_read_without_running_what_is_in_them(tmp_path):
     task = tasks.build("graph", data=str(tmp_path), normalize=False)
     assert np.array_equal(task.graph.features, dense) and np.array_equal(task.graph.labels, labels)
     assert {split: list(task.examples(split)) for split in ("train", "validation", "test")} == {
-        "train": [0, 1, 2, 3, 4], "validation": [5, 6, 7, 8, 9], "test": [10, 11, 12],
-    }  # fmt: skip
+        "train": [0, 1, 2, 3, 4],
+        "validation": [5, 6, 7, 8, 9],
+        "test": [10, 11, 12],
+    }
     assert {tuple(pair) for pair in task.graph.edges.T.tolist()} == {
         (a, b) for a in range(COUNT) for b in (a - 1, a + 1) if 0 <= b < COUNT
     }
@@ -161,9 +167,7 @@ HOSTILE = {
     "numpy's own loader": b"cnumpy\nload\n(S'x'\ntR.",
     "a method of an admitted class": b"\x80\x04\x8c\x05numpy\x8c\x0fndarray.tofile\x93.",
     "an array of objects": pickle.dumps(np.array([{}, []], dtype=object), protocol=2),
-    "an array that lies about its size": pickle.dumps(np.zeros(4), protocol=2).replace(
-        b"K\x04\x85", b"K\x63\x85"
-    ),
+    "an array that lies about its size": pickle.dumps(np.zeros(4), protocol=2).replace(b"K\x04\x85", b"K\x63\x85"),
     "something outside of itself": b"Pname\n.",
     "an extension": b"\x82\x01.",
     "a torn file": pickle.dumps(np.zeros(4), protocol=2)[:40],
@@ -201,8 +205,7 @@ def test_the_pickles_of_cora_hold_the_graph_of_its_npz(tmp_path):
     for split in npz.splits:
         assert np.array_equal(npz.splits[split], original.splits[split])
     undirected = [
-        {tuple(sorted(pair)) for pair in graph.edges.T.tolist() if pair[0] != pair[1]}
-        for graph in (npz, original)
+        {tuple(sorted(pair)) for pair in graph.edges.T.tolist() if pair[0] != pair[1]} for graph in (npz, original)
     ]
     assert undirected[0] == undirected[1] and len(undirected[0]) == 5278
 
@@ -227,20 +230,14 @@ def test_an_edge_list_with_a_table_of_nodes_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            {"edges": "paper0 paper1\npaper0 paper99\n"},
-            r"made\.cites:2: the node 'paper99' is not in made\.content",
-        ),
+        ({"edges": "paper0 paper1\npaper0 paper99\n"}, r"made\.cites:2: the node 'paper99' is not in made\.content"),
         ({"edges": "paper0 paper1\n\npaper0\n"}, r"made\.cites:3: expected two nodes"),
         ({"edges": "paper0 paper1\npaper1 paper2 0.5\n"}, r"made\.cites:2: .*weights of edges are not read"),
         (
             {"nodes": NODES.replace("\n", "\npaper77 nan 1 x\n", 1)},
             r"made\.content:2: a number is not finite\. Replace NaN",
         ),
-        (
-            {"nodes": NODES + "late 1 art\n"},
-            r"made\.content:21: has 1 numbers between name and class, expected 2",
-        ),
+        ({"nodes": NODES + "late 1 art\n"}, r"made\.content:21: has 1 numbers between name and class, expected 2"),
         ({"nodes": NODES + "paper3 1 1 art\n"}, r"made\.content:21: the node 'paper3' is there twice"),
         ({"nodes": NODES + "late 1 x art\n"}, r"made\.content:21: expected numbers"),
         ({"nodes": "a art\nb law\n"}, r"made\.content:1: has 0 numbers"),
@@ -279,10 +276,7 @@ def test_a_node_is_named_and_shown_with_its_neighbourhood():
     task = tasks.build("graph")
     node = task.parse({"text": " 17 "})
     shown = task.show(node, task.collate([node], seeded()))
-    assert (
-        shown.pieces[0] == "17 (community 2)"
-        and len(shown.pieces) == task.collate([node], seeded()).inputs.shape[1]
-    )
+    assert shown.pieces[0] == "17 (community 2)" and len(shown.pieces) == task.collate([node], seeded()).inputs.shape[1]
     assert task.decode([3]) == "community 3"
     with pytest.raises(BadValue, match=r"no node 'nobody'.*for instance 0, 1"):
         task.parse({"text": "nobody"})
@@ -300,9 +294,7 @@ def test_the_penalty_is_half_the_sum_of_squares_and_only_in_training():
     batch = task.collate(task.examples("train"), seeded())
     model = models.build("graph(decay=0.5, dropout=0, attention_dropout=0)", task.problem)
     outputs = model(batch)
-    squares = sum(
-        float(p.detach().square().sum()) for n, p in model.named_parameters() if not n.endswith("bias")
-    )
+    squares = sum(float(p.detach().square().sum()) for n, p in model.named_parameters() if not n.endswith("bias"))
     train_loss, count = model.loss(outputs, batch)
     loss, _ = model.eval().loss(outputs, batch)
     assert float((train_loss - loss).detach() / count) == pytest.approx(0.25 * squares, rel=1e-4)
@@ -326,12 +318,8 @@ def accuracy(task, folder, **settings):
 
 
 def test_neighbours_tell_what_words_do_not(tmp_path):
-    with_edges = accuracy(
-        "graph", tmp_path / "with", steps=50, model="graph(dim=16, num_heads=2, dropout=0.3)"
-    )
-    alone = accuracy(
-        "graph(hops=0)", tmp_path / "alone", steps=50, batch_size=1, model="graph(dim=16, num_heads=2)"
-    )
+    with_edges = accuracy("graph", tmp_path / "with", steps=50, model="graph(dim=16, num_heads=2, dropout=0.3)")
+    alone = accuracy("graph(hops=0)", tmp_path / "alone", steps=50, batch_size=1, model="graph(dim=16, num_heads=2)")
     assert with_edges > 0.75 and alone < 0.65
 
 

@@ -13,18 +13,18 @@ import torch
 from PIL import Image
 
 import regard
-from regard import tasks
-from regard.cli.main import main
 from regard.errors import BadValue
-from regard.observation.inspection import inspect_run
-from regard.tasks.figures.colours import ON_PICTURES
-from regard.tasks.formats.bad_files import PicturesRead
-from regard.tasks.pictures.patches import fold, names
-from regard.tasks.shown import Looked
-from regard.training import train
-from regard.training.loading import load
-from regard.viewer.opening.options import ViewOptions
-from regard.viewer.opening.runs import open_run
+from regard_workbench import tasks
+from regard_workbench.cli.main import main
+from regard_workbench.inspection.inspection import inspect_run
+from regard_workbench.tasks.figures.colours import ON_PICTURES
+from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.parts.shown import Looked
+from regard_workbench.tasks.pictures.patches import fold, names
+from regard_workbench.training import train
+from regard_workbench.training.loading import load
+from regard_workbench.viewer.opening.options import ViewOptions
+from regard_workbench.viewer.opening.runs import open_run
 
 
 def shade(label, number, side=12, colour=False):
@@ -57,9 +57,7 @@ def written(folder, files):
 
 def idx(array):
     array = np.asarray(array, np.uint8)
-    return (
-        bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
-    )
+    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
 
 
 def idx_files(folder, packed=False, train=11, test=5):
@@ -95,9 +93,7 @@ def test_zip_and_tar_archives_hold_the_same_pictures_as_their_folder(tmp_path):
             info = tarfile.TarInfo(f"around/{name}")
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    whole = [
-        tasks.build("images", data=str(path)) for path in (folder, tmp_path / "x.zip", tmp_path / "x.tar.gz")
-    ]
+    whole = [tasks.build("images", data=str(path)) for path in (folder, tmp_path / "x.zip", tmp_path / "x.tar.gz")]
     for split in ("train", "validation", "test"):
         first, *others = (one.examples(split) for one in whole)
         for other in others:
@@ -116,9 +112,7 @@ def test_folders_named_train_val_and_test_are_the_splits(tmp_path):
     assert [len(task.examples(split)) for split in ("train", "validation", "test")] == [10, 6, 4]
     written(tmp_path, [("test/cow/1.png", encoded(shade("cat", 1)))])
     again = tasks.build("images", data=str(tmp_path))
-    with pytest.raises(
-        BadValue, match=r"test/cow/1\.png: the class 'cow' is not among those of training: cat, dog"
-    ):
+    with pytest.raises(BadValue, match=r"test/cow/1\.png: the class 'cow' is not among those of training: cat, dog"):
         again.examples("test")
 
 
@@ -157,7 +151,7 @@ def test_a_broken_file_is_named_and_the_others_go_on_where_that_is_asked_for(tmp
         tasks.build("images(bad_files=ignore)")
 
 
-@pytest.mark.filterwarnings("always::regard.tasks.formats.image_files.PicturesRead")
+@pytest.mark.filterwarnings("always::regard_workbench.tasks.formats.image_files.PicturesRead")
 def test_the_flag_of_the_command_line_is_the_tasks_option(tmp_path, capsys):
     written(tmp_path / "set", [*members(8), ("cat/words.jpg", b"no picture")])
     out, options = tmp_path / "run", ["--device", "cpu"]
@@ -187,7 +181,7 @@ def test_an_animated_file_is_read_and_that_is_said(tmp_path):
 def test_the_order_does_not_depend_on_which_thread_is_done_first(tmp_path, monkeypatch):
     import time
 
-    from regard.tasks.formats import class_folders
+    from regard_workbench.tasks.formats import class_folders
 
     written(tmp_path, members(20))
     before = tasks.build("images", data=str(tmp_path)).examples("train")
@@ -200,9 +194,7 @@ def test_the_order_does_not_depend_on_which_thread_is_done_first(tmp_path, monke
 
     monkeypatch.setattr(class_folders, "decoded", slowly)
     after = tasks.build("images", data=str(tmp_path)).examples("train")
-    assert (
-        torch.equal(before.pixels, after.pixels) and len(calls) == 41
-    )  # each once, and the first for its size
+    assert torch.equal(before.pixels, after.pixels) and len(calls) == 41  # each once, and the first for its size
 
 
 def test_pictures_of_other_sizes_are_covered_and_cut(tmp_path):
@@ -222,7 +214,7 @@ def test_pictures_of_other_sizes_are_covered_and_cut(tmp_path):
         ([("a.png", encoded(shade("cat", 1)))], "lies in no class folder"),
         ([("a/1.png", b"x"), ("b/2.png", b"y")], "cannot be read|no image"),
     ],
-)  # fmt: skip
+)
 def test_folders_without_pictures_or_classes_are_refused(tmp_path, files, words):
     with pytest.raises(BadValue, match=words):
         tasks.build("images", data=written(tmp_path, files))
@@ -245,9 +237,7 @@ def test_only_training_pictures_are_changed_and_only_by_the_generator(tmp_path):
     task = tasks.build("images(shift=2, flip=true, erase=0.5)", data=written(tmp_path, members(12)))
     for split in ("train", "test"):
         examples = task.examples(split)
-        one, two, other = (
-            task.batch(examples, range(2), torch.Generator().manual_seed(n)) for n in (1, 1, 2)
-        )
+        one, two, other = (task.batch(examples, range(2), torch.Generator().manual_seed(n)) for n in (1, 1, 2))
         assert torch.equal(one.inputs, two.inputs)
         assert torch.equal(one.inputs, other.inputs) == (split == "test")
         again = task.collate([examples[n] for n in range(2)], torch.Generator().manual_seed(1))
@@ -280,14 +270,10 @@ def test_scenes_show_their_digit_and_keep_test_digits_apart():
     task = tasks.build("images")
     again = tasks.build("images")
     assert torch.equal(task.examples("test").pixels, again.examples("test").pixels)
-    assert not torch.equal(
-        task.examples("test").pixels, tasks.build("images(seed=1)").examples("test").pixels
-    )
+    assert not torch.equal(task.examples("test").pixels, tasks.build("images(seed=1)").examples("test").pixels)
     train, test = task.examples("train"), task.examples("test")
     assert train.pixels.shape[1:] == (1, 20, 20) and set(train.labels.tolist()) == set(range(10))
-    assert not {one.tobytes() for one in train.pixels.numpy()} & {
-        one.tobytes() for one in test.pixels.numpy()
-    }
+    assert not {one.tobytes() for one in train.pixels.numpy()} & {one.tobytes() for one in test.pixels.numpy()}
 
 
 @pytest.fixture(scope="module")
@@ -323,10 +309,7 @@ def test_a_figure_shows_where_the_model_looked_on_the_picture(run):
     assert text.count("<image") == 2  # the picture, and the picture with the weights on it
     task = load(run[0] / "run").task
     looked = Looked([0.0] * 8 + [1.0], names(task.spec), [], "by hand")
-    _, lit = (
-        frame.images[0].get_array()
-        for frame in task.draw("dog", task.parse({"image": str(path)}), looked).axes
-    )
+    _, lit = (frame.images[0].get_array() for frame in task.draw("dog", task.parse({"image": str(path)}), looked).axes)
     below = 0.6 * 200 / 255  # the picture, dimmed
     colour = np.array([int(ON_PICTURES[2][at : at + 2], 16) / 255 for at in (1, 3, 5)])
     assert np.allclose(lit[8:, 8:], 0.35 * below + 0.65 * colour, atol=0.01)
@@ -334,9 +317,7 @@ def test_a_figure_shows_where_the_model_looked_on_the_picture(run):
 
 
 def test_the_page_lays_attention_over_the_picture(run):
-    opened = open_run(
-        ViewOptions(str(run[0] / "run"), device="cpu"), str(run[0] / "run"), None, lambda text: None
-    )
+    opened = open_run(ViewOptions(str(run[0] / "run"), device="cpu"), str(run[0] / "run"), None, lambda text: None)
     assert (opened.image["rows"], opened.image["columns"]) == (3, 3) and opened.image["width"] == 12
     assert len(opened.labels["patches"]) == 9
     with regard.observe(opened.model) as seen:
@@ -344,14 +325,10 @@ def test_the_page_lays_attention_over_the_picture(run):
     assert seen["layers.1.attention"].shape() == (1, 2, 9, 9)
 
 
-@pytest.mark.parametrize(
-    "model", ["vit(pool=class, patch=2)", "cnn-attention", "cnn-attention(self_attention=false)"]
-)
+@pytest.mark.parametrize("model", ["vit(pool=class, patch=2)", "cnn-attention", "cnn-attention(self_attention=false)"])
 def test_other_models_are_explained_and_opened_alike(tmp_path, model, capsys):
     data = written(tmp_path / "data", members(6))
-    small = model.replace("vit(", "vit(dim=16, layers=1, ").replace(
-        "cnn-attention(", "cnn-attention(dim=16, "
-    )
+    small = model.replace("vit(", "vit(dim=16, layers=1, ").replace("cnn-attention(", "cnn-attention(dim=16, ")
     settings = {"steps": 2, "batch_size": 4, "eval_every": 2, "out": str(tmp_path / "run"), "device": "cpu"}
     train({"task": "images", "data": data, "model": small, **settings}, quiet=True)
     path = tmp_path / "x.png"
@@ -373,15 +350,6 @@ def test_other_models_are_explained_and_opened_alike(tmp_path, model, capsys):
 
 def test_a_broken_file_stops_a_training_with_its_name(tmp_path, capsys):
     written(tmp_path / "data", [*members(6), ("dog/broken.png", b"x")])
-    command = [
-        "train",
-        "images",
-        "--data",
-        str(tmp_path / "data"),
-        "--steps",
-        "1",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    command = ["train", "images", "--data", str(tmp_path / "data"), "--steps", "1", "--out", str(tmp_path / "run")]
     assert main(command) != 0
     assert "dog/broken.png" in capsys.readouterr().err

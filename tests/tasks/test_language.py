@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.answers import HiddenTokens, NextToken
-from regard.tasks.generated.story import story_text
-from regard.tasks.measures import completion
-from regard.tasks.text.vocabulary import BLANK, SPECIAL, UNKNOWN
+from regard_workbench import tasks
+from regard_workbench.tasks.answers import HiddenTokens, NextToken
+from regard_workbench.tasks.generated.story import story_text
+from regard_workbench.tasks.measures import completion
+from regard_workbench.tasks.text.vocabulary import BLANK, SPECIAL, UNKNOWN
 from tests.tasks.stand_ins import Fixed, certain, judged, rows_of
 
 
@@ -58,9 +58,7 @@ def test_training_windows_begin_elsewhere_each_time_within_half_a_window():
     for seed in range(200):
         batch = task.collate([windows[7]], seeded(seed))
         assert batch.target_keep is None, "everything in it is asked for"
-        begin = next(
-            i for i in range(7 * 31 - 15, 7 * 31 + 16) if torch.equal(ids[i : i + 31], batch.inputs[0])
-        )
+        begin = next(i for i in range(7 * 31 - 15, 7 * 31 + 16) if torch.equal(ids[i : i + 31], batch.inputs[0]))
         places.add(begin)
         assert torch.equal(ids[begin + 1 : begin + 32], batch.targets[0])
     assert min(places) == 7 * 31 - 15 and max(places) == 7 * 31 + 15 and len(places) > 25
@@ -71,10 +69,7 @@ def test_training_windows_begin_elsewhere_each_time_within_half_a_window():
 
 
 def test_hidden_tokens_can_be_the_objective():
-    assert [type(one) for one in tasks.build("language", objective="hidden").answers()] == [
-        HiddenTokens,
-        NextToken,
-    ]
+    assert [type(one) for one in tasks.build("language", objective="hidden").answers()] == [HiddenTokens, NextToken]
     with pytest.raises(BadValue, match=r"hidden"):
         tasks.build("language", objective="hiden")
     with pytest.raises(BadValue, match=r"overlap"):
@@ -162,8 +157,14 @@ def test_perplexity_and_bits_per_character_follow_from_the_loss():
 def test_sentences_end_where_people_end_them():
     text = 'He came. "Is it 3.5?" she said! Then\nA line without end\n\nX = y .\nLast'
     assert completion.sentences_of(text) == [
-        "He came.", '"Is it 3.5?"', "she said!", "Then", "A line without end", "X = y .", "Last",
-    ]  # fmt: skip
+        "He came.",
+        '"Is it 3.5?"',
+        "she said!",
+        "Then",
+        "A line without end",
+        "X = y .",
+        "Last",
+    ]
 
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["language", "masked"])
@@ -239,8 +240,7 @@ def test_completion_does_not_depend_on_batches():
 
     model = Rule(lambda b: certain(step(b.inputs), count, 2.0))
     one, many = (
-        [metric.value(state) for metric, state in task.completed(model, batch_size=size, most=23)]
-        for size in (1, 11)
+        [metric.value(state) for metric, state in task.completed(model, batch_size=size, most=23)] for size in (1, 11)
     )
     assert len(one) == 4 and one == pytest.approx(many)
 
@@ -283,8 +283,10 @@ def test_a_prompt_is_read_to_its_end_and_comes_without_targets():
 
 def test_texts_too_short_and_missing_are_refused(tmp_path):
     for name, content, message in (
-        ("empty.txt", "", "is empty"), ("one.txt", "x", "too short"), ("tiny.txt", "ab\n", "expected at least 2"),
-    ):  # fmt: skip
+        ("empty.txt", "", "is empty"),
+        ("one.txt", "x", "too short"),
+        ("tiny.txt", "ab\n", "expected at least 2"),
+    ):
         path = tmp_path / name
         path.write_text(content)
         with pytest.raises(BadValue, match=message):

@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 import torch
 
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.tasks.answers.place import Found
-from regard.tasks.batch import Batch, Stream
-from regard.training import train
+from regard_workbench import models, tasks
+from regard_workbench.tasks.answers.place import Found
+from regard_workbench.tasks.parts.batch import Batch, Stream
+from regard_workbench.training import train
 from tests.tasks.stand_ins import Fixed, judged
 
 
@@ -67,12 +67,9 @@ def test_batches_hold_a_stream_of_each_kind_and_padding_of_its_own(kinds):
 def test_splits_share_neither_pictures_nor_recordings():
     task = tasks.build("match")
     pictures = {
-        split: {row.tobytes() for some in part.values() for row in some}
-        for split, part in task.drawings.items()
+        split: {row.tobytes() for some in part.values() for row in some} for split, part in task.drawings.items()
     }
-    sounds = {
-        split: {one.name for some in part.values() for one in some} for split, part in task.recordings.items()
-    }
+    sounds = {split: {one.name for some in part.values() for one in some} for split, part in task.recordings.items()}
     for held in (pictures, sounds):
         assert not held["train"] & held["test"] and not held["train"] & held["validation"]
 
@@ -119,17 +116,13 @@ def test_without_interaction_a_stream_sees_nothing_of_the_other():
     """Same weights, same number of them; only the rows of a stream's own reach it."""
     task, model = co_attention()
     _, apart = co_attention(interaction=False)
-    assert {n: p.shape for n, p in model.named_parameters()} == {
-        n: p.shape for n, p in apart.named_parameters()
-    }
+    assert {n: p.shape for n, p in model.named_parameters()} == {n: p.shape for n, p in apart.named_parameters()}
     apart.load_state_dict(model.state_dict())
     batch = task.collate(some(task, "validation", 2), seeded()).cast(torch.float64)
     other = Batch({**batch.streams, "image": Stream(batch.streams["image"].data + 1)}, batch.answers)
     for one, sees in ((model, True), (apart, False)):
         rows = []
-        hook = one.norms[0].register_forward_hook(
-            lambda module, inputs, output, rows=rows: rows.append(output)
-        )
+        hook = one.norms[0].register_forward_hook(lambda module, inputs, output, rows=rows: rows.append(output))
         one(batch), one(other)
         hook.remove()
         assert torch.equal(*rows) != sees
@@ -144,9 +137,7 @@ def test_what_the_streams_attend_to_is_seen_with_the_names_of_their_positions():
     with regard.observe(model) as seen:
         model(batch)
     weights = seen["layers.0.between.0.to_source"].weights()
-    assert weights.shape == (1, 2, batch.inputs.shape[1], 5) and torch.allclose(
-        weights.sum(-1), torch.ones(1).double()
-    )
+    assert weights.shape == (1, 2, batch.inputs.shape[1], 5) and torch.allclose(weights.sum(-1), torch.ones(1).double())
     back = seen["layers.0.between.0.to_query"].weights()
     assert back.shape == (1, 2, 5, batch.inputs.shape[1])
     shown = task.show(example, batch)
@@ -176,17 +167,24 @@ def test_recordings_that_lack_a_digit_are_refused_before_a_run_begins(tmp_path):
             file.setframerate(8000)
             file.writeframes(bytes(2 * (2003 + take)))
     task = tasks.build("match", data=str(tmp_path))
-    with pytest.raises(
-        BadValue, match=rf"{tmp_path.name} has no recording of the digit \d for \w+\. Expected some"
-    ):
+    with pytest.raises(BadValue, match=rf"{tmp_path.name} has no recording of the digit \d for \w+\. Expected some"):
         task.examples("train")
 
 
 def test_a_few_steps_lower_the_loss(tmp_path):
     train(
-        {"task": "match", "model": "co-attention(dim=16)", "steps": 20, "batch_size": 8, "eval_every": 20,
-         "optim": {"lr": 5e-3, "warmup": 2}, "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True,
-    )  # fmt: skip
+        {
+            "task": "match",
+            "model": "co-attention(dim=16)",
+            "steps": 20,
+            "batch_size": 8,
+            "eval_every": 20,
+            "optim": {"lr": 5e-3, "warmup": 2},
+            "out": str(tmp_path / "run"),
+            "device": "cpu",
+        },
+        quiet=True,
+    )
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if "loss" in row]
     assert sum(losses[-5:]) < sum(losses[:5])
@@ -198,7 +196,7 @@ def test_a_few_steps_lower_the_loss(tmp_path):
 @pytest.mark.slow
 def test_the_same_model_without_interaction_stays_below_the_stated_score(tmp_path):
     """Tone digits among five pictures; chance is 20 %."""
-    from regard.comparison.evaluate import evaluate_run
+    from regard_workbench.comparison.evaluate import evaluate_run
 
     name = "co-attention(interaction=false)"
     train({"task": "match", "model": name, "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)

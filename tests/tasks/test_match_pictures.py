@@ -7,13 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks import digits
-from regard.tasks.formats.bad_files import PicturesRead
-from regard.tasks.match import INK, SPREAD
-from regard.tasks.pictures.digit_pictures import WORDS
-from regard.training import train
+from regard_workbench import tasks
+from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.match import INK, SPREAD
+from regard_workbench.tasks.pictures import written_digits
+from regard_workbench.tasks.pictures.digit_pictures import WORDS
+from regard_workbench.training import train
 
 SPLITS = ("train", "val", "test")
 
@@ -77,10 +77,10 @@ def test_a_candidate_is_shown_by_a_picture_of_its_digit_from_the_files(form, tmp
 
 def test_without_files_the_built_in_pictures_are_drawn_from_the_split_of_the_example():
     task = tasks.build("match")
-    pixels, shown = digits.images()
+    pixels, shown = written_digits.images()
     known = {
         row.tobytes(): (digit, split)
-        for row, digit, split in zip(pixels, shown, digits.split_of(), strict=True)
+        for row, digit, split in zip(pixels, shown, written_digits.split_of(), strict=True)
     }
     for split in ("train", "validation", "test"):
         one = task.examples(split)[3]
@@ -97,7 +97,7 @@ def test_without_files_the_built_in_pictures_are_drawn_from_the_split_of_the_exa
         (lambda home: (home / "train" / "0" / "0.png").write_bytes(b"no picture"), "pictures: .*0.png"),
     ],
     ids=["a class that is no digit", "in the test", "a digit without pictures", "a damaged file"],
-)  # fmt: skip
+)
 def test_wrong_pictures_are_refused_with_their_file(wrong, message, tmp_path):
     home = folders(tmp_path / "digits")
     wrong(home)
@@ -113,10 +113,17 @@ def test_a_folder_that_is_not_there_is_named_as_pictures(tmp_path):
 def test_a_run_with_pictures_of_files_trains_by_the_command_line_form_of_the_option(tmp_path):
     home = folders(tmp_path / "digits")
     result = train(
-        {"task": f"match(pictures='{home}', kinds=text-image)", "steps": 2, "batch_size": 3, "eval_limit": 4,
-         "model": "co-attention(dim=16)", "device": "cpu", "out": str(tmp_path / "run")},
+        {
+            "task": f"match(pictures='{home}', kinds=text-image)",
+            "steps": 2,
+            "batch_size": 3,
+            "eval_limit": 4,
+            "model": "co-attention(dim=16)",
+            "device": "cpu",
+            "out": str(tmp_path / "run"),
+        },
         quiet=True,
-    )  # fmt: skip
+    )
     assert result.metrics.keys() >= {"accuracy", "recall_at_1", "mrr"}
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.generated.draws import Draws
+from regard_workbench import tasks
+from regard_workbench.tasks.generated.draws import Draws
 from tests.tasks.stand_ins import Fixed, judged
 
 RANDOM = torch.Generator()
@@ -28,9 +28,7 @@ def test_a_copy_is_mark_vectors_mark_blanks():
     assert np.array_equal(tape.targets[5:], vectors) and not tape.targets[:5].any()
     batch = task.collate([tape], RANDOM)
     assert batch.keep is None and batch.target_keep.tolist() == [[False] * 5 + [True] * 3]
-    assert (
-        task.problem.inputs.width == 7 and task.problem.answer.width == 5 and task.problem.inputs.length == 8
-    )
+    assert task.problem.inputs.width == 7 and task.problem.answer.width == 5 and task.problem.inputs.length == 8
 
 
 def test_lengths_of_copies_cover_their_range_and_the_test_may_be_longer():

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import tasks
 from regard.errors import BadValue, Unsupported
+from regard_workbench import tasks
 
 NAMES = ["classify", "copy", "dates", "digits", "language", "recall", "translate"]
 SPLITS = ("train", "validation", "test")
@@ -87,9 +87,7 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_examples(task):
         # What is hidden is drawn for each batch anew: take what this one drew.
         if isinstance(task.problem.answer, tasks.HiddenTokens):
             length = single.inputs.shape[1]
-            taken = (
-                part[row : row + 1, :length] for part in (batch.inputs, batch.targets, batch.target_keep)
-            )
+            taken = (part[row : row + 1, :length] for part in (batch.inputs, batch.targets, batch.target_keep))
             inputs, targets, asked = taken
             single = tasks.Batch.of(inputs, None, targets, asked)
         length = 1 if isinstance(task.problem.answer, tasks.OneOf) else single.targets.shape[1]
@@ -166,16 +164,20 @@ def fingerprint():
 @pytest.mark.slow
 def test_another_process_sees_the_same_and_loads_heavy_libraries_late():
     code = (
-        "import sys, regard.tasks\n"
+        "import sys, regard_workbench.tasks\n"
         "print([m for m in ('sklearn', 'tokenizers', 'sacrebleu', 'datasets') if m in sys.modules])\n"
         "from tests.tasks.test_protocol import fingerprint\n"
         "print(fingerprint())"
     )
     changed = {"PYTHONHASHSEED": "23", "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "TZ": "Asia/Tokyo"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **changed},
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **changed},
         cwd=Path(__file__).resolve().parents[2],
-    )  # fmt: skip
+    )
     assert done.stdout.split("\n") == ["[]", fingerprint(), ""]
 
 
@@ -205,9 +207,7 @@ def test_sets_of_the_hub_are_read_where_the_library_is(monkeypatch):
     task = tasks.build("classify", data="hf:someone/set:small")
     assert task.labels == ["bad", "good"]
     assert len(task.examples("validation")) == 3, "their name of the split is dev"
-    assert len(task.examples("train")) == 26 and len(task.examples("test")) == 3, (
-        "unlabelled rows are left out"
-    )
+    assert len(task.examples("train")) == 26 and len(task.examples("test")) == 3, "unlabelled rows are left out"
     text = tasks.build("language", data="hf:someone/set:small", context=7)
     assert text.texts["validation"] == "text 0\ntext 1\ntext 2"
     pairs = tasks.build("translate", data="hf:someone/set:small", level="word")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from regard.errors import BadType, BadValue
-from regard.tasks.formats.reading import paths_of, read_lines, read_text
-from regard.tasks.formats.splits import complete, divided, files_by_split, listed
+from regard_workbench.tasks.formats.reading import paths_of, read_lines, read_text
+from regard_workbench.tasks.formats.splits import complete, divided, files_by_split, listed
 
 
 def kept(folder, name, content):
@@ -72,9 +72,9 @@ def test_missing_files_folders_and_broken_archives_are_named(tmp_path):
 
 
 def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.tasks.formats.reading.MOST_UNPACKED", 2**20)
+    monkeypatch.setattr("regard_workbench.tasks.formats.budget.MOST_UNPACKED", 2**20)
     bomb = kept(tmp_path, "bomb.gz", gzip.compress(b"0" * (2**20 + 1)))
-    with pytest.raises(BadValue, match=r"bomb\.gz: unpacks to more"):
+    with pytest.raises(BadValue, match=r"bomb\.gz unpacks to more"):
         read_lines(bomb)
 
 
@@ -101,30 +101,32 @@ def test_files_are_told_apart_by_their_names(tmp_path):
         kept(tmp_path, name, "x")
     found = files_by_split(listed(tmp_path))
     assert {split: path.name for split, path in found.items()} == {
-        "train": "train.en.gz", "validation": "val.en", "test": "test_2016.en",
-    }  # fmt: skip
+        "train": "train.en.gz",
+        "validation": "val.en",
+        "test": "test_2016.en",
+    }
 
 
 def test_missing_splits_are_taken_from_training_without_overlap():
     texts = [f"t{n % 61}" for n in range(127)]
-    parts = complete({"train": list(range(127))}, texts, seed=3)
+    parts = complete({"train": list(range(127))}, texts, seed=3, data="a.txt")
     sets = {split: {texts[n] for n in part} for split, part in parts.items()}
     assert sorted(n for part in parts.values() for n in part) == list(range(127))
     assert [len(sets[split]) for split in ("train", "validation", "test")] == [49, 6, 6]
     assert not sets["train"] & sets["test"] and not sets["validation"] & sets["test"]
-    only_test = complete({"train": [0, 1, 2], "validation": [9]}, ["a", "b", "c"], seed=0)
+    only_test = complete({"train": [0, 1, 2], "validation": [9]}, ["a", "b", "c"], seed=0, data="a.txt")
     assert only_test["validation"] == [9] and len(only_test["test"]) == 1 and len(only_test["train"]) == 2
-    with pytest.raises(BadValue, match="2 different examples are too few"):
-        complete({"train": [0, 1, 2]}, ["a", "b", "a"], seed=0)
+    with pytest.raises(BadValue, match=r"^data: a\.txt, b\.txt: 2 different examples are too few"):
+        complete({"train": [0, 1, 2]}, ["a", "b", "a"], seed=0, data=["a.txt", "b.txt"])
     with pytest.raises(BadValue, match="1 different example is too few"):
-        complete({"train": [0, 1, 2]}, ["a", "a", "a"], seed=0)
+        complete({"train": [0, 1, 2]}, ["a", "a", "a"], seed=0, data=None)
 
 
 def test_what_is_measured_as_a_whole_is_everything_where_no_file_is_for_testing():
     parts = {"train": list(range(31)), "validation": [40, 41]}
     every = [*range(31), 40, 41]
-    assert divided(parts, str, 0, whole=True) == {"validation": every, "test": every}
-    with_test = divided({**parts, "test": [50]}, str, 0, whole=True)
+    assert divided(parts, str, 0, None, whole=True) == {"validation": every, "test": every}
+    with_test = divided({**parts, "test": [50]}, str, 0, None, whole=True)
     assert with_test == {**parts, "test": [50]}, "a file for testing stays what is measured"
-    assert divided({"test": [50]}, str, 0) == {"test": [50]}, "without training there is nothing to take from"
-    assert divided(parts, str, 3) == complete(parts, [str(n) for n in parts["train"]], 3)
+    assert divided({"test": [50]}, str, 0, None) == {"test": [50]}, "without training there is nothing to take from"
+    assert divided(parts, str, 3, None) == complete(parts, [str(n) for n in parts["train"]], 3, None)

@@ -8,15 +8,16 @@ import random
 import pytest
 import torch
 
-from regard import models, observe, tasks
+from regard import observe
 from regard.errors import BadValue
-from regard.tasks import Batch, Problem, Tokens
-from regard.tasks.answers import NextItem
-from regard.tasks.answers.items import drawn_others
-from regard.tasks.measures.metrics import Answered, values
-from regard.tasks.measures.metrics import observe as states_of
-from regard.tasks.measures.ranking import full_places, gains, hits, sampled_places
-from regard.training.evaluation import evaluate
+from regard_workbench import models, tasks
+from regard_workbench.tasks import Batch, Problem, Tokens
+from regard_workbench.tasks.answers import NextItem
+from regard_workbench.tasks.answers.items import drawn_others
+from regard_workbench.tasks.measures.metrics import Answered, values
+from regard_workbench.tasks.measures.metrics import observe as states_of
+from regard_workbench.tasks.measures.ranking import full_places, gains, hits, sampled_places
+from regard_workbench.training.evaluation import evaluate
 
 ITEMS, USERS, NEGATIVES = 37, 29, 11
 
@@ -82,9 +83,7 @@ def test_negatives_are_distinct_items_that_the_user_never_took(tmp_path):
         for one, same in zip(task.examples(split), again.examples(split), strict=True):
             taken = {number(task, item) for item in histories[one.user]}
             assert len(set(one.negatives)) == len(one.negatives) == NEGATIVES
-            assert taken.isdisjoint(one.negatives) and set(one.negatives) <= set(
-                range(1, len(task.items) + 1)
-            )
+            assert taken.isdisjoint(one.negatives) and set(one.negatives) <= set(range(1, len(task.items) + 1))
             assert one == same
     assert task.examples("test")[0].negatives != task.examples("validation")[0].negatives
     other = built(tmp_path, seed=1)
@@ -137,9 +136,7 @@ def test_metrics_are_those_of_plain_loops(tmp_path):
 
 
 def test_places_of_ties_and_of_scores_that_are_not_numbers():
-    scores = torch.tensor(
-        [[9.0, 1, 1, 1, 1], [9, 5, 4, 3, 2], [9, math.nan, 4, 3, 2], [9, 5, math.nan, 3, 2]]
-    )
+    scores = torch.tensor([[9.0, 1, 1, 1, 1], [9, 5, 4, 3, 2], [9, math.nan, 4, 3, 2], [9, 5, math.nan, 3, 2]])
     true, others = torch.ones(4, dtype=torch.long), torch.tensor([[2, 3, 4]] * 4)
     assert sampled_places(scores, true, others).tolist() == [4, 1, 4, 2]
     nothing = torch.zeros(4, 1, dtype=torch.long)
@@ -159,10 +156,7 @@ def test_popularity_is_counted_in_the_training_part(tmp_path):
     """Three users took items 1 and 2 for training; 4 is popular only among held-out items."""
     lines = "".join(f"{user} {item}\n" for user in "abc" for item in (1, 2, 3 if user == "a" else 5, 4))
     task = built(tmp_path, lines + "d 2\nd 6\nd 7\nd 8\n", negatives=2)
-    states = {
-        metric.name: metric.value(state)
-        for metric, state in task.examine(None, "test", batch_size=3, device="")
-    }
+    states = {metric.name: metric.value(state) for metric, state in task.examine(None, "test", batch_size=3, device="")}
     # Nobody took item 4 or 8 for training: other items that are not taken before tie with it or go before it.
     places = [1 + 4, 1 + 4, 1 + 4, 1 + 4]  # a: {5,6,7,8}; b, c: {3,6,7,8}; d: {1,3,4,5}
     assert states["popular_full_ndcg_at_10"] == pytest.approx(sum(1 / math.log2(p + 1) for p in places) / 4)
@@ -182,7 +176,7 @@ def test_users_with_fewer_than_three_actions_are_only_trained_on_and_counted(tmp
         ("1 2\n1\n", r"shop\.txt:2: expected a user and an item, got '1'\. Complete the line or delete it"),
         (
             "1 2\n\n1 3 5 978300760\n",
-            r"shop\.txt:3: expected a user and an item.*Leave out what follows the item",
+            r"shop\.txt:3: expected lines `user item`, .* line 3 has more than an item.*Leave out what follows",
         ),
         ("", r"shop\.txt: is empty"),
         ("1 2\n1 3\n2 4\n", r"expected users with at least 3 actions, and .*shop\.txt has none"),
@@ -193,14 +187,25 @@ def test_damaged_files_are_named_with_their_line(text, words, tmp_path):
         built(tmp_path, text).streams()
 
 
+@pytest.mark.parametrize("same_length", [True, False])
+def test_a_line_for_each_user_is_a_whole_history(tmp_path, same_length):
+    """As ICLRec and S3Rec write Beauty; the same histories in lines `user item` are the oracle."""
+    longest = {user: 7 if same_length else 1 + user % 7 for user in range(1, 30)}
+    histories = {user: [3 * user + place for place in range(count)] for user, count in longest.items()}
+    lines = "".join(f"{user} {' '.join(map(str, items))}\n" for user, items in histories.items())
+    pairs = "".join(f"{user} {item}\n" for user, items in histories.items() for item in items)
+    one, other = built(tmp_path, lines), built(tmp_path, pairs)
+    for split in ("train", "validation", "test"):
+        assert one.examples(split) == other.examples(split) != []
+    assert one.state() == other.state()
+
+
 def test_items_that_the_run_does_not_know_are_named(tmp_path):
     task = built(tmp_path)
     state = json.loads(json.dumps(task.state()))
     (tmp_path / "new.txt").write_text("9 1\n9 2\n9 99\n9 3\n")
     other = tasks.build("recommend", state=state, data=str(tmp_path / "new.txt"))
-    with pytest.raises(
-        BadValue, match=r"new\.txt:3: the item '99' is unknown to this run, which learned 37 others"
-    ):
+    with pytest.raises(BadValue, match=r"new\.txt:3: the item '99' is unknown to this run, which learned 37 others"):
         other.examples("test")
     with pytest.raises(BadValue, match=r"--text: .*'99' is none of its 37 items"):
         task.parse({"text": "1 99"})
@@ -212,9 +217,7 @@ def test_items_that_the_run_does_not_know_are_named(tmp_path):
 
 def test_a_restored_task_needs_no_data_and_tasks_pickle(tmp_path):
     task = built(tmp_path)
-    gone = tasks.build(
-        "recommend", state=json.loads(json.dumps(task.state())), data=str(tmp_path / "gone.txt")
-    )
+    gone = tasks.build("recommend", state=json.loads(json.dumps(task.state())), data=str(tmp_path / "gone.txt"))
     assert gone.problems() == task.problems()
     assert gone.parse({"text": "3, 1 2"}).items == tuple(number(task, n) for n in (3, 1, 2))
     assert pickle.loads(pickle.dumps(task)).examples("test") == task.examples("test")
@@ -298,10 +301,7 @@ def test_with_drawn_negatives_the_loss_is_the_binary_cross_entropy_on_average(ne
     with torch.no_grad():
         outputs = model(batch)
         found = sum(float(model.loss(outputs, batch)[0]) for _ in range(3000)) / 3000
-    expected, share = (
-        0.0,
-        negatives / 6,
-    )  # of the seven items six are others; those of the history are not drawn
+    expected, share = (0.0, negatives / 6)  # of the seven items six are others; those of the history are not drawn
     for place, right in enumerate((4, 7, 1)):
         scores = outputs[0, place].tolist()
         weight = share * (calibration * (1 - 1 / share) + 1 / share)

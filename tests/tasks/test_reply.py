@@ -7,24 +7,27 @@ import pickle
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.cli.main import main
-from regard.comparison.grid import compose
 from regard.decoding import Hypothesis
 from regard.errors import BadValue
-from regard.observation import attribution
-from regard.tasks.formats.exchanges import Exchange, read_turns
-from regard.tasks.measures.distinct import distinct
-from regard.tasks.measures.metrics import Answered
-from regard.tasks.text.vocabulary import END
-from regard.training import train
-from regard.training.evaluation import Fingerprint
+from regard_workbench import models, tasks
+from regard_workbench.cli.main import main
+from regard_workbench.comparison.grid import compose
+from regard_workbench.inspection import attribution
+from regard_workbench.tasks.formats.exchanges import Exchange, read_turns
+from regard_workbench.tasks.measures.distinct import distinct
+from regard_workbench.tasks.measures.metrics import Answered
+from regard_workbench.tasks.text.vocabulary import END
+from regard_workbench.training import train
+from regard_workbench.training.evaluation import Fingerprint
 
 TURNS = [
-    ("thai food", "which area ?"), ("thai food", "which area ?", "the north", "the jade house is nice"),
-    ("greek food", "which area ?"), ("greek food", "which area ?", "the south", "the olive garden is nice"),
-    ("a phone number", "it is 12 34"), ("bye", "bye"),
-]  # fmt: skip
+    ("thai food", "which area ?"),
+    ("thai food", "which area ?", "the north", "the jade house is nice"),
+    ("greek food", "which area ?"),
+    ("greek food", "which area ?", "the south", "the olive garden is nice"),
+    ("a phone number", "it is 12 34"),
+    ("bye", "bye"),
+]
 
 
 def seeded():
@@ -48,8 +51,17 @@ def test_the_last_turns_are_read_each_after_who_speaks(folder):
     task = tasks.build("reply", data=folder, turns=3)
     one = task.examples("train")[1]
     assert task.input_pieces(one) == [
-        "[user]", "thai", "food", "[system]", "which", "area", "?", "[user]", "the", "north",
-    ]  # fmt: skip
+        "[user]",
+        "thai",
+        "food",
+        "[system]",
+        "which",
+        "area",
+        "?",
+        "[user]",
+        "the",
+        "north",
+    ]
     assert task.decode(one.target) == "the jade house is nice" and one.target[-1] == END
     short = tasks.build("reply", data=folder, turns=2)
     assert short.input_pieces(short.examples("train")[1])[0] == "[system]", "the user spoke last"
@@ -70,10 +82,7 @@ def test_a_model_that_continues_is_asked_for_the_reply_alone(folder):
         assert batch.keep is None and not batch.targets[row, last + 1 :].any()
     assert batch.inputs.shape[1] <= task.problem.inputs.length
     typed = task.collate([task.parse({"text": "thai food"})], seeded())
-    assert typed.answers == {} and task.target_vocabulary.pieces(typed.inputs[0].tolist())[1:3] == [
-        "thai",
-        "food",
-    ]
+    assert typed.answers == {} and task.target_vocabulary.pieces(typed.inputs[0].tolist())[1:3] == ["thai", "food"]
 
 
 @pytest.mark.parametrize("model", ["transformer", "decoder"])
@@ -130,9 +139,7 @@ def test_variety_merges_as_if_all_texts_were_one_batch():
     states = [json.loads(json.dumps(metric.counted(part))) for part in parts]
     whole = metric.counted([text for part in parts for text in part])
     assert metric.merge(states) == whole == {"grams": ["a b", "b c", "c d"], "total": 5}
-    assert metric.value(whole) == pytest.approx(3 / 5) and metric.value(
-        metric.counted(["a"])
-    ) != metric.value(whole)
+    assert metric.value(whole) == pytest.approx(3 / 5) and metric.value(metric.counted(["a"])) != metric.value(whole)
     assert metric.of(None) is None
 
 
@@ -184,18 +191,24 @@ def test_generated_replies_follow_the_dialogue():
 
 @pytest.mark.slow
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model", ["transformer(layers=1, dim=16)", "seq2seq(dim=16)", "decoder(layers=1, dim=16)"]
-)
+@pytest.mark.parametrize("model", ["transformer(layers=1, dim=16)", "seq2seq(dim=16)", "decoder(layers=1, dim=16)"])
 def test_a_chat_shows_what_each_word_attended_to(folder, tmp_path, model, monkeypatch, capsys):
     run = tmp_path / "run"
     train(
-        {"task": "reply", "data": [str(folder)], "model": model, "steps": 60, "batch_size": 6, "out": str(run),
-         "device": "cpu", "eval_every": 60, "optim": {"lr": 1e-2}}, quiet=True,
-    )  # fmt: skip
-    monkeypatch.setattr(
-        "sys.stdin", io.StringIO("thai food\n\n|\n/new\ngreek food\nthe south\n/quit\nnever read\n")
+        {
+            "task": "reply",
+            "data": [str(folder)],
+            "model": model,
+            "steps": 60,
+            "batch_size": 6,
+            "out": str(run),
+            "device": "cpu",
+            "eval_every": 60,
+            "optim": {"lr": 1e-2},
+        },
+        quiet=True,
     )
+    monkeypatch.setattr("sys.stdin", io.StringIO("thai food\n\n|\n/new\ngreek food\nthe south\n/quit\nnever read\n"))
     assert main(["chat", str(run), "--json", "--device", "cpu"]) == 0
     captured = capsys.readouterr()
     found = [json.loads(line) for line in captured.out.splitlines()]
@@ -206,9 +219,7 @@ def test_a_chat_shows_what_each_word_attended_to(folder, tmp_path, model, monkey
     assert seen["rows"] == ["which", "area", "?"] and seen["columns"][:3] == ["[user]", "thai", "food"]
     assert all(len(row) == len(seen["columns"]) for row in seen["weights"])
     assert [sum(row) for row in seen["weights"]] == pytest.approx([1.0] * 3, abs=1e-3)
-    assert len(found[2]["attention"]["columns"]) > len(found[1]["attention"]["columns"]), (
-        "what was said before is read"
-    )
+    assert len(found[2]["attention"]["columns"]) > len(found[1]["attention"]["columns"]), "what was said before is read"
     monkeypatch.setattr("sys.stdin", io.StringIO("thai food\n"))
     assert main(["chat", str(run), "--attended", "1", "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()

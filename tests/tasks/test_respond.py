@@ -6,12 +6,12 @@ import pickle
 import pytest
 import torch
 
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.tasks.answers.ranks import LOOKS, places
-from regard.tasks.formats.exchanges import ReplyChoice, grouped, read_exchanges, read_turns
-from regard.tasks.measures.yardsticks import Nearest, TfIdf, most_frequent
-from regard.training import train
+from regard_workbench import models, tasks
+from regard_workbench.tasks.answers.ranks import LOOKS, places
+from regard_workbench.tasks.formats.exchanges import ReplyChoice, grouped, read_exchanges, read_turns
+from regard_workbench.tasks.measures.yardsticks import Nearest, TfIdf, most_frequent
+from regard_workbench.training import train
 from tests.tasks.test_woz import turn, written
 
 
@@ -23,11 +23,7 @@ def seeded(seed=3):
 def folder(tmp_path):
     for name, count in (("train", 29), ("val", 7), ("test", 11)):
         dialogues = [
-            [
-                turn(f"question {n}"),
-                turn(f"and then {n} ?", f"answer {name} {n}"),
-                turn("bye", f"again {name} {n}"),
-            ]
+            [turn(f"question {n}"), turn(f"and then {n} ?", f"answer {name} {n}"), turn("bye", f"again {name} {n}")]
             for n in range(count)
         ]
         written(tmp_path / f"{name}.json", *dialogues)
@@ -42,9 +38,7 @@ def test_places_and_metrics_are_those_counted_by_hand():
     assert places(scores, right)[0, 0] == 3 and places(scores, right)[1, 1:3].tolist() == [2, 2]
     assert places(scores, right)[2, 3] == 4
     found = {name: look.of(scores, right) for name, look in LOOKS.items()}
-    assert (
-        found["recall_at_1"] == (0, 3) and found["recall_at_2"] == (1, 3) and found["recall_at_5"] == (3, 3)
-    )
+    assert found["recall_at_1"] == (0, 3) and found["recall_at_2"] == (1, 3) and found["recall_at_5"] == (3, 3)
     assert found["mrr"] == (pytest.approx(1 / 3 + 1 / 2 + 1 / 4), 3)
 
 
@@ -90,9 +84,13 @@ def lines(path, *rows):
 
 def test_lines_with_labels_are_grouped_by_their_context(tmp_path):
     path = lines(
-        tmp_path / "test.txt", ("1", "Hi", "who?", "me"), ("0", "Hi", "who?", "No."), ("1", "Hi", "who?", "I"),
-        ("0", "other", "a"), ("1", "other", "b"),
-    )  # fmt: skip
+        tmp_path / "test.txt",
+        ("1", "Hi", "who?", "me"),
+        ("0", "Hi", "who?", "No."),
+        ("1", "Hi", "who?", "I"),
+        ("0", "other", "a"),
+        ("1", "other", "b"),
+    )
     found = grouped(read_turns(path, "utf-8", True))
     assert found == [
         ReplyChoice(("hi", "who ?"), ("me", "no .", "i"), (True, False, True)),
@@ -100,9 +98,7 @@ def test_lines_with_labels_are_grouped_by_their_context(tmp_path):
     ]
     lines(tmp_path / "train.txt", *[("1", f"q{n}", f"r{n}") for n in range(9)])
     task = tasks.build("respond", data=tmp_path, train_candidates=3)
-    assert task.examples("test")[0].replies == ("me", "no .", "i"), (
-        "wrong replies that are given are not drawn"
-    )
+    assert task.examples("test")[0].replies == ("me", "no .", "i"), "wrong replies that are given are not drawn"
     batch = task.collate(task.examples("test"), seeded())
     assert batch.targets.tolist() == [[1, 0, 1], [0, 1, 0]]
     model = models.build("matcher(dim=8, layers=1, num_heads=2, channels=3)", task.problem).eval()
@@ -145,9 +141,7 @@ def test_likeness_by_tfidf_is_that_of_scikit_learn():
     for row, one in enumerate(others):
         for column, other in enumerate(texts):
             assert ours.between(one, other) == pytest.approx(expected[row, column], abs=1e-12)
-        best = [
-            n for n in range(len(texts)) if expected[row, n] == pytest.approx(expected[row].max(), abs=1e-12)
-        ]
+        best = [n for n in range(len(texts)) if expected[row, n] == pytest.approx(expected[row].max(), abs=1e-12)]
         assert Nearest(texts).to(one) == (0 if expected[row].max() == 0 else best[0])
     assert most_frequent(["b", "a", "b", "a", "c"]) == "a"
 
@@ -208,10 +202,7 @@ def test_the_matching_tensor_is_a_plain_loop_over_turns_and_words(matched):
                 kept = turns.keep[b, t]
                 turn_levels = encoded(model.stack, turns.data[b, t][kept])
                 for level, (u, r) in enumerate(zip(turn_levels, reply, strict=True)):
-                    crossed = (
-                        attentive(model.to_reply[level], u, r),
-                        attentive(model.to_turn[level], r, u),
-                    )
+                    crossed = (attentive(model.to_reply[level], u, r), attentive(model.to_turn[level], r, u))
                     for channel, (x, y) in ((2 * level, (u, r)), (2 * level + 1, crossed)):
                         for i in range(len(x)):
                             for j in range(len(y)):
@@ -227,9 +218,7 @@ def test_scores_do_not_depend_on_padding_or_on_what_stands_beside(matched, excha
     task, build = matched
     model = build(exchange=exchange)
     examples = [
-        one._replace(
-            drawn=0, replies=(*one.replies, "so long and thanks for all the fish"), right=(True, False)
-        )
+        one._replace(drawn=0, replies=(*one.replies, "so long and thanks for all the fish"), right=(True, False))
         for one in (task.examples("train")[1], task.examples("train")[4])
     ]
     together = model(task.collate(examples, seeded()))
@@ -260,8 +249,7 @@ def test_an_exchange_with_closed_gates_changes_nothing_and_open_ones_let_the_rep
     mutual.load_state_dict({**mutual.state_dict(), **plain.state_dict()})
     one = task.examples("train")[1]._replace(drawn=0)
     batches = [
-        task.collate([one._replace(replies=(text,), right=(True,))], seeded())
-        for text in ("answer", "quite another")
+        task.collate([one._replace(replies=(text,), right=(True,))], seeded()) for text in ("answer", "quite another")
     ]
     for model, changes in ((plain, False), (mutual, True)):
         turns = [model.levels(batch)[-1][0] for batch in batches]
@@ -287,9 +275,7 @@ def test_turns_count_from_the_newest(matched):
 def test_state_restores_without_files_and_a_typed_context_gets_the_best_known_reply(folder):
     task = tasks.build("respond", data=folder)
     gone = tasks.build("respond", json.loads(json.dumps(task.state())), data="/nowhere/at/all")
-    assert (
-        gone.problems() == task.problems() and pickle.loads(pickle.dumps(task)).problems() == task.problems()
-    )
+    assert gone.problems() == task.problems() and pickle.loads(pickle.dumps(task)).problems() == task.problems()
     example = gone.parse(gone.conversation(["question 3"]))
     assert set(example.replies) == {f"{kind} train {n}" for kind in ("answer", "again") for n in range(29)}
     assert gone.decode([2, 0, 1]) == example.replies[2]
@@ -315,12 +301,11 @@ def test_a_matcher_takes_both_its_encoders_from_one_that_guessed_words(folder, t
     assert train({**common, **hidden}, quiet=True).metrics.keys() >= {"accuracy"}
     mutual = "matcher(dim=8, layers=1, num_heads=2, channels=3, exchange=true)"
     after = train(
-        {**common, "model": mutual, "out": str(tmp_path / "run"), "init_from": str(tmp_path / "hidden")},
-        quiet=True,
+        {**common, "model": mutual, "out": str(tmp_path / "run"), "init_from": str(tmp_path / "hidden")}, quiet=True
     )
     assert after.metrics.keys() >= {"recall_at_1", "recall_at_2", "recall_at_5", "mrr"}
-    from regard.training.build import build_new_model
-    from regard.training.config.recipe import complete
+    from regard_workbench.training.build import build_new_model
+    from regard_workbench.training.config.recipe import complete
 
     config = complete({**common, "model": mutual, "init_from": str(tmp_path / "hidden")})
     task = tasks.build("respond", data=str(folder), train_candidates=3)

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.models.standardize import Standardize
-from regard.tasks.agents.episodes import Episodes, play
-from regard.tasks.agents.rollout import Rollout, keep, kept, mean_length, play_until
+from regard_workbench import models, tasks
+from regard_workbench.models.parts.standardize import Standardize
+from regard_workbench.tasks.agents.episodes import Episodes, play
+from regard_workbench.tasks.agents.rollout import Rollout, keep, kept, mean_length, play_until
 
 
 def seeded(seed=5):
@@ -29,9 +29,15 @@ def of_lengths(lengths):
         real = torch.arange(int(steps.max())) < steps[:, None]
         numbers = real * torch.tensor(seeds)[:, None].float()
         return Episodes(
-            list(seeds), numbers[..., None].expand(-1, -1, 3), real, numbers.long(), numbers, numbers, numbers,
+            list(seeds),
+            numbers[..., None].expand(-1, -1, 3),
+            real,
+            numbers.long(),
+            numbers,
+            numbers,
+            numbers,
             torch.tensor(seeds).float(),
-        )  # fmt: skip
+        )
 
     return played, groups
 

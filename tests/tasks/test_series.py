@@ -1,5 +1,7 @@
 """Forecasting: the standard protocol by plain numpy, no look into the future, a yardstick against scikit-learn."""
 
+import csv
+import io
 import json
 import pickle
 
@@ -7,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.comparison.grid import compose
 from regard.errors import BadValue
-from regard.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE
-from regard.tasks.measures.linear_forecast import fitted
-from regard.tasks.measures.metrics import Answered, merged, observe
-from regard.tasks.time_series.parts import usual_split
-from regard.training.evaluation import evaluate
+from regard_workbench import models, tasks
+from regard_workbench.comparison.grid import compose
+from regard_workbench.csv_text import csv_text
+from regard_workbench.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE
+from regard_workbench.tasks.measures.linear_forecast import fitted
+from regard_workbench.tasks.measures.metrics import Answered, merged, observe
+from regard_workbench.tasks.time_series.parts import usual_split
+from regard_workbench.training.evaluation import evaluate
 
 ROWS, CONTEXT, HORIZON, COLUMNS = 211, 13, 5, 3
 TRAIN, VALIDATION = 126, 42  # 60 % and what is left besides 20 %
@@ -86,10 +89,7 @@ def test_errors_are_those_of_the_standard_protocol_by_numpy(split, missing, tmp_
     assert found["mse"] == pytest.approx(mse, rel=1e-5) and found["mae"] == pytest.approx(mae, rel=1e-5)
     assert found["loss"] == pytest.approx(mse, rel=1e-4)
     batch = task.batch(task.examples(split), range(len(task.examples(split))), seeded())
-    assert (
-        int(torch.ones_like(batch.targets).sum() if batch.target_keep is None else batch.target_keep.sum())
-        == count
-    )
+    assert int(torch.ones_like(batch.targets).sum() if batch.target_keep is None else batch.target_keep.sum()) == count
 
 
 def test_windows_of_the_usual_split_are_as_many_as_published(tmp_path):
@@ -132,9 +132,7 @@ def test_changing_the_future_changes_no_forecast(name, tmp_path):
             windows = task.examples("test")
             forecasts.append(model(task.batch(windows, range(len(windows)), seeded())))
     first = int(task.ends[1])
-    same = [
-        n for n in range(len(forecasts[0])) if first + n <= 187
-    ]  # windows that end before the first change
+    same = [n for n in range(len(forecasts[0])) if first + n <= 187]  # windows that end before the first change
     assert len(same) > 10
     assert torch.equal(forecasts[0][same], forecasts[1][same])
     assert not torch.equal(forecasts[0][-1], forecasts[1][-1])
@@ -170,14 +168,15 @@ def test_the_linear_yardstick_is_ridge_regression_of_scikit_learn(tmp_path):
     asked = task.examples("test")
     past, future, _ = asked.rows(range(len(asked)))
     expected = Ridge(alpha=1.0).fit(inputs, targets)
-    guess = np.stack([
-        expected.predict((past[:, :, c] - past[:, -1:, c]).double().numpy()) + past[:, -1:, c].double().numpy()
-        for c in range(COLUMNS)
-    ], 2)  # fmt: skip
-    states = dict(task.examine(None, "test", batch_size=3, device="cpu"))
-    assert LINEAR_MSE.value(states[LINEAR_MSE]) == pytest.approx(
-        float(((guess - future.numpy()) ** 2).mean())
+    guess = np.stack(
+        [
+            expected.predict((past[:, :, c] - past[:, -1:, c]).double().numpy()) + past[:, -1:, c].double().numpy()
+            for c in range(COLUMNS)
+        ],
+        2,
     )
+    states = dict(task.examine(None, "test", batch_size=3, device="cpu"))
+    assert LINEAR_MSE.value(states[LINEAR_MSE]) == pytest.approx(float(((guess - future.numpy()) ** 2).mean()))
     assert LINEAR_MAE.value(states[LINEAR_MAE]) == pytest.approx(float(np.abs(guess - future.numpy()).mean()))
 
 
@@ -192,27 +191,20 @@ def test_states_merge_over_any_split_of_the_batches(tmp_path):
         whole = observe((MSE, MAE), Answered(model, task.batch(windows, range(len(windows)), seeded())))
     together = merged((MSE, MAE), parts[::-1])
     for metric in (MSE, MAE):
-        assert metric.value(together[metric.name]) == pytest.approx(
-            metric.value(whole[metric.name]), rel=1e-6
-        )
+        assert metric.value(together[metric.name]) == pytest.approx(metric.value(whole[metric.name]), rel=1e-6)
 
 
 def test_collate_and_batch_are_the_same(tmp_path):
     task = series(tmp_path, table(missing=((180, 0),)))
     for split in ("train", "test"):
         windows = pickle.loads(pickle.dumps(task)).examples(split)
-        one, two = (
-            task.batch(windows, [7, 0, 3], seeded()),
-            task.collate([windows[n] for n in (7, 0, 3)], seeded()),
-        )
+        one, two = (task.batch(windows, [7, 0, 3], seeded()), task.collate([windows[n] for n in (7, 0, 3)], seeded()))
         assert torch.equal(one.inputs, two.inputs) and torch.equal(one.targets, two.targets)
         assert (one.target_keep is None) == (two.target_keep is None)
 
 
 @pytest.mark.parametrize(("loss", "power"), [("squared", 2), ("absolute", 1)])
-@pytest.mark.parametrize(
-    "name", ["forecaster(dim=8, layers=1, linear=true)", "seq2seq(dim=8)", "lstm-attention"]
-)
+@pytest.mark.parametrize("name", ["forecaster(dim=8, layers=1, linear=true)", "seq2seq(dim=8)", "lstm-attention"])
 def test_training_minimises_squared_or_absolute_errors_of_known_values(loss, power, name, tmp_path):
     task = series(tmp_path, table(missing=((CONTEXT + 3, 1),)), loss=loss)
     model = random_model(task, name)
@@ -238,15 +230,35 @@ def test_a_restored_task_needs_no_data_and_forecasts_another_file(tmp_path):
     assert np.allclose(example.past.numpy(), scaled, atol=1e-5), "columns are found by name"
     text = gone.answer_text((torch.arange(HORIZON * COLUMNS).view(HORIZON, COLUMNS) / 4).tolist(), example)
     rows = [line.split(",") for line in text.split("\n")]
-    assert rows[0] == ["time", "a", "b", "c"] and [row[0] for row in rows[1:]] == [
-        "50",
-        "51",
-        "52",
-        "53",
-        "54",
-    ]
+    assert rows[0] == ["time", "a", "b", "c"] and [row[0] for row in rows[1:]] == ["50", "51", "52", "53", "54"]
     expected = task.center + np.array([3, 4, 5]) / 4 * task.spread
     assert np.allclose([float(cell) for cell in rows[2][1:]], expected, rtol=1e-4)
+
+
+def test_a_forecast_quotes_its_names_and_runs_no_formula(tmp_path):
+    """Python's reader of CSV is the oracle: the names come back, the one that a spreadsheet would run after a sign."""
+    names = ["temp, °C", '=HYPERLINK("http://x")', "-1", "@a", '5" pipe']
+    values = np.random.default_rng(5).normal(size=(101, len(names)))
+    with (tmp_path / "s.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["t", *names], *([n, *row] for n, row in enumerate(values.tolist()))])
+    task = tasks.build("series", data=str(tmp_path / "s.csv"), context=CONTEXT, horizon=2, split="60/20/20 %")
+    text = task.answer_text([[0.0] * len(names)] * 2, task.parse({"table": str(tmp_path / "s.csv")}))
+    header, *rows = csv.reader(io.StringIO(text))
+    assert header == ["time", names[0], "'" + names[1], "-1", "'@a", names[4]] and not text.endswith("\n")
+    assert [row[0] for row in rows] == ["101", "102"]
+    assert np.allclose([[float(cell) for cell in row[1:]] for row in rows], task.center, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "+x", "-x", "@x", "\t=1", "\r=1", "-", "=", "+1e", "-1.5.2"])
+def test_a_cell_that_a_spreadsheet_would_run_gets_an_apostrophe(cell):
+    read = list(csv.reader(io.StringIO(csv_text([["a", cell]]), newline="")))
+    assert read == [["a", "'" + cell.replace("\r", "\n")]]
+
+
+def test_numbers_and_other_texts_are_written_as_they_are():
+    row = ["-1", "+1.5e-07", "-.5", "2.", -3, 0.1, None, "a-b", "x=1", 'ü, "q"', "two\nlines", ""]
+    read = ["" if cell is None else str(cell) for cell in row]
+    assert list(csv.reader(io.StringIO(csv_text([row]), newline=""))) == [read]
 
 
 def test_a_file_that_was_not_trained_on_is_measured_as_a_whole(tmp_path):

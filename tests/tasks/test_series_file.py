@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from regard.errors import BadValue
-from regard.tasks.time_series.file import read_series, written_time
-from regard.tasks.time_series.parts import borders
+from regard_workbench.tasks.time_series.file import read_series, written_time
+from regard_workbench.tasks.time_series.parts import borders
 
 HOUR = 3600.0
 

@@ -7,11 +7,11 @@ import struct
 import pytest
 import torch
 
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.tasks.sound.errors import distance
-from regard.tasks.text.vocabulary import END, SPECIAL
-from regard.training import load_run, train
+from regard_workbench import models, tasks
+from regard_workbench.tasks.sound.errors import distance
+from regard_workbench.tasks.text.vocabulary import END, SPECIAL
+from regard_workbench.training import load_run, train
 from tests.tasks.sound.wav_bytes import wav, whole
 from tests.tasks.stand_ins import Fixed, certain, judged
 
@@ -50,10 +50,7 @@ def test_without_files_digits_are_spoken_in_four_voices(speech):
     assert {one.speaker for one in speech.examples("test")} == {"alto", "bass", "child", "tenor"}
     batch = speech.collate(speech.examples("test")[:7], seeded())
     assert batch.inputs.shape[2] == 160 and (batch.inputs[~batch.keep] == 0).all()
-    assert (
-        batch.targets[:, 0].sub(FIRST).tolist() == [0, 0, 0, 0, 0, 1, 1]
-        and (batch.targets[:, 1] == END).all()
-    )
+    assert batch.targets[:, 0].sub(FIRST).tolist() == [0, 0, 0, 0, 0, 1, 1] and (batch.targets[:, 1] == END).all()
 
 
 def test_a_batch_holds_what_its_sounds_hold_alone(speech):
@@ -70,21 +67,14 @@ def test_training_sounds_are_changed_by_the_generator_and_others_never(speech):
     one, same, other = (speech.collate(some, torch.Generator().manual_seed(n)).inputs for n in (1, 1, 2))
     assert torch.equal(one, same) and not (one.shape == other.shape and torch.equal(one, other))
     still = tasks.build("speech", augment=False)
-    fixed = (
-        still.collate(still.examples("train")[:3], torch.Generator().manual_seed(n)).inputs for n in (1, 2)
-    )
+    fixed = (still.collate(still.examples("train")[:3], torch.Generator().manual_seed(n)).inputs for n in (1, 2))
     assert torch.equal(*fixed)
 
 
 def test_error_rate_and_accuracy_are_those_counted_by_hand(speech):
     batch = speech.collate([speech.examples("test")[n] for n in (0, 20, 60, 199)], seeded())
     said = [int(text) for text in batch.notes["transcripts"]]
-    texts = [
-        [FIRST + said[0], END],
-        [END],
-        [FIRST + said[2], FIRST + 1, END],
-        [FIRST + (said[3] + 1) % 10, END],
-    ]
+    texts = [[FIRST + said[0], END], [END], [FIRST + said[2], FIRST + 1, END], [FIRST + (said[3] + 1) % 10, END]]
     model = Fixed(lambda b: certain(b.targets, speech.problem.answer.count), lambda b: texts)
     found = judged(speech, model, batch)
     assert found["wer"] == pytest.approx((0 + 1 + 1 + 1) / 4) and found["accuracy"] == 0.25
@@ -144,18 +134,14 @@ def test_seen_and_unseen_speakers_are_measured_apart():
     wrong = [int(text != said) for text, said in zip("009", batch.notes["transcripts"], strict=True)]
     assert found["wer_seen"] == wrong[0] and found["wer_unseen"] == sum(wrong[1:]) / 2
     assert found["wer"] == pytest.approx(sum(wrong) / 3)
-    alone = judged(
-        task, Fixed(lambda b: certain(b.targets, 15), lambda b: texts[:1]), task.collate([seen], seeded())
-    )
+    alone = judged(task, Fixed(lambda b: certain(b.targets, 15), lambda b: texts[:1]), task.collate([seen], seeded()))
     assert "wer_unseen" not in alone, "nothing is said of whom no one has heard"
 
 
 def test_lists_give_a_vocabulary_of_words_or_letters(tmp_path):
     for number in range(6):
         (tmp_path / f"{number}.wav").write_bytes(whole([100 * number, -50] * 300))
-    lines = [
-        f"{number}.wav\t{text}\n" for number, text in enumerate(["yes", "no", "no no", "yes no", "no", "yes"])
-    ]
+    lines = [f"{number}.wav\t{text}\n" for number, text in enumerate(["yes", "no", "no no", "yes no", "no", "yes"])]
     (tmp_path / "train.tsv").write_text("".join(lines[:4]))
     (tmp_path / "dev.tsv").write_text(lines[4])
     (tmp_path / "test.tsv").write_text(lines[5])
@@ -172,17 +158,9 @@ def test_lists_give_a_vocabulary_of_words_or_letters(tmp_path):
 def test_long_recordings_and_wrong_options_are_refused(tmp_path):
     for take in (0, 5, 6):
         (tmp_path / f"1_ann_{take}.wav").write_bytes(whole([5] * 20_000))
-    with pytest.raises(
-        BadValue, match=r"1_ann_\d\.wav takes 2\.5 seconds, expected at most max_seconds=2\. Cut it"
-    ):
+    with pytest.raises(BadValue, match=r"1_ann_\d\.wav takes 2\.5 seconds, expected at most max_seconds=2\. Cut it"):
         tasks.build("speech", data=str(tmp_path), max_seconds=2)
-    for option, value in (
-        ("strings", 0),
-        ("rate", 100),
-        ("bands", 1),
-        ("unseen", "nobody"),
-        ("level", "phoneme"),
-    ):
+    for option, value in (("strings", 0), ("rate", 100), ("bands", 1), ("unseen", "nobody"), ("level", "phoneme")):
         with pytest.raises(BadValue, match=option):
             tasks.build("speech", **{option: value})
     with pytest.raises(BadValue, match=r"--text: the task speech reads frames of sound\. Give --sound"):
@@ -191,9 +169,7 @@ def test_long_recordings_and_wrong_options_are_refused(tmp_path):
 
 def test_a_typed_file_of_any_sort_becomes_an_example(tmp_path, speech):
     path = tmp_path / "mine.wav"
-    path.write_bytes(
-        wav(struct.pack("<9600f", *([0.1, -0.2] * 4800)), kind=3, bits=32, channels=2, rate=48000)
-    )
+    path.write_bytes(wav(struct.pack("<9600f", *([0.1, -0.2] * 4800)), kind=3, bits=32, channels=2, rate=48000))
     example = speech.parse({"sound": str(path)})
     batch = speech.collate([example], seeded())
     assert batch.targets is None and batch.inputs.shape == (1, 3, 160)
@@ -222,30 +198,43 @@ def test_every_kind_of_model_can_listen(name, speech):
 
 
 def test_a_run_on_strings_may_start_from_one_on_single_digits_and_still_writes_long_transcripts(tmp_path):
-    values = {"model": "recognizer(dim=8, layers=1, num_heads=2)", "steps": 1, "batch_size": 2, "eval_limit": 2,
-              "device": "cpu"}  # fmt: skip
+    values = {
+        "model": "recognizer(dim=8, layers=1, num_heads=2)",
+        "steps": 1,
+        "batch_size": 2,
+        "eval_limit": 2,
+        "device": "cpu",
+    }
     train({**values, "task": "speech", "out": str(tmp_path / "single")}, quiet=True)
     later = {**values, "task": "speech(strings=7)", "init_from": str(tmp_path / "single")}
     train({**later, "out": str(tmp_path / "strings")}, quiet=True)
     task, model, _ = load_run(tmp_path / "strings")
     assert task.problem.answer.length == model.answer.length == 8  # seven digits and the end
     train(
-        {**values, "task": "speech", "init_from": str(tmp_path / "strings"), "out": str(tmp_path / "again")},
-        quiet=True,
+        {**values, "task": "speech", "init_from": str(tmp_path / "strings"), "out": str(tmp_path / "again")}, quiet=True
     )
     assert load_run(tmp_path / "again")[0].problem.answer.length == 8  # tables of positions fit
 
 
 def test_training_a_few_steps_lowers_the_loss_and_the_run_can_be_used(tmp_path):
-    from regard.cli.predict.answers import Writing, predict
-    from regard.comparison.evaluate import evaluate_run
-    from regard.training.loading import load
-    from regard.viewer.opening import ViewOptions, open_page
+    from regard_workbench.cli.predict.answers import Writing, predict
+    from regard_workbench.comparison.evaluate import evaluate_run
+    from regard_workbench.training.loading import load
+    from regard_workbench.viewer.opening import ViewOptions, open_page
 
     result = train(
-        {"task": "speech", "model": "recognizer(dim=16, layers=1)", "steps": 20, "batch_size": 8, "eval_every": 20,
-         "optim": {"lr": 5e-3, "warmup": 2}, "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True,
-    )  # fmt: skip
+        {
+            "task": "speech",
+            "model": "recognizer(dim=16, layers=1)",
+            "steps": 20,
+            "batch_size": 8,
+            "eval_every": 20,
+            "optim": {"lr": 5e-3, "warmup": 2},
+            "out": str(tmp_path / "run"),
+            "device": "cpu",
+        },
+        quiet=True,
+    )
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [row["loss"] for row in rows if "loss" in row]
     assert losses[-1] < losses[0] and 0 <= result.best["value"] <= 2

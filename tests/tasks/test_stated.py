@@ -1,14 +1,16 @@
-"""What each task's recipe states to reach without files, within three minutes on two cores, is reached."""
+"""What each task's recipe states to reach without files, within three minutes on two cores, every seed reaches."""
 
 import pytest
 
-from regard import tasks
-from regard.cli.common import catalogue
-from regard.cli.list import rows_of
-from regard.comparison.evaluate import evaluate_run
-from regard.tasks.task import TASKS
-from regard.training import train
+from regard_workbench import tasks
+from regard_workbench.cli.common import catalogue
+from regard_workbench.cli.list import rows_of
+from regard_workbench.comparison.evaluate import evaluate_run
+from regard_workbench.tasks.parts.task import TASKS
+from regard_workbench.training import train
 
+# A single seed says too little: 0.92, 0.97, 0.94, 0.98 and 0.97 were once stated as "at least 0.95".
+SEEDS = range(5)
 STATED = [name for name in tasks.names() if TASKS[name].recipe.reaches]
 
 
@@ -32,6 +34,7 @@ def test_every_field_of_language_sound_time_items_graphs_pictures_and_actions_st
         "detect",
         "segment",
         "glimpse",
+        "generate",
         "agent",
     }
     assert fields <= set(STATED)
@@ -51,9 +54,10 @@ def test_a_stated_score_is_of_a_metric_of_the_task_and_is_listed_as_people_read_
 
 @pytest.mark.slow
 @pytest.mark.nightly
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", STATED)
-def test_the_recipe_reaches_the_stated_scores_and_more_than_any_yardstick(name, tmp_path):
-    train({"task": name, "out": str(tmp_path / "run"), "device": "cpu"}, quiet=True)
+def test_the_recipe_reaches_the_stated_scores_and_more_than_any_yardstick(name, seed, tmp_path):
+    train({"task": name, "out": str(tmp_path / "run"), "device": "cpu", "seed": seed}, quiet=True)
     found = {row.metric: row.value for row in evaluate_run(tmp_path / "run", "test", device="cpu").metrics}
     known = {metric.name: metric for metric in tasks.build(name).metrics()}
     for metric, bound in TASKS[name].recipe.reaches.items():

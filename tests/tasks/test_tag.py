@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.formats.splits import named_split
-from regard.tasks.text.vocabulary import PADDING, UNKNOWN
-from regard.tasks.text.word_parts import WordsWithParts, parts_of
-from regard.tasks.text.word_shapes import shape
+from regard_workbench import tasks
+from regard_workbench.tasks.formats.conll import TagsRepaired
+from regard_workbench.tasks.formats.splits import named_split
+from regard_workbench.tasks.text.vocabulary import PADDING, UNKNOWN
+from regard_workbench.tasks.text.word_parts import WordsWithParts, parts_of
+from regard_workbench.tasks.text.word_shapes import shape
 
 BIO = """\
 Anna\tB-person
@@ -45,8 +46,7 @@ def tags_of(task, split="train"):
 def test_columns_may_stand_between_tabs_or_spaces_and_only_first_and_last_count(tmp_path):
     tabs = three(tmp_path)
     spaced = three(
-        tmp_path,
-        train="Anna NNP B-NP B-person\nBerg NNP I-NP I-person\nleft VBD B-VP O\n\nOslo N N B-place\n",
+        tmp_path, train="Anna NNP B-NP B-person\nBerg NNP I-NP I-person\nleft VBD B-VP O\n\nOslo N N B-place\n"
     )
     assert tags_of(tabs) == [["B-person", "I-person", "O"], ["B-place", "O"]]
     assert tags_of(spaced) == [["B-person", "I-person", "O"], ["B-place"]]
@@ -71,11 +71,6 @@ WRONG = [
     ("Anna\tB-person\n\tO\n", r"train.conll:2: the word is empty"),
     ("Anna\tPER\n", r"train.conll:1: expected the tag O, B-TYPE or I-TYPE in the last column, got 'PER'"),
     ("Anna\tS-person\n", r"train.conll:1: expected the tag O.*IOBES, BILOU"),
-    (
-        "Anna\tB-person\n\nin\tO\nOslo\tI-place\n",
-        r"train.conll:4: I-place follows O, but in BIO an entity begins with B-place.*train.conll:1 has B-person where "
-        "IOB1 has I-",
-    ),
     ("-DOCSTART- O\n\n", r"train.conll: holds no sentence"),
     ("\n\n", r"train.conll: is empty"),
     ("in\tO\n", r"expected tags such as B-person, got only O"),
@@ -88,24 +83,44 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, text, message
         three(tmp_path, train=text)
 
 
-def test_a_given_scheme_is_held(tmp_path):
-    with pytest.raises(
-        BadValue, match=r"train.conll:1: I-person follows the beginning of the sentence.*scheme=iob1"
-    ):
-        three(tmp_path, train="Anna I-person\n", scheme="bio")
-    with pytest.raises(
-        BadValue, match=r":1: B-person follows .* directly after another entity of type person"
-    ):
-        three(tmp_path, train="Anna B-person\n", scheme="iob1")
+# As in public copies of CoNLL-2003: IOB1 with a few B- after O.
+MIXED = "Rome I-place\nin O\n\nOslo I-place\nBergen B-place\n\nRome I-place\nthe O\nAtlanta B-other\nGames I-other\n"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"),
+    [
+        (None, r"^2 of 17 tags are not IOB1, .*train\.conll:9 \('B-other' after 'O', where IOB1 has 'I-other'\)"),
+        ("iob1", r"^2 of 17 tags are not IOB1"),
+        (
+            "bio",
+            r"^7 of 17 tags are not BIO, .*train\.conll:1 \('I-place' after the beginning of the sentence, where BIO "
+            r"has 'B-place'\); read by the rules of conlleval",
+        ),
+    ],
+)
+def test_a_mixture_of_schemes_is_read_as_conlleval_reads_it_and_what_was_repaired_is_said(tmp_path, scheme, words):
+    with pytest.warns(TagsRepaired, match=words) as told:
+        task = three(tmp_path, train=MIXED, dev=MIXED, test="Rome I-place\n", scheme=scheme)
+        read = tags_of(task)
+    assert read == [["B-place", "O"], ["B-place", "B-place"], ["B-place", "O", "B-other", "I-other"]]
+    assert len(told) == 1
+
+
+def test_a_scheme_that_does_not_exist_is_refused(tmp_path):
     with pytest.raises(BadValue, match="scheme: there is no 'iobes'"):
         three(tmp_path, scheme="iobes")
 
 
+def test_more_types_than_a_model_can_score_pairs_of_are_refused(tmp_path):
+    many = "".join(f"w{number} B-t{number}\n\n" for number in range(503))
+    with pytest.raises(BadValue, match=r"train\.conll: the tags of these files have 505 types .* at most 500"):
+        three(tmp_path, train=many)
+
+
 def test_a_type_that_training_does_not_know_is_named_with_its_line(tmp_path):
     task = three(tmp_path, test="in\tO\nAcme\tB-company\n")
-    with pytest.raises(
-        BadValue, match=r"test.conll:2: the type of 'B-company' does not occur.*'person', 'place'"
-    ):
+    with pytest.raises(BadValue, match=r"test.conll:2: the type of 'B-company' does not occur.*'person', 'place'"):
         task.examples("test")
 
 
@@ -113,8 +128,9 @@ def test_splits_are_found_in_names_and_taken_from_training_where_they_are_missin
     for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
         (tmp_path / name).write_text(BIO)
     assert {split: len(tasks.build("tag", data=tmp_path).examples(split)) for split in ("train", "test")} == {
-        "train": 2, "test": 2,
-    }  # fmt: skip
+        "train": 2,
+        "test": 2,
+    }
     alone = tmp_path / "some.conll"
     alone.write_text("\n\n".join(f"name{n} B-person\nspoke O" for n in range(40)) + "\n")
     task = tasks.build("tag", data=str(alone))
@@ -131,12 +147,8 @@ def test_batches_hold_words_and_the_characters_of_each(tmp_path):
     assert batch.keep.tolist() == [[True] * 3, [True, True, False]]
     letters = batch.streams["characters"].data
     assert letters.shape == (2, 3, 5)
-    assert task.forms.characters.pieces(letters[0, 1].tolist()) == ["B", "e", "r", "g", "<pad>"], (
-        "capitals are kept"
-    )
-    assert task.forms.words.pieces(batch.inputs[0].tolist()) == ["anna", "berg", "left"], (
-        "words are in lower case"
-    )
+    assert task.forms.characters.pieces(letters[0, 1].tolist()) == ["B", "e", "r", "g", "<pad>"], "capitals are kept"
+    assert task.forms.words.pieces(batch.inputs[0].tolist()) == ["anna", "berg", "left"], "words are in lower case"
     assert batch.notes["tags"][1] == ("B-place", "O")
 
 
@@ -181,10 +193,7 @@ def test_entities_are_exchanged_for_others_of_their_type(tmp_path):
 
 def test_models_of_one_stream_are_given_the_words_alone(tmp_path):
     task = three(tmp_path)
-    assert [list(problem.streams) for problem in task.problems()] == [
-        ["words", "characters", "shapes"],
-        ["words"],
-    ]
+    assert [list(problem.streams) for problem in task.problems()] == [["words", "characters", "shapes"], ["words"]]
     task.pose(task.problems()[1])
     assert list(task.collate(task.examples("test"), seeded()).streams) == ["words"]
 
@@ -192,10 +201,20 @@ def test_models_of_one_stream_are_given_the_words_alone(tmp_path):
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("Anna", "Xx"), ("anna", "x"), ("NASA", "X"), ("McDonald's", "XxXx'x"), ("iPhone6", "xXxd"), ("2017", "d"),
-        ("@bob_3", "@x_d"), (":-)", ":-)"), ("Ärger", "Xx"), ("東京", "x"), ("", ""), ("a.b.c.d.e.f.", "x.x.x.x."),
+        ("Anna", "Xx"),
+        ("anna", "x"),
+        ("NASA", "X"),
+        ("McDonald's", "XxXx'x"),
+        ("iPhone6", "xXxd"),
+        ("2017", "d"),
+        ("@bob_3", "@x_d"),
+        (":-)", ":-)"),
+        ("Ärger", "Xx"),
+        ("東京", "x"),
+        ("", ""),
+        ("a.b.c.d.e.f.", "x.x.x.x."),
     ],
-)  # fmt: skip
+)
 def test_the_shape_of_a_word_writes_runs_of_one_sort_once(word, expected):
     assert shape(word) == expected
 
@@ -268,10 +287,16 @@ def test_generated_sentences_have_names_that_training_never_saw():
 @pytest.mark.parametrize(
     ("name", "split"),
     [
-        ("train.conll", "train"), ("wnut17train.conll", "train"), ("emerging.dev.conll", "validation"),
-        ("emerging.test.annotated", "test"), ("qa1_single-supporting-fact_train.txt", "train"),
-        ("qa2_valid.txt.gz", "validation"), ("contest.txt", None), ("latest.conll", None), ("2017.conll", None),
+        ("train.conll", "train"),
+        ("wnut17train.conll", "train"),
+        ("emerging.dev.conll", "validation"),
+        ("emerging.test.annotated", "test"),
+        ("qa1_single-supporting-fact_train.txt", "train"),
+        ("qa2_valid.txt.gz", "validation"),
+        ("contest.txt", None),
+        ("latest.conll", None),
+        ("2017.conll", None),
     ],
-)  # fmt: skip
+)
 def test_the_words_of_a_name_say_its_split(name, split):
     assert named_split(Path(name)) == split

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 import regard
-from regard import tasks
-from regard.cli.main import main
-from regard.observation import attribution
-from regard.observation.examples import choose, prepare
-from regard.training import train
-from regard.training.loading import load
-from regard.viewer.opening.options import ViewOptions
-from regard.viewer.opening.runs import open_run
+from regard_workbench import tasks
+from regard_workbench.cli.main import main
+from regard_workbench.inspection import attribution
+from regard_workbench.inspection.examples import choose, prepare
+from regard_workbench.training import train
+from regard_workbench.training.loading import load
+from regard_workbench.viewer.opening.options import ViewOptions
+from regard_workbench.viewer.opening.runs import open_run
 
 pytestmark = pytest.mark.slow  # small runs are trained
 
@@ -37,9 +37,7 @@ def answered(tmp_path_factory):
     for number in range(60):
         who, where = ("Mary", "John")[number % 2], ("hall", "garden", "attic")[number % 3]
         other = ("John", "Mary")[number % 2]
-        facts.append(
-            f"1 {who} went to the {where}.\n2 {other} went to the cellar.\n3 Where is {who}?\t{where}\t1\n"
-        )
+        facts.append(f"1 {who} went to the {where}.\n2 {other} went to the cellar.\n3 Where is {who}?\t{where}\t1\n")
     for kind in (1, 2):
         for split in ("train", "valid", "test"):
             (folder / f"qa{kind}_x_{split}.txt").write_text("".join(facts))
@@ -120,10 +118,7 @@ def test_weights_learned_on_hidden_words_are_carried_over_to_tags(tmp_path):
     (tmp_path / "test.conll").write_text("Anna B-person\nleft O\n")
     (tmp_path / "plain.txt").write_text("the cat left oslo today\n" * 120)
     text = tmp_path / "plain.txt"
-    model, settings = (
-        "tagger(dim=8, character_dim=4, layers=1)",
-        {"steps": 3, "batch_size": 8, "data": str(tmp_path)},
-    )
+    model, settings = ("tagger(dim=8, character_dim=4, layers=1)", {"steps": 3, "batch_size": 8, "data": str(tmp_path)})
     first = tmp_path / "words"
     trained(first, task=f"hidden-words(text='{text}')", model=model, **settings)
     second = tmp_path / "tags"
@@ -136,14 +131,7 @@ def test_weights_learned_on_hidden_words_are_carried_over_to_tags(tmp_path):
 @pytest.mark.parametrize("parts", [0, 31])
 def test_a_hidden_word_is_guessed_with_and_without_parts_and_has_no_figure(parts, tmp_path, capsys):
     model = "tagger(dim=16, layers=1, num_heads=2)"
-    trained(
-        tmp_path / "run",
-        task=f"hidden-words(parts={parts})",
-        model=model,
-        steps=1,
-        batch_size=3,
-        eval_limit=5,
-    )
+    trained(tmp_path / "run", task=f"hidden-words(parts={parts})", model=model, steps=1, batch_size=3, eval_limit=5)
     asked = [
         "predict",
         str(tmp_path / "run"),

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from regard.errors import BadValue
-from regard.tasks import Answered, Batch, Tags
-from regard.tasks.measures.entities import F1, as_bio, counted, entities, f1, wrong_begin
+from regard_workbench.tasks import Answered, Batch, Tags
+from regard_workbench.tasks.measures.entities import F1, as_bio, counted, entities, f1, wrong_begins
 
 TAGS = ("O", "B-x", "I-x", "B-y", "I-y")
 
@@ -24,8 +24,7 @@ def random_field(seed=0):
 def possible(tags):
     """BIO by hand: I-t stands only after B-t or I-t."""
     return all(
-        TAGS[after][0] != "I"
-        or (before is not None and TAGS[before][1:] == TAGS[after][1:] and TAGS[before] != "O")
+        TAGS[after][0] != "I" or (before is not None and TAGS[before][1:] == TAGS[after][1:] and TAGS[before] != "O")
         for before, after in itertools.pairwise((None, *tags))
     )
 
@@ -104,9 +103,7 @@ def test_padding_changes_neither_loss_nor_gradients_nor_tags():
     batch = a_batch(keep, torch.cat([gold, torch.full((1, 3), 3)], 1))
     padded = head.loss(longer, batch)[0]
     assert float(padded.detach()) == pytest.approx(float(alone.detach()))
-    for one, other in zip(
-        slope, torch.autograd.grad(padded, [scores, head.transition, head.last]), strict=True
-    ):
+    for one, other in zip(slope, torch.autograd.grad(padded, [scores, head.transition, head.last]), strict=True):
         assert torch.allclose(one, other)
     assert head.predict(longer, batch) == head.predict(scores, a_batch(None, gold))
 
@@ -167,15 +164,15 @@ CASES = [
 def test_entities_are_those_of_conlleval(tags, expected):
     assert entities(tags.split()) == expected
     assert entities(as_bio(tags.split())) == expected
-    assert wrong_begin(as_bio(tags.split()), "bio") is None
+    assert wrong_begins(as_bio(tags.split()), "bio") == []
 
 
 def test_iob1_and_bio_name_the_first_tag_that_breaks_them():
-    assert wrong_begin(["O", "I-PER"], "bio") == 1
-    assert wrong_begin(["B-PER", "I-LOC"], "bio") == 1
-    assert wrong_begin(["I-PER", "B-PER", "O"], "iob1") is None
-    assert wrong_begin(["O", "B-PER"], "iob1") == 1
-    assert wrong_begin(["I-LOC", "B-PER"], "iob1") == 1
+    assert wrong_begins(["O", "I-PER"], "bio") == [1]
+    assert wrong_begins(["B-PER", "I-LOC"], "bio") == [1]
+    assert wrong_begins(["I-PER", "B-PER", "O"], "iob1") == []
+    assert wrong_begins(["O", "B-PER"], "iob1") == [1]
+    assert wrong_begins(["I-LOC", "B-PER"], "iob1") == [1]
 
 
 def test_f1_is_that_of_a_table_counted_by_hand():

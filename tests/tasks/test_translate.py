@@ -6,16 +6,14 @@ import pytest
 import sacrebleu
 import torch
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.text.vocabulary import END
+from regard_workbench import tasks
+from regard_workbench.tasks.text.vocabulary import END
 from tests.tasks.stand_ins import Fixed, certain, judged, rows_of
 
 RANDOM = torch.Generator()
 ENGLISH = [f"the {n} old {'dog' if n % 2 else 'cat'} sees a house ." for n in range(41)]
-GERMAN = [
-    f"{'der' if n % 2 else 'die'} {n} alte {'Hund' if n % 2 else 'Katze'} sieht ein Haus ." for n in range(41)
-]
+GERMAN = [f"{'der' if n % 2 else 'die'} {n} alte {'Hund' if n % 2 else 'Katze'} sieht ein Haus ." for n in range(41)]
 
 
 @pytest.fixture
@@ -66,9 +64,7 @@ def test_vocabularies_are_joint_or_separate(corpus, level, joint):
     assert task.problem.inputs.count == len(task.source_vocabulary)
     assert task.problem.answer.outputs == len(task.target_vocabulary)
     for pair in task.examples("train"):
-        assert (
-            len(pair.source) <= task.problem.inputs.length and len(pair.target) <= task.problem.answer.length
-        )
+        assert len(pair.source) <= task.problem.inputs.length and len(pair.target) <= task.problem.answer.length
     assert max(len(pair.target) for pair in task.examples("train")) == task.problem.answer.length
 
 
@@ -112,9 +108,7 @@ def test_long_training_pairs_are_left_out_and_counted_others_cut(tmp_path):
 
 
 def changed(lines):
-    return [
-        line.replace("alte", "kleine") if n % 3 else line.removesuffix(" .") for n, line in enumerate(lines)
-    ]
+    return [line.replace("alte", "kleine") if n % 3 else line.removesuffix(" .") for n, line in enumerate(lines)]
 
 
 def test_bleu_over_batches_is_bleu_of_the_corpus(corpus):

@@ -8,18 +8,18 @@ import torch
 from PIL import Image
 
 import regard
-from regard import tasks
-from regard.cli.main import main
 from regard.errors import BadValue
-from regard.tasks import digits
-from regard.tasks.answers.questions import Questions
-from regard.tasks.batch import Batch, Stream
-from regard.tasks.generated.moving import MOTIONS, moving
-from regard.tasks.measures.metrics import Answered, observe, values
-from regard.tasks.shown import Looked
-from regard.training import train
-from regard.viewer.opening.options import ViewOptions
-from regard.viewer.opening.runs import open_run
+from regard_workbench import tasks
+from regard_workbench.cli.main import main
+from regard_workbench.tasks.answers.questions import Questions
+from regard_workbench.tasks.generated.moving import MOTIONS, moving
+from regard_workbench.tasks.measures.metrics import Answered, observe, values
+from regard_workbench.tasks.parts.batch import Batch, Stream
+from regard_workbench.tasks.parts.shown import Looked
+from regard_workbench.tasks.pictures import written_digits
+from regard_workbench.training import train
+from regard_workbench.viewer.opening.options import ViewOptions
+from regard_workbench.viewer.opening.runs import open_run
 
 
 def test_a_figure_moves_by_its_step_and_may_leave_the_canvas():
@@ -38,8 +38,8 @@ def test_a_figure_moves_by_its_step_and_may_leave_the_canvas():
 
 def test_videos_show_their_digit_and_their_motion():
     task = tasks.build("video(frames=3, speed=3, size=20)")
-    pixels, shown = digits.images()
-    test = {pixels[n].tobytes(): shown[n] for n, split in enumerate(digits.split_of()) if split == "test"}
+    pixels, shown = written_digits.images()
+    test = {pixels[n].tobytes(): shown[n] for n, split in enumerate(written_digits.split_of()) if split == "test"}
     for index in range(40):
         one = task.examples("test")[index]
         first, second = one.frames[0, 0].numpy(), one.frames[1, 0].numpy()
@@ -65,9 +65,7 @@ def test_the_first_frame_does_not_tell_the_motion():
         if sum(whole) == 1:  # a narrow digit also lies inside the square beside its own
             counts[one.motion, whole.index(True)] += 1
     expected = counts.sum(1, keepdims=True) * counts.sum(0) / counts.sum()
-    assert (
-        (counts - expected) ** 2 / expected
-    ).sum() < 100  # 56 degrees of freedom: above it with p < 0.0003
+    assert ((counts - expected) ** 2 / expected).sum() < 100  # 56 degrees of freedom: above it with p < 0.0003
 
 
 def test_a_batch_has_both_answers_and_numbers_of_mean_0_and_variance_1():
@@ -112,9 +110,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("video") / "run"
     settings = {"steps": 40, "batch_size": 24, "eval_every": 40, "optim": {"lr": 0.004, "warmup": 5}}
     model = "vit(dim=32, layers=1, num_heads=2, dropout=0.0)"
-    found = train(
-        {"task": "video", "model": model, "out": str(folder), "device": "cpu", **settings}, quiet=True
-    )
+    found = train({"task": "video", "model": model, "out": str(folder), "device": "cpu", **settings}, quiet=True)
     return folder, found
 
 
@@ -126,7 +122,7 @@ def test_a_small_run_begins_to_learn(run):
 
 @pytest.mark.slow
 def test_an_animated_picture_is_predicted(run, tmp_path, capsys):
-    figure = digits.images()[0][7].reshape(8, 8)
+    figure = written_digits.images()[0][7].reshape(8, 8)
     frames = [Image.fromarray(np.uint8(255 * frame)) for frame in moving(figure, 16, 4, (4, 4), (0, 4))]
     path = tmp_path / "clip.gif"
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=100)
@@ -134,11 +130,7 @@ def test_an_animated_picture_is_predicted(run, tmp_path, capsys):
     assert main(["predict", str(run[0]), "--image", str(path), "--json", *figure]) == 0
     assert (tmp_path / "looked.svg").read_text().count("<image") == 2
     (found,) = json.loads(capsys.readouterr().out)
-    assert (
-        found["output"].startswith("a ")
-        and " that moves " in found["output"]
-        and len(found["predicted"]) == 2
-    )
+    assert found["output"].startswith("a ") and " that moves " in found["output"] and len(found["predicted"]) == 2
     assert len(found["looked_at"]["pieces"]) == 64 and found["looked_at"]["pieces"][17]["piece"] == "1: 0,1"
     frames[0].save(tmp_path / "still.png")
     assert main(["predict", str(run[0]), "--image", str(tmp_path / "still.png")]) != 0

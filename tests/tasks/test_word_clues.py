@@ -2,9 +2,9 @@
 
 import torch
 
-from regard import tasks
-from regard.tasks.text.word_clues import WordClues, capital_classes, most_clues
-from regard.tasks.text.word_clusters import clusters
+from regard_workbench import tasks
+from regard_workbench.tasks.text.word_clues import WordClues, capital_classes, most_clues
+from regard_workbench.tasks.text.word_clusters import clusters
 
 ABOUT = {"Anna": (4, (1, 5)), "sleeps": (1, (0, 2))}
 
@@ -18,9 +18,7 @@ def clues(least=1, sentences=(("Anna", "sleeps"),)):
 def test_the_clues_of_a_word_name_its_neighbours_shapes_capitals_groups_and_ends():
     first, second = clues()._of(("Anna", "sleeps"))
     assert "word 0 anna" in first and "word 1 sleeps" in first and "edge -1" in first and "edge 2" in first
-    assert {"shape 0 Xx", "shape 1 x", "capitals 0 4", "capitals 1 1", "group 0 0 1", "group 1 1 2"} <= set(
-        first
-    )
+    assert {"shape 0 Xx", "shape 1 x", "capitals 0 4", "capitals 1 1", "group 0 0 1", "group 1 1 2"} <= set(first)
     assert {"begins an", "ends na", "begins anna", "ends anna"} <= set(first)
     assert "pair anna sleeps" in second and not any(clue.startswith("pair") for clue in first)
     assert max(map(len, clues()._of(("a", "b", "c", "d", "e", "f", "g")))) == most_clues(2)
@@ -41,9 +39,12 @@ def test_only_clues_of_the_training_sentences_that_are_frequent_enough_have_ids(
 
 def test_capitals_count_inside_sentences_alone():
     text = [
-        ["The", "London", "fog"], ["In", "London", ".", "The", "fog"], ["Bill", "sent", "the", "bill"],
-        ["a", "Bill", "and", "a", "bill", ",", "a", "bill"], ["the", "fog", "in", "the", "Apple", "store"],
-    ]  # fmt: skip
+        ["The", "London", "fog"],
+        ["In", "London", ".", "The", "fog"],
+        ["Bill", "sent", "the", "bill"],
+        ["a", "Bill", "and", "a", "bill", ",", "a", "bill"],
+        ["the", "fog", "in", "the", "Apple", "store"],
+    ]
     found = capital_classes(text)
     assert found["london"] == 4 and found["fog"] == 1
     assert found["the"] == 1, "where it begins a sentence it is not counted"
@@ -56,9 +57,7 @@ def test_groups_are_those_of_the_nearest_direction_and_words_without_a_vector_ha
     means = torch.eye(4, 7)
     own = torch.randint(4, (53,), generator=generator)
     own[:4] = torch.arange(4)
-    vectors = (means[own] + 0.1 * torch.randn(53, 7, generator=generator)) * torch.rand(
-        53, 1, generator=generator
-    )
+    vectors = (means[own] + 0.1 * torch.randn(53, 7, generator=generator)) * torch.rand(53, 1, generator=generator)
     vectors[9] = 0
     found = clusters(vectors, 4)
     assert found[9] == -1
@@ -69,11 +68,7 @@ def test_groups_are_those_of_the_nearest_direction_and_words_without_a_vector_ha
 
 
 def test_a_run_knows_its_clues_without_the_text(tmp_path):
-    lines = [
-        "the fog in London is grey",
-        "we saw London and the fog of Paris",
-        "Paris is grey and the fog is wet",
-    ] * 3
+    lines = ["the fog in London is grey", "we saw London and the fog of Paris", "Paris is grey and the fog is wet"] * 3
     (tmp_path / "plain.txt").write_text("\n".join(lines))
     rows = "we\tO\nsaw\tO\nLondon\tB-place\n\nthe\tO\nfog\tO\n\n"
     for name in ("train", "dev", "test"):

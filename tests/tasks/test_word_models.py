@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from regard.tasks.measures.word_models import IBM1, NULL, SMOOTHING, DiagonalModel
+from regard_workbench.tasks.measures.word_models import IBM1, NULL, SMOOTHING, DiagonalModel
 
 PAIRS = [([0, 1, 2], [3, 1]), ([2, 0], [1, 0, 3, 2]), ([1], [1])]
 
@@ -14,8 +14,7 @@ def prior(sources, targets, tension):
     found = []
     for target in range(targets):
         near = [
-            math.exp(-tension * abs((source + 0.5) / sources - (target + 0.5) / targets))
-            for source in range(sources)
+            math.exp(-tension * abs((source + 0.5) / sources - (target + 0.5) / targets)) for source in range(sources)
         ]
         found.append([NULL, *((1 - NULL) * one / sum(near) for one in near)])
     return found
@@ -35,8 +34,7 @@ def by_hand(pairs, rounds, tension):
                 for one, odd in zip(origins, odds, strict=True):
                     counts[one, word] += odd / sum(odds)
         likely = {
-            (one, word): count / sum(counts[one, other] for other in targets)
-            for (one, word), count in counts.items()
+            (one, word): count / sum(counts[one, other] for other in targets) for (one, word), count in counts.items()
         }
     return likely
 
@@ -60,9 +58,7 @@ def test_shares_of_a_pair_are_those_worked_out_word_by_word(rounds, tension):
 def test_a_word_that_stands_twice_is_linked_to_the_nearer_one():
     pairs = [([5, 1, 2, 5], [7, 8, 9, 7]), ([5], [7]), ([1], [8]), ([2], [9])]
     assert DiagonalModel(pairs).links([5, 1, 2, 5], [7, 8, 9, 7]) == {(0, 0), (1, 1), (2, 2), (3, 3)}
-    assert IBM1(pairs).links([5, 1, 2, 5], [7, 8, 9, 7]) >= {(0, 0), (0, 3)}, (
-        "without a prior the first of equals"
-    )
+    assert IBM1(pairs).links([5, 1, 2, 5], [7, 8, 9, 7]) >= {(0, 0), (0, 3)}, "without a prior the first of equals"
 
 
 def test_nothing_seen_gives_no_links_and_no_shares():

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import regard
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.models.word_parts import WordPartsEmbedding
-from regard.tasks.text.vocabulary import UNKNOWN
-from regard.tasks.text.word_parts import MOST, WordsWithParts, ngrams, part_ids, parts_of
-from regard.training.loading import load
+from regard_workbench import models, tasks
+from regard_workbench.models.parts.word_parts import WordPartsEmbedding
+from regard_workbench.tasks.text.vocabulary import UNKNOWN
+from regard_workbench.tasks.text.word_parts import MOST, WordsWithParts, ngrams, part_ids, parts_of
+from regard_workbench.training.loading import load
 
 RANDOM = torch.Generator()
 COUNT = 997
@@ -22,9 +22,7 @@ COUNT = 997
 @pytest.fixture
 def table(tmp_path):
     """A folder whose dev and test files hold words that training does not."""
-    (tmp_path / "train.tsv").write_text(
-        "unfunny film\t0\nfunny film\t1\na funny plot twist here\t1\nplot\t0\n"
-    )
+    (tmp_path / "train.tsv").write_text("unfunny film\t0\nfunny film\t1\na funny plot twist here\t1\nplot\t0\n")
     (tmp_path / "dev.tsv").write_text("funnier plots\t1\nunfunniest\t0\n")
     (tmp_path / "test.tsv").write_text("funnily\t1\nfilms\t0\n")
     return tmp_path
@@ -38,7 +36,7 @@ def test_ngrams_of_a_word_are_these():
 
 def test_the_checksum_is_the_standard_crc_32_and_parts_are_equal_in_another_process():
     assert zlib.crc32(b"123456789") == 0xCBF43926  # the check value of the catalogue of CRC algorithms
-    text = "from regard.tasks.text.word_parts import part_ids; print(*part_ids('naïveté', 20011))"
+    text = "from regard_workbench.tasks.text.word_parts import part_ids; print(*part_ids('naïveté', 20011))"
     for seed in ("0", "1"):  # of Python's own hash, which differs between processes
         run = subprocess.run(
             [sys.executable, "-c", text],
@@ -80,14 +78,9 @@ def test_a_batch_holds_words_and_parts_and_unknown_words_have_parts(table):
 
 def test_the_rest_of_a_batch_is_as_without_parts(table):
     plain, parted = (tasks.build("classify", data=table, hide=0.5, parts=parts) for parts in (0, COUNT))
-    batches = [
-        task.collate(list(task.examples("train")), torch.Generator().manual_seed(5))
-        for task in (plain, parted)
-    ]
+    batches = [task.collate(list(task.examples("train")), torch.Generator().manual_seed(5)) for task in (plain, parted)]
     assert torch.equal(batches[0].inputs, batches[1].inputs[..., 0])
-    assert torch.equal(batches[0].keep, batches[1].keep) and torch.equal(
-        batches[0].targets, batches[1].targets
-    )
+    assert torch.equal(batches[0].keep, batches[1].keep) and torch.equal(batches[0].targets, batches[1].targets)
 
 
 def test_a_hidden_word_has_no_parts(table):
@@ -146,13 +139,7 @@ def test_padding_changes_nothing_and_gets_no_gradient(table, name):
 
 
 def test_a_run_with_parts_is_evaluated_and_loaded_as_it_was_trained(table, tmp_path):
-    settings = {
-        "model": "lstm-attention(dim=16)",
-        "data": table,
-        "batch_size": 2,
-        "device": "cpu",
-        "quiet": True,
-    }
+    settings = {"model": "lstm-attention(dim=16)", "data": table, "batch_size": 2, "device": "cpu", "quiet": True}
     run = regard.train(f"classify(parts={COUNT})", steps=3, seed=1, out=tmp_path / "run", **settings)
     loaded = load(run.folder, checkpoint="last", device="cpu")
     weights = loaded.model.state_dict()

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import regard
-from regard import models, tasks
-from regard.tasks.text.word_vectors import DISTANCES, _surprise, counted_vectors
-from regard.training.loading import load
+from regard_workbench import models, tasks
+from regard_workbench.tasks.text.word_vectors import DISTANCES, _surprise, counted_vectors
+from regard_workbench.training.loading import load
 
 COUNT = 7
 
@@ -27,8 +27,7 @@ def by_hand(sentences, count):
     total = sum(seen.values())
     rows = [sum(n for (row, _), n in seen.items() if row == word) for word in range(count)]
     columns = [
-        sum(n for (_, one), n in seen.items() if one == column) ** 0.75
-        for column in range(len(DISTANCES) * count)
+        sum(n for (_, one), n in seen.items() if one == column) ** 0.75 for column in range(len(DISTANCES) * count)
     ]
     scale = total / sum(columns)
     found = np.zeros((count, len(DISTANCES) * count))
@@ -55,9 +54,7 @@ def test_vectors_are_the_scaled_singular_vectors_of_length_one():
     expected = (left[:, :width] * np.sqrt(sizes[:width]))[: COUNT - 1]
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     found = counted_vectors(given, COUNT, width)
-    assert np.allclose((found @ found.T)[:-1, :-1], expected @ expected.T, atol=1e-3), (
-        "up to signs of columns"
-    )
+    assert np.allclose((found @ found.T)[:-1, :-1], expected @ expected.T, atol=1e-3), "up to signs of columns"
     assert (found[COUNT - 1] == 0).all(), "a word without neighbours"
     assert torch.equal(found, counted_vectors(given, COUNT, width)), "the same in every process"
 
@@ -85,26 +82,26 @@ def text_and_tags(folder):
 def test_a_name_that_only_the_text_knows_is_read_like_its_neighbours_even_where_words_are_hidden(tmp_path):
     task = tasks.build("tag", **text_and_tags(tmp_path), vectors=4, hide_rare=1e9)
     spec, words = task.streams()["vectors"], task.forms.words
-    anna, otto, oslo, riga = (
-        spec.vectors[words.encode(name)[0]] for name in ("anna", "otto", "oslo", "riga")
-    )
+    anna, otto, oslo, riga = (spec.vectors[words.encode(name)[0]] for name in ("anna", "otto", "oslo", "riga"))
     assert float(anna @ otto) > 0.9 > float(anna @ oslo) and float(oslo @ riga) > 0.9
     assert (spec.vectors[:5] == 0).all(), "padding and unknown words have none"
     task.pose(task.problems()[0])
     batch = task.collate(task.examples("train"), torch.Generator().manual_seed(1))
-    assert (batch.inputs == 1).all() and words.pieces(batch.streams["vectors"].data[0].tolist()) == [
-        "anna",
-        "left",
-    ]
+    assert (batch.inputs == 1).all() and words.pieces(batch.streams["vectors"].data[0].tolist()) == ["anna", "left"]
 
 
 def test_a_run_keeps_its_vectors_and_does_not_train_them(tmp_path):
     given = text_and_tags(tmp_path)
     spec = f"tag(text='{given['text']}', vectors=4)"
     regard.train(
-        task=spec, data=given["data"], model="tagger(dim=8)", steps=2, batch_size=2, device="cpu",
+        task=spec,
+        data=given["data"],
+        model="tagger(dim=8)",
+        steps=2,
+        batch_size=2,
+        device="cpu",
         out=str(tmp_path / "run"),
-    )  # fmt: skip
+    )
     (tmp_path / "plain.txt").unlink()
     run = load(tmp_path / "run")
     fresh = run.task.streams()["vectors"]

@@ -6,18 +6,21 @@ from pathlib import Path
 import pytest
 
 from regard.errors import BadValue
-from regard.tasks.formats.splits import files_by_split
-from regard.tasks.formats.woz import read_dialogues, read_ontology, read_splits, spoken
-from regard.tasks.generated import restaurants
+from regard_workbench.tasks.formats.splits import files_by_split
+from regard_workbench.tasks.formats.woz import read_dialogues, read_ontology, read_splits, spoken
+from regard_workbench.tasks.generated import restaurants
 
 
 def turn(user="thai food", system="", label=(), state=(), acts=()):
     believed = [{"slots": [list(pair)], "act": "inform"} for pair in state]
     believed += [{"slots": [["slot", value]], "act": "request"} for slot, value in label if slot == "request"]
     return {
-        "transcript": user, "system_transcript": system, "turn_label": [list(pair) for pair in label],
-        "belief_state": believed, "system_acts": list(acts),
-    }  # fmt: skip
+        "transcript": user,
+        "system_transcript": system,
+        "turn_label": [list(pair) for pair in label],
+        "belief_state": believed,
+        "system_acts": list(acts),
+    }
 
 
 def written(path: Path, *dialogues, text=None):
@@ -29,9 +32,12 @@ def written(path: Path, *dialogues, text=None):
 def test_turns_are_read_with_acts_labels_and_goals(tmp_path):
     first = turn("Thai food, please!", label=[("food", " Thai")], state=[("food", "thai")])
     second = turn(
-        "Centre. What's their phone?", "Which area?", [("area", "center"), ("request", "phone")],
-        [("food", "thai"), ("area", "center")], ["area", ["food", "thai"]],
-    )  # fmt: skip
+        "Centre. What's their phone?",
+        "Which area?",
+        [("area", "center"), ("request", "phone")],
+        [("food", "thai"), ("area", "center")],
+        ["area", ["food", "thai"]],
+    )
     path = written(tmp_path / "a.json", [first, second], [turn()])
     one, two = read_dialogues(path)
     assert one.turns[0].user == "thai food , please !" and one.turns[0].system == ""
@@ -41,10 +47,7 @@ def test_turns_are_read_with_acts_labels_and_goals(tmp_path):
     assert one.turns[1].state == (("food", "thai"), ("area", "centre")), "requests are no goals"
     assert one.utterances() == ["thai food , please !", "which area ?", "centre . what ' s their phone ?"]
     lines = path.read_text().splitlines()
-    assert [index + 1 for index, line in enumerate(lines) if "dialogue_idx" in line] == [
-        one.line + 1,
-        two.line + 1,
-    ]
+    assert [index + 1 for index, line in enumerate(lines) if "dialogue_idx" in line] == [one.line + 1, two.line + 1]
     for read in (*one.turns, *two.turns):
         words = read.user.split()[0]
         assert lines[read.line - 1].strip() == "{" and words in lines[read.line].lower()
@@ -62,29 +65,18 @@ def test_words_numbers_and_punctuation_are_separated():
         ("[]", None, "holds no dialogue"),
         ('[\n {"dialogue_idx": 0, "dialogue": []}]', 2, "dialogue 1 has no turns"),
         ("[\n\n3]", 3, "dialogue 1: expected an object with a list"),
-        (
-            '[{"dialogue": [\n{"transcript": "a"},\n{"transcript": 5}]}]',
-            3,
-            "turn 2: expected a text 'transcript'",
-        ),
+        ('[{"dialogue": [\n{"transcript": "a"},\n{"transcript": 5}]}]', 3, "turn 2: expected a text 'transcript'"),
         ('[{"dialogue": [\n{"transcript": " "}]}]', 2, "turn 1: the user says nothing"),
-        (
-            '[{"dialogue": [\n{"transcript": "a", "turn_label": [["food"]]}]}]',
-            2,
-            r"expected pairs \[slot, value\]",
-        ),
+        ('[{"dialogue": [\n{"transcript": "a", "turn_label": [["food"]]}]}]', 2, r"expected pairs \[slot, value\]"),
         ('[{"dialogue": [\n{"transcript": "a", "system_acts": [7]}]}]', 2, "system_acts: expected slots"),
         ('[{"dialogue": [\n{"transcript": "a", "belief_state": [7]}]}]', 2, "belief_state: expected objects"),
         ('[{"dialogue": [\n{"transcript": "a", "belief_state": 7}]}]', 2, "belief_state: expected objects"),
-        (
-            '[{"dialogue": [\n{"transcript": "a", "belief_state": null}]}]',
-            2,
-            "belief_state: expected objects",
-        ),
+        ('[{"dialogue": [\n{"transcript": "a", "belief_state": null}]}]', 2, "belief_state: expected objects"),
         ('[{"dialogue": [7]}]', 1, "turn 1: expected an object"),
         ('[\n{"dialogue": [{"transcript": "a"}]},\n{"dialogue": [{"trans', 3, "not valid JSON.*cut off"),
         ('[\n{"dialogue": [{"transcript": "a"}]}\n', 3, "not valid JSON: expected ',' or ']'"),
-        ("[" * 100_000, None, "not valid JSON"),
+        ("[" * 100_000, 1, "dialogue 1: expected an object with a list"),
+        ('[{"dialogue": [' + "[" * 100_000, None, "not valid JSON: nested too deeply"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(tmp_path, text, line, words):

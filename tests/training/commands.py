@@ -23,7 +23,7 @@ def _work(arguments, log, entry, environment, slow, largest_file, die_at, ignore
     os.environ.update({"REGARD_TOY_SLOW": str(slow), **environment})
     import torch
 
-    from regard.cli.main import main
+    from regard_workbench.cli.main import main
     from tests.training import toy
 
     toy.register()
@@ -62,14 +62,20 @@ class Command:
     """`regard …` in a process of its own. `entry` replaces the command line by another function of the arguments."""
 
     def __init__(
-        self, folder, *arguments, entry=None, environment=None, slow=0.0, largest_file=0, die_at=0, ignore=0,
+        self,
+        folder,
+        *arguments,
+        entry=None,
+        environment=None,
+        slow=0.0,
+        largest_file=0,
+        die_at=0,
+        ignore=0,
         terminal="",
-    ):  # fmt: skip
+    ):
         self.log = folder / "log.txt"
         process = (list(map(str, arguments)), str(self.log), entry, environment or {})
-        self.process = context.Process(
-            target=_work, args=(*process, slow, largest_file, die_at, ignore, terminal)
-        )
+        self.process = context.Process(target=_work, args=(*process, slow, largest_file, die_at, ignore, terminal))
         self.process.start()
 
     def wait(self):

@@ -1,6 +1,6 @@
-"""Two processes for one run: forked, or launched by torchrun, which imports everything again and takes seconds.
+"""Two processes for one run, or more: forked, or launched by torchrun, which imports everything again for seconds.
 
-`run` works through a list of jobs in two processes. A job holds the settings of a run, `resume`, and `stop_at`: the
+`run` works through a list of jobs in the processes. A job holds the settings of a run, `resume`, and `stop_at`: the
 number of the forward pass of training, from 1, in which the last process, and only it, gets a SIGTERM.
 """
 
@@ -25,24 +25,34 @@ def torchrun(*arguments, log, **environment):
     """Start `torchrun` with two processes in a new session; its output goes to a file."""
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [*TORCHRUN, *map(str, arguments)], cwd=ROOT, stdout=output, stderr=output, start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        )  # fmt: skip
+            [*TORCHRUN, *map(str, arguments)],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            # On the CPU: a machine may have fewer GPUs than processes.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **environment},
+        )
 
 
 class Ranks:
-    """The two processes of a run, forked, with the environment that torchrun would give them."""
+    """The processes of a run, forked, with the environment that torchrun would give them."""
 
-    def __init__(self, folder, *arguments, environment=None, **options):
+    def __init__(self, folder, *arguments, count=2, environment=None, **options):
         # The store through which the processes find each other; port 0 takes a free one.
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         shared = {
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-            "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", **(environment or {}),
-        }  # fmt: skip
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store.port),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            **(environment or {}),
+        }
         self.commands = [
-            Command(folder, *arguments, environment={**shared, "RANK": rank, "LOCAL_RANK": rank}, **options)
-            for rank in ("0", "1")
+            Command(folder, *arguments, environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, **options)
+            for rank in range(count)
         ]
 
     def wait(self):
@@ -55,12 +65,12 @@ class Ranks:
         return self.commands[0].text
 
 
-def run(jobs, folder):
+def run(jobs, folder, count=2):
     """The results of each process for each job: results[rank][job]."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    ranks = Ranks(folder, folder / "jobs.json", folder / "results", entry=_run_jobs)
-    assert ranks.wait() == [0, 0], ranks.text
-    return [json.loads((folder / f"results.{rank}").read_text()) for rank in (0, 1)]
+    ranks = Ranks(folder, folder / "jobs.json", folder / "results", count=count, entry=_run_jobs)
+    assert ranks.wait() == [0] * count, ranks.text
+    return [json.loads((folder / f"results.{rank}").read_text()) for rank in range(count)]
 
 
 def _run_jobs(arguments):
@@ -73,7 +83,7 @@ def _run_jobs(arguments):
 
 def _work(job, rank):
     from regard.errors import RegardError
-    from regard.training import train
+    from regard_workbench.training import train
 
     told, sizes = [], {}
     _stop_at(job.get("stop_at", 0) if rank else 0)
@@ -87,17 +97,15 @@ def _work(job, rank):
 
 def _record_sizes(sizes):
     """Record at each checkpoint how many elements of weights and optimiser state this process holds."""
-    from regard.training import optim
-    from regard.training.distributed.sharding import local_shard
-    from regard.training.learner import Learner
+    from regard_workbench.training import optim
+    from regard_workbench.training.distributed.sharding import local_shard
+    from regard_workbench.training.learner import Learner
 
     state = _ORIGINAL.setdefault("state", Learner.state)
 
     def recording(self, snapshot):
         weights = list(self.model.parameters())
-        optimizer = [
-            value for value in optim.optimizer_state(self.optimizer, self.model).values() if value.dim()
-        ]
+        optimizer = [value for value in optim.optimizer_state(self.optimizer, self.model).values() if value.dim()]
         sizes["whole"] = sum(weight.numel() for weight in weights)
         sizes["kept"] = sum(local_shard(weight).numel() for weight in weights)
         sizes["remembered"] = sum(local_shard(value).numel() for value in optimizer)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from regard.models.model import MODELS
-from regard.tasks.task import TASKS
+from regard_workbench.models.parts.model import MODELS
+from regard_workbench.tasks.parts.task import TASKS
 from tests.training import toy
 
 

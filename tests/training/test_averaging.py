@@ -10,17 +10,26 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from regard.errors import BadValue, RegardError
-from regard.training import evaluate, load_run, train
-from regard.training.averaging import AveragedWeights, rate
-from regard.training.dry_run import dry_run
-from regard.training.run_folder import checkpoints, metrics_file
-from regard.training.step import NonFinite
+from regard_workbench.training import evaluate, load_run, train
+from regard_workbench.training.averaging import AveragedWeights, rate
+from regard_workbench.training.dry_run import dry_run
+from regard_workbench.training.run_folder import checkpoints, metrics_file
+from regard_workbench.training.step import NonFinite
 from tests.training.commands import Command
 from tests.training.test_schema import WRONG_TENSORS, update_manifest
 from tests.training.toy import assert_same
 
-SETTINGS = {"task": "toy", "steps": 13, "accumulate": 2, "batch_size": 4, "save_every": 1, "eval_every": 3,
-            "log_every": 1, "keep": "all", "device": "cpu"}  # fmt: skip
+SETTINGS = {
+    "task": "toy",
+    "steps": 13,
+    "accumulate": 2,
+    "batch_size": 4,
+    "save_every": 1,
+    "eval_every": 3,
+    "log_every": 1,
+    "keep": "all",
+    "device": "cpu",
+}
 DECAY = 0.6  # 1 − 0.6 is the rate from step 15 on; before that it is 9 / (t + 8)
 
 
@@ -49,9 +58,7 @@ def saved(folder):
 
 def trained(checkpoint):
     return {
-        name.removesuffix(":trained"): one
-        for name, one in checkpoint.optimizer.items()
-        if name.endswith(":trained")
+        name.removesuffix(":trained"): one for name, one in checkpoint.optimizer.items() if name.endswith(":trained")
     }
 
 
@@ -71,9 +78,7 @@ def test_every_saved_average_equals_the_sum_of_all_weights_by_hand(averaged):
         assert sum(shares) == pytest.approx(1.0)  # the initial weights, before the first step, have none
         for name, average in every[last].weights.items():
             if name in trained(every[0]):
-                parts = [
-                    share * trained(one)[name].double() for share, one in zip(shares, every[1:], strict=False)
-                ]
+                parts = [share * trained(one)[name].double() for share, one in zip(shares, every[1:], strict=False)]
                 torch.testing.assert_close(average.double(), sum(parts), rtol=1e-6, atol=1e-7)
 
 
@@ -96,9 +101,7 @@ def test_averaging_does_not_change_what_is_trained(averaged, plain):
     for ours, theirs in zip(saved(averaged), saved(plain), strict=True):
         assert trained(ours).keys() < theirs.weights.keys()
         for name, weights in theirs.weights.items():
-            assert torch.equal(trained(ours).get(name, ours.weights[name]), weights), (
-                name
-            )  # or it is a buffer
+            assert torch.equal(trained(ours).get(name, ours.weights[name]), weights), name  # or it is a buffer
     records = [metrics_file.read(folder / "metrics.jsonl") for folder in (averaged, plain)]
     assert [r["loss"] for r in records[0]] == [r["loss"] for r in records[1]]
     later = [r["validation"]["loss"] for r in records[0][3:] if "validation" in r]
@@ -106,9 +109,7 @@ def test_averaging_does_not_change_what_is_trained(averaged, plain):
 
 
 def test_validation_and_every_reader_use_the_averaged_weights(averaged):
-    records = {
-        r["step"]: r["validation"] for r in metrics_file.read(averaged / "metrics.jsonl") if "validation" in r
-    }
+    records = {r["step"]: r["validation"] for r in metrics_file.read(averaged / "metrics.jsonl") if "validation" in r}
     for step in (3, 9, 17):
         task, model, config = load_run(averaged / "checkpoints" / f"step-{step:08d}", tell=print)
         found = evaluate(task, model, batch_size=4, seed=config.seed)
@@ -136,24 +137,11 @@ def test_a_run_resumed_from_any_checkpoint_ends_bit_for_bit_the_same(averaged, t
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_bit_for_bit(tmp_path):
-    settings = [
-        "train",
-        "toy",
-        "--steps",
-        "25",
-        "--save-every",
-        "3",
-        "--eval-every",
-        "7",
-        "--optim.average",
-        "0.8",
-    ]
+    settings = ["train", "toy", "--steps", "25", "--save-every", "3", "--eval-every", "7", "--optim.average", "0.8"]
     assert Command(tmp_path, *settings, "--out", tmp_path / "whole").wait() == 0
     for step in (3, 12):  # a pause two steps later, so that the process still runs when it is killed
         pause = {"REGARD_TOY_PAUSE": f"{step + 2}:7:{tmp_path / 'never'}"}
-        command = Command(
-            tmp_path, *settings, "--out", tmp_path / "run", "--resume", "auto", environment=pause
-        )
+        command = Command(tmp_path, *settings, "--out", tmp_path / "run", "--resume", "auto", environment=pause)
         command.wait_for(tmp_path / "run" / "checkpoints" / f"step-{step:08d}" / "manifest.json", lines=0)
         command.send(signal.SIGKILL)
         assert command.wait() == -signal.SIGKILL

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from regard.comparison.job import Contestant, Job, Outcome
-from regard.comparison.sweep import Study
-from regard.training import evaluate, train
-from regard.training.run_folder import selection
-from regard.training.run_folder.folder import RunFolder
-from regard.training.state import Position
+from regard_workbench.comparison.job import Contestant, Job, Outcome
+from regard_workbench.comparison.sweep import Study
+from regard_workbench.training import evaluate, train
+from regard_workbench.training.run_folder import selection
+from regard_workbench.training.run_folder.folder import RunFolder
+from regard_workbench.training.state import Position
 from tests.training.registered import toy_registered  # noqa: F401
 
 
@@ -51,10 +51,10 @@ def test_a_run_keeps_the_checkpoint_with_the_lower_loss_among_equals(tmp_path, m
     def same_accuracy(*given, **options):
         return {**evaluate(*given, **options), "accuracy": 0.5, "loss": next(losses)}
 
-    monkeypatch.setattr("regard.training.trainer.evaluate", same_accuracy)
+    monkeypatch.setattr("regard_workbench.training.trainer.evaluate", same_accuracy)
     result = train(
         {"task": "toy", "steps": 8, "eval_every": 2, "save_every": 2, "out": str(tmp_path / "run"), "device": "cpu"}
-    )  # fmt: skip
+    )
     assert result.best == {"step": 4, "metric": "accuracy", "value": 0.5}
     assert selection.require(RunFolder(tmp_path / "run"), selection.BEST, print).name == "step-00000004"
 
@@ -71,7 +71,15 @@ def test_a_sweep_prefers_the_lower_loss_among_equal_trials(tmp_path):
     for loss in (0.9, 0.4, 0.6):
         job = study.ask()
         study.tell(
-            Outcome("toy-net", None, 0, job.settings, job.folder, metric="accuracy", steps=1,
-                    validation={"accuracy": 0.5, "loss": loss})
-        )  # fmt: skip
+            Outcome(
+                "toy-net",
+                None,
+                0,
+                job.settings,
+                job.folder,
+                metric="accuracy",
+                steps=1,
+                validation={"accuracy": 0.5, "loss": loss},
+            )
+        )
     assert study.best == 1

@@ -6,29 +6,39 @@ import pytest
 import torch
 
 from regard.errors import BadValue
-from regard.tasks import Batch, NextToken, Problem, Tokens, Writes
-from regard.training import Config, optim, train
-from regard.training.config import Optim
-from regard.training.config.budget import Budget, parse
-from regard.training.config.recipe import complete
-from regard.training.data import token_count
-from regard.training.dry_run import dry_run
-from regard.training.progress import Display
-from regard.training.run_folder import checkpoints, metrics_file
-from regard.training.state import Position
+from regard_workbench.tasks import Batch, NextToken, Problem, Tokens, Writes
+from regard_workbench.training import Config, optim, train
+from regard_workbench.training.config import Optim
+from regard_workbench.training.config.budget import Budget, parse
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.data import token_count
+from regard_workbench.training.dry_run import dry_run
+from regard_workbench.training.progress import Display
+from regard_workbench.training.run_folder import checkpoints, metrics_file
+from regard_workbench.training.state import Position
 from tests.training.toy import assert_same, weights
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "amount"),
     [
-        ("2000steps", "steps", 2000), ("2000 steps", "steps", 2000), ("1 step", "steps", 1), ("0 steps", "steps", 0),
-        ("2k steps", "steps", 2000), ("5Mtokens", "tokens", 5_000_000), ("5e6 tokens", "tokens", 5_000_000),
-        (" 1.5M tokens ", "tokens", 1_500_000), ("2B tokens", "tokens", 2 * 10**9), ("7_000 tokens", "tokens", 7000),
-        ("90s", "seconds", 90), ("90 seconds", "seconds", 90), ("5min", "seconds", 300), ("1.5 h", "seconds", 5400),
+        ("2000steps", "steps", 2000),
+        ("2000 steps", "steps", 2000),
+        ("1 step", "steps", 1),
+        ("0 steps", "steps", 0),
+        ("2k steps", "steps", 2000),
+        ("5Mtokens", "tokens", 5_000_000),
+        ("5e6 tokens", "tokens", 5_000_000),
+        (" 1.5M tokens ", "tokens", 1_500_000),
+        ("2B tokens", "tokens", 2 * 10**9),
+        ("7_000 tokens", "tokens", 7000),
+        ("90s", "seconds", 90),
+        ("90 seconds", "seconds", 90),
+        ("5min", "seconds", 300),
+        ("1.5 h", "seconds", 5400),
         ("0.25 sec", "seconds", 0.25),
     ],
-)  # fmt: skip
+)
 def test_a_budget_is_parsed(text, kind, amount):
     found = parse(text)
     assert (found.kind, found.amount) == (kind, amount)
@@ -37,13 +47,27 @@ def test_a_budget_is_parsed(text, kind, amount):
 
 @pytest.mark.parametrize(
     "text",
-    ["2000", "tokens", "5M", "5m", "5 bananas", "-3 steps", "1.5 steps", "0.3 tokens", "0 tokens", "0s",
-     "1e999 s", "", "5 tokens 3", 2000, None, True],
-)  # fmt: skip
+    [
+        "2000",
+        "tokens",
+        "5M",
+        "5m",
+        "5 bananas",
+        "-3 steps",
+        "1.5 steps",
+        "0.3 tokens",
+        "0 tokens",
+        "0s",
+        "1e999 s",
+        "",
+        "5 tokens 3",
+        2000,
+        None,
+        True,
+    ],
+)
 def test_an_invalid_budget_is_refused_with_examples(text):
-    with pytest.raises(
-        BadValue, match=r"^budget: expected .* got .*5M tokens|^budget: expected .*5M tokens.* got"
-    ):
+    with pytest.raises(BadValue, match=r"^budget: expected .* got .*5M tokens|^budget: expected .*5M tokens.* got"):
         parse(text)
 
 
@@ -87,9 +111,7 @@ def test_at_a_constant_speed_the_learning_rate_is_that_of_as_many_steps(schedule
         position = Position(step=step, tokens=40 * step, seconds=0.5 * step)
         want = optim.rate(settings, step, 23)
         for budget in (Budget("tokens", 40 * 23), Budget("seconds", 11.5)):
-            assert optim.rate(settings, step, budget.expected_steps(position)) == pytest.approx(
-                want, rel=1e-12
-            )
+            assert optim.rate(settings, step, budget.expected_steps(position)) == pytest.approx(want, rel=1e-12)
 
 
 def test_the_learning_rate_falls_to_zero_at_any_speed():
@@ -123,8 +145,15 @@ def test_tokens_are_real_positions_of_both_sides_of_a_translation():
 
 
 def settings(folder, **changes):
-    return {"task": "toy", "batch_size": 4, "accumulate": 2, "log_every": 1, "device": "cpu", "out": str(folder),
-            **changes}  # fmt: skip
+    return {
+        "task": "toy",
+        "batch_size": 4,
+        "accumulate": 2,
+        "log_every": 1,
+        "device": "cpu",
+        "out": str(folder),
+        **changes,
+    }
 
 
 def test_a_run_with_a_budget_in_tokens_validates_at_each_tenth(tmp_path):
@@ -134,8 +163,7 @@ def test_a_run_with_a_budget_in_tokens_validates_at_each_tenth(tmp_path):
     used = [record["tokens"] for record in records]
     assert used == sorted(used) and used[-2] < 2000 <= used[-1] == result.tokens
     tenths = {
-        min(10, 10 * tokens // 2000): record["step"]
-        for tokens, record in reversed([*zip(used, records, strict=True)])
+        min(10, 10 * tokens // 2000): record["step"] for tokens, record in reversed([*zip(used, records, strict=True)])
     }
     tenths.pop(0, None)
     assert [record["step"] for record in records if "validation" in record] == sorted(tenths.values())
@@ -168,7 +196,7 @@ def test_a_run_with_a_budget_in_seconds_ends_with_it(tmp_path):
 
 def test_an_interrupted_run_with_a_budget_in_tokens_ends_the_same(tmp_path, monkeypatch):
     train(settings(tmp_path / "whole", budget="1500 tokens"), quiet=True)
-    import regard.training.trainer as trainer
+    import regard_workbench.training.trainer as trainer
 
     real, calls = trainer.evaluate, 0
 

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from regard.tasks import Batch, digits
-from regard.training import learner, train
-from regard.training.cuda_graph import graphed_step
-from regard.training.data import Order, seed_for
-from regard.training.run_folder import checkpoints
-from regard.training.state import RandomState
-from regard.training.step import NonFinite, Step, StepResult
+from regard_workbench.tasks import Batch
+from regard_workbench.tasks.pictures import written_digits
+from regard_workbench.training import learner, train
+from regard_workbench.training.cuda_graph import graphed_step
+from regard_workbench.training.data import Order, seed_for
+from regard_workbench.training.run_folder import checkpoints
+from regard_workbench.training.state import RandomState
+from regard_workbench.training.step import NonFinite, Step, StepResult
 from tests.training import captured_on_host
 from tests.training.captured_on_host import use
 
@@ -23,10 +24,19 @@ GROUPS = [1, 2, 7]
 def run(folder, **changes):
     """A rate that is the same in both widths, and an epoch of eight batches and a smaller one."""
     values = {
-        "task": "digits", "model": "static-transformer(layers=1,dim=8,dropout=0.0)", "batch_size": 151, "steps": 47,
-        "eval_every": 17, "save_every": 19, "log_every": 3, "device": "cpu", "eval_limit": 7, "optim.lr": 2.0**-8,
-        "optim.warmup": 0, "optim.schedule": "constant",
-    }  # fmt: skip
+        "task": "digits",
+        "model": "static-transformer(layers=1,dim=8,dropout=0.0)",
+        "batch_size": 151,
+        "steps": 47,
+        "eval_every": 17,
+        "save_every": 19,
+        "log_every": 3,
+        "device": "cpu",
+        "eval_limit": 7,
+        "optim.lr": 2.0**-8,
+        "optim.warmup": 0,
+        "optim.schedule": "constant",
+    }
     return train({**values, "out": str(folder), **changes}, quiet=True)
 
 
@@ -86,11 +96,11 @@ def test_a_captured_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_non_finite_loss_is_found_late_and_saved_as_of_the_step_before_it(tmp_path, monkeypatch, group):
-    pixels, known = digits.images()
-    train_split = digits.numbers_of("train")
+    pixels, known = written_digits.images()
+    train_split = written_digits.numbers_of("train")
     poisoned = pixels.copy()
     poisoned[train_split[Order(train_split, 151, 0)[6][3]], 5] = np.nan  # in the seventh batch
-    monkeypatch.setattr(digits, "images", lambda: (poisoned, known))
+    monkeypatch.setattr("regard_workbench.tasks.digits.images", lambda: (poisoned, known))
     later = {"log_every": 2, "eval_every": 1000, "save_every": 1000, "bucket": 0}
     use(monkeypatch, 0)
     with pytest.raises(NonFinite) as plain:

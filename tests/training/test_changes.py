@@ -7,12 +7,12 @@ import torch
 import yaml
 
 from regard.errors import BadValue
-from regard.training import train
-from regard.training.config import FIXED, Config, settings
-from regard.training.loading import load
-from regard.training.run_folder import changes, checkpoints, metrics_file
-from regard.training.run_folder.changes import Change
-from regard.training.run_folder.folder import RunFolder
+from regard_workbench.training import train
+from regard_workbench.training.config import FIXED, Config, settings
+from regard_workbench.training.loading import load
+from regard_workbench.training.run_folder import changes, checkpoints, metrics_file
+from regard_workbench.training.run_folder.changes import Change
+from regard_workbench.training.run_folder.folder import RunFolder
 from tests.training.registered import toy_registered  # noqa: F401
 from tests.training.toy import weights
 
@@ -45,13 +45,16 @@ def test_a_recorded_change_applies_to_later_resumes(run):
     assert rates[6] == rates[7] == 9.0 and rates[5] < 0.01
     kept = changes.read(run)
     assert [(one.step, one.setting) for one in kept] == [
-        (5, "steps"), (5, "optim.lr"), (5, "optim.schedule"), (6, "steps"),
-    ]  # fmt: skip
+        (5, "steps"),
+        (5, "optim.lr"),
+        (5, "optim.schedule"),
+        (6, "steps"),
+    ]
 
 
 @pytest.mark.parametrize(
     "changed", [{"optim.weight_decay": 0.9}, {"optim.betas": "0.1,0.2"}, {"optim.clip": 1e-6}, {"optim.smoothing": 0.9}]
-)  # fmt: skip
+)
 def test_a_changed_optimiser_setting_affects_the_next_step(tmp_path, changed):
     for name, more in (("plain", {}), ("changed", changed)):
         train({**SETTINGS, "optim.schedule": "constant", "out": str(tmp_path / name)})
@@ -63,11 +66,20 @@ def test_a_changed_optimiser_setting_affects_the_next_step(tmp_path, changed):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("task", "toy(size=47)"), ("model", "toy-net(dim=5)"), ("data", "x.txt"), ("seed", 3), ("precision", "64-true"),
-        ("batch_size", 3), ("accumulate", 2), ("bucket", 7), ("eval_limit", 3), ("init_from", "other"),
-        ("optim.optimizer", "rmsprop"), ("attention", "local(window=3)"),
+        ("task", "toy(size=47)"),
+        ("model", "toy-net(dim=5)"),
+        ("data", "x.txt"),
+        ("seed", 3),
+        ("precision", "64-true"),
+        ("batch_size", 3),
+        ("accumulate", 2),
+        ("bucket", 7),
+        ("eval_limit", 3),
+        ("init_from", "other"),
+        ("optim.optimizer", "rmsprop"),
+        ("attention", "local(window=3)"),
     ],
-)  # fmt: skip
+)
 def test_changing_a_fixed_setting_is_refused_by_name(run, name, value):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(BadValue, match=f"{name}: .* was started with"):
@@ -112,8 +124,9 @@ def test_after_losing_checkpoints_a_change_applies_from_the_resumed_step(tmp_pat
         (run / "checkpoints" / checkpoints.name_of(step) / "model.safetensors").write_bytes(b"")
     train({}, resume=str(run))
     assert [(one.step, one.setting, one.was, one.now) for one in changes.read(run)] == [
-        (4, "steps", 5, 8), (4, "optim.lr", 0.01, 0.5),
-    ]  # fmt: skip
+        (4, "steps", 5, 8),
+        (4, "optim.lr", 0.01, 0.5),
+    ]
 
 
 def test_a_setting_changed_twice_at_one_step_is_recorded_once(run):
@@ -127,16 +140,24 @@ def test_a_setting_changed_twice_at_one_step_is_recorded_once(run):
 def test_replacing_steps_by_a_budget_records_both(run):
     train({"budget": "300 tokens"}, resume=str(run))
     assert {(one.setting, one.was, one.now) for one in changes.read(run)} == {
-        ("steps", 5, None), ("budget", None, "300 tokens"),
-    }  # fmt: skip
+        ("steps", 5, None),
+        ("budget", None, "300 tokens"),
+    }
     assert train({}, resume=str(run)).stopped_by == "budget"
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "{}", '[{"step": -1, "setting": "steps", "was": 1, "now": 2}]', '[{"step": 1}]', "[3]",
-             '[{"step": 1, "setting": "colour", "was": 1, "now": 2}]',
-             '[{"step": 1, "setting": "seed", "was": 0, "now": 2}]']
-)  # fmt: skip
+    "text",
+    [
+        "{",
+        "{}",
+        '[{"step": -1, "setting": "steps", "was": 1, "now": 2}]',
+        '[{"step": 1}]',
+        "[3]",
+        '[{"step": 1, "setting": "colour", "was": 1, "now": 2}]',
+        '[{"step": 1, "setting": "seed", "was": 0, "now": 2}]',
+    ],
+)
 def test_a_damaged_changes_file_is_an_error_that_names_it(run, text):
     (run / "changes.json").write_text(text)
     with pytest.raises(BadValue, match=r"changes\.json"):

@@ -10,10 +10,10 @@ import shutil
 import pytest
 import torch
 
-from regard.training import Config, load_run, train
-from regard.training.run_folder import checkpoints, durable
-from regard.training.run_folder.checkpoints import Checkpoint, Damaged
-from regard.training.state import RandomState
+from regard_workbench.training import Config, load_run, train
+from regard_workbench.training.run_folder import checkpoints, durable
+from regard_workbench.training.run_folder.checkpoints import Checkpoint, Damaged
+from regard_workbench.training.state import RandomState
 from tests.training.toy import assert_same
 
 
@@ -31,9 +31,7 @@ def test_a_checkpoint_is_read_back_unchanged(tmp_path):
     path = checkpoints.save(tmp_path, checkpoint(7))
     found = checkpoints.load(path)
     assert (found.step, found.name) == (7, "step-00000007")
-    assert torch.equal(found.weights["a"], torch.ones(3, 5)) and torch.equal(
-        found.weights["b"], torch.arange(7)
-    )
+    assert torch.equal(found.weights["a"], torch.ones(3, 5)) and torch.equal(found.weights["b"], torch.arange(7))
     manifest = json.loads((path / "manifest.json").read_text())["files"]
     for name in ("model.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"):
         assert manifest[name]["sha256"] == hashlib.sha256((path / name).read_bytes()).hexdigest()

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from regard.comparison import previous_runs
-from regard.comparison.fairness import fairness
-from regard.comparison.job import Contestant, Job, Outcome
-from regard.comparison.worker import perform
 from regard.errors import RegardError
-from regard.training import train
-from regard.training.loading import load
-from regard.training.run_folder import checkpoints, checksum, metrics_file
-from regard.training.run_folder.folder import RunFolder
+from regard_workbench.comparison import previous_runs
+from regard_workbench.comparison.fairness import fairness
+from regard_workbench.comparison.job import Contestant, Job, Outcome
+from regard_workbench.comparison.worker import perform
+from regard_workbench.training import train
+from regard_workbench.training.loading import load
+from regard_workbench.training.run_folder import checkpoints, checksum, metrics_file
+from regard_workbench.training.run_folder.folder import RunFolder
 from tests.comparison import made_up
 from tests.training.toy import assert_same
 
@@ -77,11 +77,7 @@ def test_a_changed_setting_is_refused_by_every_reader_and_named(run, with_checks
     path = run / "config.yaml"
     text = path.read_text().replace("lr: 0.01", "lr: 0.03")
     path.write_text(text if with_checksum else re.sub(r"# sha256.*\n", "", text))
-    words = (
-        r"config\.yaml is not what was written"
-        if with_checksum
-        else r"optim\.lr: .*0\.03.*trained with 0\.01"
-    )
+    words = r"config\.yaml is not what was written" if with_checksum else r"optim\.lr: .*0\.03.*trained with 0\.01"
     with pytest.raises(checksum.FileChanged, match=words):
         train({"steps": 8}, resume=str(run), tell=lambda text: None)
     with pytest.raises(checksum.FileChanged, match=words):
@@ -121,9 +117,7 @@ def test_a_changed_changes_file_is_refused(run):
     path.write_text(text.replace("0.5", "0.4"))
     with pytest.raises(RegardError, match=r"changes\.json.*SHA-256"):
         train({}, resume=str(run), tell=lambda text: None)
-    path.write_text(
-        json.dumps(json.loads(text.replace("0.5", "0.4"))["changes"])
-    )  # as an earlier version wrote it
+    path.write_text(json.dumps(json.loads(text.replace("0.5", "0.4"))["changes"]))  # as an earlier version wrote it
     with pytest.raises(RegardError, match=r"changes\.json differs from what step-00000008"):
         load(run, device="cpu", checkpoint="last", tell=lambda text: None)
     path.unlink()
@@ -162,9 +156,10 @@ def changed_line(run, number, before, after):
     path.write_text("".join(lines))
 
 
-@pytest.mark.parametrize("before, after, words", [
-    (r'"loss": ', '"loss": 9', "SHA-256 differs"), (r"^\{", "", r"damaged in line 2"), (r"^.*\n$", "", "bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "before, after, words",
+    [(r'"loss": ', '"loss": 9', "SHA-256 differs"), (r"^\{", "", r"damaged in line 2"), (r"^.*\n$", "", "bytes")],
+)
 def test_a_changed_line_of_metrics_is_reported_and_the_file_kept(run, before, after, words):
     told, as_it_was = [], (run / "metrics.jsonl").read_bytes()
     changed_line(run, 2, before, after)

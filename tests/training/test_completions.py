@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import regard
-from regard import models, tasks
-from regard.comparison.job import Contestant, Job
-from regard.comparison.worker import perform
-from regard.tasks.measures import completion
-from regard.tasks.measures.metrics import Answered
-from regard.training.evaluation import completions
-from regard.training.loading import load
+from regard_workbench import models, tasks
+from regard_workbench.comparison.job import Contestant, Job
+from regard_workbench.comparison.worker import perform
+from regard_workbench.tasks.measures import completion
+from regard_workbench.tasks.measures.metrics import Answered
+from regard_workbench.training.evaluation import completions
+from regard_workbench.training.loading import load
 
 TASK, SMALL = "language(level=word, context=17)", "decoder(dim=16, layers=1, num_heads=2)"
 NAMES = {metric.name for metric in completion.CONTINUED}
@@ -44,9 +44,13 @@ def test_an_evaluation_of_some_examples_completes_no_more(trained):
 
 def test_a_run_of_a_comparison_is_asked_to_complete_and_a_trial_is_not(trained, tmp_path):
     settings = {
-        "task": TASK, "model": SMALL, "data": [str(trained.folder.parent / "book.txt")], "steps": 2, "seed": 0,
+        "task": TASK,
+        "model": SMALL,
+        "data": [str(trained.folder.parent / "book.txt")],
+        "steps": 2,
+        "seed": 0,
         "device": "cpu",
-    }  # fmt: skip
+    }
     for test in (True, False):
         job = Job(Contestant(SMALL), 0, settings, str(tmp_path / str(test)), test=test)
         outcome = perform(job)
@@ -57,15 +61,13 @@ def test_a_run_of_a_comparison_is_asked_to_complete_and_a_trial_is_not(trained, 
 
 def test_completing_beats_for_whoever_watches(trained, monkeypatch):
     beats = []
-    monkeypatch.setattr("regard.training.signals._listeners", [lambda: beats.append(1)])
+    monkeypatch.setattr("regard_workbench.training.signals._listeners", [lambda: beats.append(1)])
     loaded = load(str(trained.folder), device="cpu")
     completions(loaded.task, loaded.model, "test", batch_size=8, most=3, device="cpu")
     assert beats and not loaded.model.head._forward_pre_hooks
 
 
-@pytest.mark.parametrize(
-    ("name", "model"), [("align", "seq2seq(dim=8)"), ("speech", "recognizer(dim=8, num_heads=2)")]
-)
+@pytest.mark.parametrize(("name", "model"), [("align", "seq2seq(dim=8)"), ("speech", "recognizer(dim=8, num_heads=2)")])
 def test_perplexity_is_that_of_the_written_tokens(name, model):
     """Of a recogniser the loss holds that of CTC, too, which is none of tokens."""
     task = tasks.build(name)

@@ -4,10 +4,10 @@ import pytest
 import yaml
 
 from regard.errors import BadValue
-from regard.training import Config, Optim
-from regard.training import config as settings
-from regard.training.config.readers import texts
-from regard.training.config.recipe import complete
+from regard_workbench.training import Config, Optim
+from regard_workbench.training import config as settings
+from regard_workbench.training.config.readers import texts
+from regard_workbench.training.config.recipe import complete
 from tests.training import toy
 
 
@@ -19,23 +19,35 @@ def test_missing_settings_come_from_the_tasks_recipe():
 
 
 def test_given_settings_override_the_recipe():
-    config = complete(
-        {"task": "toy", "steps": "7", "optim.lr": "3e-4", "optim": {"warmup": 0}, "batch-size": 2}
-    )
+    config = complete({"task": "toy", "steps": "7", "optim.lr": "3e-4", "optim": {"warmup": 0}, "batch-size": 2})
     assert (config.steps, config.optim.lr, config.optim.warmup, config.batch_size) == (7, 3e-4, 0, 2)
 
 
 def test_all_mistakes_are_reported_together():
-    wrong = {"task": "tyo", "steps": "many", "optim.lr": -1, "optim.shedule": "cosine", "precision": "bf16-mixd",
-             "optim.betas": "0.9", "name": "../x", "seed": 1.5}  # fmt: skip
+    wrong = {
+        "task": "tyo",
+        "steps": "many",
+        "optim.lr": -1,
+        "optim.shedule": "cosine",
+        "precision": "bf16-mixd",
+        "optim.betas": "0.9",
+        "name": "../x",
+        "seed": 1.5,
+    }
     with pytest.raises(BadValue) as caught:
         complete(wrong)
     text = str(caught.value)
     assert "8 mistakes" in text
-    for part in ("Did you mean 'toy'?", "steps: expected a whole number of at least 0, got 'many'",
-                 "optim.lr: expected a finite number of at least 0, got -1", "Did you mean 'optim.schedule'?",
-                 "Did you mean 'bf16-mixed'?", "optim.betas: expected two numbers", "name: '../x'",
-                 "seed: expected a whole number"):  # fmt: skip
+    for part in (
+        "Did you mean 'toy'?",
+        "steps: expected a whole number of at least 0, got 'many'",
+        "optim.lr: expected a finite number of at least 0, got -1",
+        "Did you mean 'optim.schedule'?",
+        "Did you mean 'bf16-mixed'?",
+        "optim.betas: expected two numbers",
+        "name: '../x'",
+        "seed: expected a whole number",
+    ):
         assert part in text, text
 
 
@@ -98,6 +110,4 @@ def test_paths_of_commas_alone_are_refused(given):
 def test_every_setting_has_a_line_of_help_and_survives_yaml():
     for name, one in settings.settings().items():
         assert one.metadata["help"], name
-    assert set(settings.flat(yaml.safe_load(settings.to_yaml(Config(task="toy"))))) == set(
-        settings.settings()
-    )
+    assert set(settings.flat(yaml.safe_load(settings.to_yaml(Config(task="toy"))))) == set(settings.settings())

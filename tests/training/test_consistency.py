@@ -10,12 +10,12 @@ from torch import nn
 
 import regard
 from regard.errors import BadValue
-from regard.tasks import Batch, OneOf
-from regard.tasks.answers import EachOf, NextToken, Writes
-from regard.tasks.batch import Stream
-from regard.training import Config, hardware
-from regard.training.loading import load
-from regard.training.step import Step
+from regard_workbench.tasks import Batch, OneOf
+from regard_workbench.tasks.answers import EachOf, NextToken, Writes
+from regard_workbench.tasks.parts.batch import Stream
+from regard_workbench.training import Config, hardware
+from regard_workbench.training.loading import load
+from regard_workbench.training.step import Step
 from tests.training import toy  # noqa: F401  registers the toy task
 
 EXAMPLES, CLASSES = 5, 3
@@ -52,9 +52,14 @@ def stepped(consistency, *batches, answer=None):
     given = (answer or OneOf(CLASSES)).log_probabilities
     accelerator = hardware.prepare(Config(task="toy", device="cpu")).accelerator
     step = Step(
-        accelerator, model, optimizer, model.head.loss, accumulate=len(batches), consistency=consistency,
+        accelerator,
+        model,
+        optimizer,
+        model.head.loss,
+        accumulate=len(batches),
+        consistency=consistency,
         log_probabilities=given,
-    )  # fmt: skip
+    )
     result = step(iter(batches))
     return model.table.grad, result
 
@@ -70,9 +75,7 @@ def test_the_gradient_is_that_of_the_mean_loss_and_the_mean_of_both_divergences(
     divergences = [F.kl_div(a, b, log_target=True, reduction="batchmean") for a, b in ((p, q), (q, p))]
     (loss + consistency * sum(divergences) / 2).backward()
     assert torch.allclose(found, model.table.grad, atol=1e-6)  # the loss is computed in float32
-    assert result.loss == pytest.approx(
-        float(loss.detach()), rel=1e-5
-    )  # what is reported is without the divergence
+    assert result.loss == pytest.approx(float(loss.detach()), rel=1e-5)  # what is reported is without the divergence
 
 
 def test_accumulated_ragged_batches_equal_one_large_batch():
@@ -109,9 +112,14 @@ def step_of_texts(consistency, *batches, answer=None):
     model = NoisyText()
     accelerator = hardware.prepare(Config(task="toy", device="cpu")).accelerator
     step = Step(
-        accelerator, model, torch.optim.SGD(model.parameters(), lr=0.0), model.head.loss, accumulate=len(batches),
-        consistency=consistency, log_probabilities=(answer or TEXT).log_probabilities,
-    )  # fmt: skip
+        accelerator,
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        model.head.loss,
+        accumulate=len(batches),
+        consistency=consistency,
+        log_probabilities=(answer or TEXT).log_probabilities,
+    )
     result = step(iter(batches))
     return model.table.grad, result
 
@@ -129,9 +137,7 @@ def test_texts_are_compared_token_by_token_without_their_padding(answer):
             right = batch.targets[row, place]
             losses += [-p[row, place, right], -q[row, place, right]]
             one, other = p[row, place], q[row, place]
-            divergences.append(
-                (one.exp() * (one - other)).sum() / 2 + (other.exp() * (other - one)).sum() / 2
-            )
+            divergences.append((one.exp() * (one - other)).sum() / 2 + (other.exp() * (other - one)).sum() / 2)
     assert len(divergences) == 23  # and not 35: padding is left out
     loss = torch.stack(losses).mean()
     (loss + 2.5 * torch.stack(divergences).mean()).backward()
@@ -143,14 +149,16 @@ def test_the_divergence_of_two_tokens_by_hand():
     """p = (¾, ¼) and q = (¼, ¾): KL(p ‖ q) = ¾ ln 3 − ¼ ln 3 = ½ ln 3, and the same back; padding is out."""
     targets, keep = torch.zeros(2, 2, dtype=torch.long), torch.tensor([[True, False]] * 2)
     batch = Batch.of(torch.zeros(2, 1), None, targets, keep)
-    odds = torch.tensor([[[3.0, 1.0], [1.0, 9.0]], [[1.0, 3.0], [9.0, 1.0]]]) / torch.tensor(
-        [[[4.0], [10.0]]]
-    )
+    odds = torch.tensor([[[3.0, 1.0], [1.0, 9.0]], [[1.0, 3.0], [9.0, 1.0]]]) / torch.tensor([[[4.0], [10.0]]])
     answer = Writes(2, 3, 0, 1)
     step = Step(
-        hardware.prepare(Config(task="toy", device="cpu")).accelerator, nn.Linear(1, 1), None, lambda *_: None,
-        consistency=1.0, log_probabilities=answer.log_probabilities,
-    )  # fmt: skip
+        hardware.prepare(Config(task="toy", device="cpu")).accelerator,
+        nn.Linear(1, 1),
+        None,
+        lambda *_: None,
+        consistency=1.0,
+        log_probabilities=answer.log_probabilities,
+    )
     assert float(step._divergence(odds.log(), batch)) == pytest.approx(math.log(3))
 
 
@@ -165,17 +173,16 @@ def test_without_consistency_the_model_reads_once():
     model = Noisy()
     loss = F.cross_entropy(model.table[[0, 3]], torch.tensor([0, 0]))
     loss.backward()
-    assert torch.allclose(found, model.table.grad, atol=1e-6) and result.loss == pytest.approx(
-        float(loss.detach())
-    )
+    assert torch.allclose(found, model.table.grad, atol=1e-6) and result.loss == pytest.approx(float(loss.detach()))
 
 
 def test_a_batch_read_twice_repeats_everything_but_edges():
     keep = torch.tensor([[True, True], [True, False]])
     batch = dataclasses.replace(
         Batch.of(torch.arange(4).view(2, 2), keep, torch.tensor([7, 8]), kind=("a", "b")),
-        index=(3, 9), offset=torch.tensor([[1.0], [2.0]]),
-    )  # fmt: skip
+        index=(3, 9),
+        offset=torch.tensor([[1.0], [2.0]]),
+    )
     twice = batch.times(2)
     assert twice.inputs.tolist() == [[0, 1], [2, 3]] * 2 and twice.keep.tolist() == keep.tolist() * 2
     assert twice.targets.tolist() == [7, 8, 7, 8] and twice.index == (3, 9, 3, 9)
@@ -188,22 +195,18 @@ def test_a_batch_read_twice_repeats_everything_but_edges():
 def test_a_run_learns_with_it_and_is_the_same_each_time(tmp_path):
     def weights(name, **settings):
         run = regard.train(
-            "toy",
-            model="toy-net(dropout=0.3)",
-            steps=3,
-            out=tmp_path / name,
-            device="cpu",
-            quiet=True,
-            **settings,
+            "toy", model="toy-net(dropout=0.3)", steps=3, out=tmp_path / name, device="cpu", quiet=True, **settings
         )
         return load(run.folder, checkpoint="last", device="cpu").model.state_dict()
 
     first, again, plain = (
         weights(name, **settings)
         for name, settings in {
-            "first": {"optim.consistency": 1.0}, "again": {"optim.consistency": 1.0}, "plain": {},
+            "first": {"optim.consistency": 1.0},
+            "again": {"optim.consistency": 1.0},
+            "plain": {},
         }.items()
-    )  # fmt: skip
+    )
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert any(not torch.equal(first[name], plain[name]) for name in first)
 
@@ -211,8 +214,13 @@ def test_a_run_learns_with_it_and_is_the_same_each_time(tmp_path):
 def test_answers_that_are_not_one_of_several_classes_are_refused(tmp_path):
     with pytest.raises(BadValue, match=r"optim\.consistency: only answers that are one of several classes"):
         regard.train(
-            "copy", model="decoder(dim=16,layers=1)", steps=1, out=tmp_path / "run", device="cpu", quiet=True,
+            "copy",
+            model="decoder(dim=16,layers=1)",
+            steps=1,
+            out=tmp_path / "run",
+            device="cpu",
+            quiet=True,
             **{"optim.consistency": 1.0},
-        )  # fmt: skip
+        )
     with pytest.raises(BadValue, match=r"optim\.consistency: expected"):
         regard.train("toy", steps=1, out=tmp_path / "run", **{"optim.consistency": -1.0})

@@ -12,20 +12,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regard.cli.main import main
-from regard.training import train
-from regard.training.run_folder import checkpoints
+from regard_workbench.cli.main import main
+from regard_workbench.training import train
+from regard_workbench.training.run_folder import checkpoints
 from tests.training.toy import weights
 
-SETTINGS = {
-    "task": "toy",
-    "steps": 6,
-    "save_every": 2,
-    "eval_every": 2,
-    "log_every": 1,
-    "device": "cpu",
-    "seed": 3,
-}
+SETTINGS = {"task": "toy", "steps": 6, "save_every": 2, "eval_every": 2, "log_every": 1, "device": "cpu", "seed": 3}
 
 
 def called(*words):
@@ -37,11 +29,7 @@ def called(*words):
 
 def metrics_in(out):
     """The metrics printed by evaluate, without the random one of the toy."""
-    return {
-        row["metric"]: row["value"]
-        for row in json.loads(out)["metrics"]
-        if row["metric"] in ("loss", "accuracy")
-    }
+    return {row["metric"]: row["value"] for row in json.loads(out)["metrics"] if row["metric"] in ("loss", "accuracy")}
 
 
 class Made:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from regard.errors import BadValue
-from regard.training.data import Order, generator
+from regard_workbench.training.data import Order, generator
 
 EXAMPLES = [[0] * (1 + 7 * i % 31) for i in range(103)]
 

@@ -38,8 +38,7 @@ def test_the_best_checkpoint_of_the_reference_run_changes(ground):
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(
-    "share",
-    [pytest.param(0.19, marks=pytest.mark.nightly), 0.53, pytest.param(0.93, marks=pytest.mark.nightly)],
+    "share", [pytest.param(0.19, marks=pytest.mark.nightly), 0.53, pytest.param(0.93, marks=pytest.mark.nightly)]
 )
 def test_a_failure_in_a_file_system_call_loses_nothing(ground, how, share):
     assert_survives(ground, round(share * len(ground.calls)), how)

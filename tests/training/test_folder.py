@@ -7,13 +7,42 @@ from pathlib import Path
 import pytest
 
 from regard.errors import BadValue
-from regard.training import Config, train
-from regard.training.run_folder import durable, metrics_file
-from regard.training.run_folder.folder import RunFolder, checked_name, locate
+from regard_workbench.training import Config, train
+from regard_workbench.training.run_folder import durable, metrics_file
+from regard_workbench.training.run_folder.folder import RunFolder, checked_name, locate
 
-BAD = ["", " ", ".", "..", "../../x", "/etc/x", "a/b", "a\\b", "C:\\x", "C:x", "\\\\host\\x", "x\0y", "x" * 300, "CON",
-       "con", "nul.txt", "LPT1", "com¹", "a\nb", "a\x1bb", "~x", "-rf", ".hidden", "x.", "x ", "a:b", "a*", "a\u202eb",
-       "é" * 150, "\ud800"]  # fmt: skip
+BAD = [
+    "",
+    " ",
+    ".",
+    "..",
+    "../../x",
+    "/etc/x",
+    "a/b",
+    "a\\b",
+    "C:\\x",
+    "C:x",
+    "\\\\host\\x",
+    "x\0y",
+    "x" * 300,
+    "CON",
+    "con",
+    "nul.txt",
+    "LPT1",
+    "com¹",
+    "a\nb",
+    "a\x1bb",
+    "~x",
+    "-rf",
+    ".hidden",
+    "x.",
+    "x ",
+    "a:b",
+    "a*",
+    "a\u202eb",
+    "é" * 150,
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize("name", BAD, ids=ascii)
@@ -49,9 +78,7 @@ def test_a_run_folder_holds_the_promised_files(tmp_path):
     run = tmp_path / "run"
     result = train(Config(task="toy", steps=3, out=str(run), log_every=1))
     assert result.folder == run
-    assert {"config.yaml", "env.json", "metrics.jsonl", "checkpoints", "figures"} <= {
-        p.name for p in run.iterdir()
-    }
+    assert {"config.yaml", "env.json", "metrics.jsonl", "checkpoints", "figures"} <= {p.name for p in run.iterdir()}
     assert list(run.glob("checkpoints/*/model.safetensors"))
     assert json.loads((run / "env.json").read_text())["packages"]["torch"]
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -107,8 +134,9 @@ def test_a_partial_last_line_is_removed(tmp_path, end):
     writer.append({"step": 3, "loss": float("nan")})
     writer.close()
     assert [json.loads(line) for line in path.read_text().splitlines()][1:] == [
-        {"step": 2, "loss": 1.5}, {"step": 3, "loss": None},
-    ]  # fmt: skip
+        {"step": 2, "loss": 1.5},
+        {"step": 3, "loss": None},
+    ]
 
 
 def test_reading_the_settings_of_a_folder_without_a_run_is_an_error(tmp_path):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from regard import tasks
-from regard.tasks.digits import Digits
-from regard.training import data as data_module
-from regard.training.config.recipe import complete
-from regard.training.data import TrainingData, generator, seed_for
+from regard_workbench import tasks
+from regard_workbench.tasks.digits import Digits
+from regard_workbench.training import data as data_module
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.data import TrainingData, generator, seed_for
 
 KINDS = ["language(context=7)", "language(context=11, level=word)", "digits", "digits(order=pixels)"]
 
@@ -71,9 +71,7 @@ def test_a_batch_that_was_gathered_does_not_change_later():
 def test_large_batches_are_gathered_fewer_at_a_time(monkeypatch):
     asked = []
     gather = Digits.batches
-    monkeypatch.setattr(
-        Digits, "batches", lambda self, *given: asked.append(len(given[1])) or gather(self, *given)
-    )
+    monkeypatch.setattr(Digits, "batches", lambda self, *given: asked.append(len(given[1])) or gather(self, *given))
     monkeypatch.setattr(data_module, "GATHERED_BYTES", 5 * 13 * (64 * 4 + 8))
     data, plain = training_data("digits"), training_data("digits")
     for index in range(30):
@@ -84,9 +82,7 @@ def test_large_batches_are_gathered_fewer_at_a_time(monkeypatch):
 
 def test_a_task_that_draws_nothing_seeds_no_generator(monkeypatch):
     seeded = []
-    monkeypatch.setattr(
-        data_module, "seed_for", lambda *purpose: seeded.append(purpose) or seed_for(*purpose)
-    )
+    monkeypatch.setattr(data_module, "seed_for", lambda *purpose: seeded.append(purpose) or seed_for(*purpose))
     data = training_data("digits")
     for index in range(20):
         data.batch(index)
@@ -97,9 +93,7 @@ def test_tasks_that_collate_make_one_batch_at_a_time(monkeypatch):
     data, plain = training_data("copy", 5), training_data("copy", 5)
     made = []
     collate = type(data.task).collate
-    monkeypatch.setattr(
-        type(data.task), "collate", lambda self, *given: made.append(1) or collate(self, *given)
-    )
+    monkeypatch.setattr(type(data.task), "collate", lambda self, *given: made.append(1) or collate(self, *given))
     for index in range(4):
         batch = data.batch(index)
         assert len(made) == index + 1

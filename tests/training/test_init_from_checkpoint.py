@@ -9,34 +9,24 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from regard.errors import BadValue
-from regard.tasks import Answered
-from regard.tasks.batch import Batch
-from regard.tasks.measures.entities import F1
-from regard.training.build import build_new_model, build_task
-from regard.training.config.recipe import complete
-from regard.training.loading import load
-from regard.training.run import train
+from regard_workbench.tasks import Answered
+from regard_workbench.tasks.measures.entities import F1
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.training.build import build_new_model, build_task
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.loading import load
+from regard_workbench.training.run import train
 
-PIECES = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "a",
-    "fine",
-    "bad",
-    "even",
-    "##ing",
-    "play",
-    "!",
-    "dull",
-]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "fine", "bad", "even", "##ing", "play", "!", "dull"]
 TEXT = "A fine evening! [SEP] playing zzz"
 SIZES = {
-    "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 17,
-    "max_position_embeddings": 23, "vocab_size": len(PIECES) + 3,
-}  # fmt: skip
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 17,
+    "max_position_embeddings": 23,
+    "vocab_size": len(PIECES) + 3,
+}
 
 
 def tokenizer():
@@ -62,14 +52,7 @@ def checkpoint(tmp_path_factory):
 
 
 def settings(folder, **more):
-    return {
-        "task": "classify",
-        "init_from": str(folder),
-        "steps": 2,
-        "batch_size": 3,
-        "device": "cpu",
-        **more,
-    }
+    return {"task": "classify", "init_from": str(folder), "steps": 2, "batch_size": 3, "device": "cpu", **more}
 
 
 def begun(folder, **more):
@@ -84,9 +67,7 @@ def test_a_run_begins_with_the_rows_that_transformers_gives_for_the_same_text(ch
     example = task.encode(TEXT)
     marked = "A fine evening! [SEP] playing zzz".replace("[SEP]", "\\")  # what is no piece is unknown
     wanted = [2, 5, 6, 8, 9, 11]
-    assert list(example.tokens)[:6] == wanted and example.tokens[-1] == 3 and 3 not in example.tokens[1:-1], (
-        marked
-    )
+    assert list(example.tokens)[:6] == wanted and example.tokens[-1] == 3 and 3 not in example.tokens[1:-1], marked
     assert len(task.encode("a " * 40).tokens) == 23 and task.encode("a " * 40).tokens[-1] == 3
     theirs = transformers.BertModel.from_pretrained(checkpoint).eval()
     ids = torch.tensor([example.tokens])
@@ -106,12 +87,7 @@ def test_a_run_is_trained_resumed_and_evaluated_after_the_checkpoint_is_gone(che
     result = train(settings(folder, out=str(tmp_path / "run")), quiet=True, tell=lambda line: None)
     shutil.rmtree(folder)
     loaded = load(result.folder, device="cpu")
-    assert loaded.task.vocabulary.level == "pretrained" and list(loaded.task.encode("a bad").tokens) == [
-        2,
-        5,
-        7,
-        3,
-    ]
+    assert loaded.task.vocabulary.level == "pretrained" and list(loaded.task.encode("a bad").tokens) == [2, 5, 7, 3]
     assert loaded.task.input_pieces(loaded.task.encode("evening")) == ["[CLS]", "even", "##ing", "[SEP]"]
     again = train({"steps": 3}, resume=str(result.folder), quiet=True, tell=lambda line: None)
     assert again.steps == 3
@@ -167,9 +143,7 @@ def test_what_is_missing_is_named(checkpoint, tmp_path, change, words):
 
 
 def test_tasks_with_special_tokens_of_their_own_refuse_a_checkpoint_s_vocabulary(checkpoint):
-    with pytest.raises(
-        BadValue, match=r"cannot read with the vocabulary of a checkpoint.*Tasks that can: classify"
-    ):
+    with pytest.raises(BadValue, match=r"cannot read with the vocabulary of a checkpoint.*Tasks that can: classify"):
         begun(checkpoint, task="language(level=word)")
 
 
@@ -188,22 +162,16 @@ def tagged(folder, tmp_path, **more):
     return settings(folder, **{"task": "tag", "data": [str(tmp_path)], **more})
 
 
-def test_tags_are_those_of_the_rows_that_transformers_gives_for_the_first_piece_of_each_word(
-    checkpoint, tmp_path
-):
+def test_tags_are_those_of_the_rows_that_transformers_gives_for_the_first_piece_of_each_word(checkpoint, tmp_path):
     config = complete(tagged(checkpoint, tmp_path))
     task = build_task(config)
     model = build_new_model(config, task, lambda line: None).eval()
     example = task.parse({"text": "A fine evening playing bad"})
     batch = task.collate([example], torch.Generator())
-    assert batch.inputs.tolist() == [[2, 5, 6, 8, 9, 10, 9, 7, 3]], (
-        "[CLS] a fine even ##ing play ##ing bad [SEP]"
-    )
+    assert batch.inputs.tolist() == [[2, 5, 6, 8, 9, 10, 9, 7, 3]], "[CLS] a fine even ##ing play ##ing bad [SEP]"
     with torch.no_grad():
         rows = transformers.BertModel.from_pretrained(checkpoint).eval()(batch.inputs).last_hidden_state
-        scores = model.head.logits(
-            rows[:, [1, 2, 3, 5, 7]]
-        )  # of the words alone, which nothing stands between
+        scores = model.head.logits(rows[:, [1, 2, 3, 5, 7]])  # of the words alone, which nothing stands between
         wanted = model.head.predict(scores, Batch.of(torch.zeros(1, 5)))
         assert model.predict(model(batch), batch) == wanted
         gold = torch.tensor([[0, 3, 4, 1, 0]])
@@ -217,9 +185,7 @@ def test_each_word_has_a_first_piece_whatever_the_tokenizer_leaves_of_it(checkpo
     task = begun(checkpoint, task="tag", data=[str(tmp_path)])[1]
     ids, firsts = task.pieces.vocabulary.encode_words(SENTENCE)
     pieces = task.pieces.vocabulary.pieces(ids)
-    assert pieces == [
-        "[CLS]", "a", "fine", "even", "##ing", "[UNK]", "[UNK]", "play", "##ing", "!", "[UNK]", "[SEP]",
-    ]  # fmt: skip
+    assert pieces == ["[CLS]", "a", "fine", "even", "##ing", "[UNK]", "[UNK]", "play", "##ing", "!", "[UNK]", "[SEP]"]
     assert firsts == [1, 2, 3, 5, 6, 7, 10], "a lone accent is unknown, not lost"
     assert task.pieces.vocabulary.encode_words(SENTENCE, 6) == ([*ids[:5], 3], [1, 2, 3])
     assert task.pieces.vocabulary.encode_words(()) == ([2, 3], [])

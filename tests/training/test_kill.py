@@ -9,12 +9,26 @@ import time
 
 import pytest
 
-from regard.training.run_folder import metrics_file
+from regard_workbench.training.run_folder import metrics_file
 from tests.training.commands import Command
 from tests.training.toy import assert_same
 
-SETTINGS = ["train", "toy", "--steps", "30", "--accumulate", "3", "--save-every", "4", "--eval-every", "7",
-            "--log-every", "1", "--batch-size", "4"]  # fmt: skip
+SETTINGS = [
+    "train",
+    "toy",
+    "--steps",
+    "30",
+    "--accumulate",
+    "3",
+    "--save-every",
+    "4",
+    "--eval-every",
+    "7",
+    "--log-every",
+    "1",
+    "--batch-size",
+    "4",
+]
 SLOW = 0.003
 
 
@@ -28,9 +42,7 @@ def uninterrupted(tmp_path_factory):
 
 def assert_every_step_is_logged_once(folder, steps=30):
     lines = (folder / "metrics.jsonl").read_bytes().splitlines()
-    assert [record["step"] for record in metrics_file.read(folder / "metrics.jsonl")] == list(
-        range(1, steps + 1)
-    )
+    assert [record["step"] for record in metrics_file.read(folder / "metrics.jsonl")] == list(range(1, steps + 1))
     assert len(lines) == steps
 
 

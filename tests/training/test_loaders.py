@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
-from regard.tasks.batch import Batch
-from regard.training import train
-from regard.training.loaders import LoaderDied, Loaders
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.training import train
+from regard_workbench.training.loaders import LoaderDied, Loaders
 
 
 def collated(index: int) -> Batch:
@@ -101,9 +101,14 @@ def test_closing_ends_the_processes():
 
 def test_a_run_with_loaders_learns_the_same_as_one_without(tmp_path):
     given = {
-        "task": "detect(scenes=40)", "model": "detector(dim=16, width=4, queries=5)", "steps": 5, "batch_size": 3,
-        "eval_limit": 3, "seed": 11, "device": "cpu",
-    }  # fmt: skip
+        "task": "detect(scenes=40)",
+        "model": "detector(dim=16, width=4, queries=5)",
+        "steps": 5,
+        "batch_size": 3,
+        "eval_limit": 3,
+        "seed": 11,
+        "device": "cpu",
+    }
     plain, ahead = (
         train({**given, "loaders": count, "out": str(tmp_path / str(count))}, quiet=True) for count in (0, 2)
     )

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from regard.errors import BadValue
-from regard.training.run_folder import durable, lock
-from regard.training.run_folder.folder import RunFolder
+from regard_workbench.training.run_folder import durable, lock
+from regard_workbench.training.run_folder.folder import RunFolder
 from tests.training.commands import Command
 from tests.training.toy import weights
 
@@ -34,9 +34,7 @@ def test_of_two_runs_started_in_one_folder_exactly_one_trains(tmp_path, attempt)
     assert "another process uses" in loser or "already holds a run" in loser
     alone = Command(tmp_path, *SETTINGS, "--seed", winner, "--out", tmp_path / "alone")
     assert alone.wait() == 0
-    assert all(
-        (weights(out)[0][name] == tensor).all() for name, tensor in weights(tmp_path / "alone")[0].items()
-    )
+    assert all((weights(out)[0][name] == tensor).all() for name, tensor in weights(tmp_path / "alone")[0].items())
 
 
 @pytest.mark.slow
@@ -75,10 +73,7 @@ def test_without_file_locks_the_process_named_in_the_lock_file_decides(tmp_path,
     without_locks(monkeypatch)
     living = {"pid": os.getppid(), "host": socket.gethostname(), "since": "2026-01-02T03:04:05Z"}
     (tmp_path / ".lock").write_text(json.dumps(living))
-    with (
-        pytest.raises(lock.FolderLocked, match=f"process {os.getppid()} .* since 2026-01-02"),
-        lock.locked(tmp_path),
-    ):
+    with pytest.raises(lock.FolderLocked, match=f"process {os.getppid()} .* since 2026-01-02"), lock.locked(tmp_path):
         pass
     child = os.fork()
     if child == 0:
@@ -88,10 +83,7 @@ def test_without_file_locks_the_process_named_in_the_lock_file_decides(tmp_path,
     with lock.locked(tmp_path):
         pass
     (tmp_path / ".lock").write_text(json.dumps({**living, "pid": child, "host": "elsewhere"}))
-    with (
-        pytest.raises(lock.FolderLocked, match=r"'elsewhere'.*If that process is gone, remove"),
-        lock.locked(tmp_path),
-    ):
+    with pytest.raises(lock.FolderLocked, match=r"'elsewhere'.*If that process is gone, remove"), lock.locked(tmp_path):
         pass
 
 

@@ -10,13 +10,13 @@ from torch import nn
 
 import regard
 from regard.errors import BadValue
-from regard.nn import loss_terms
 from regard.nn.hard import Hard
-from regard.tasks import Batch, Head
-from regard.training import Config, hardware
-from regard.training.config.recipe import complete
-from regard.training.run_folder.folder import RunFolder
-from regard.training.step import Step
+from regard.nn.parts import loss_terms
+from regard_workbench.tasks import Batch, Head
+from regard_workbench.training import Config, hardware
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.run_folder.folder import RunFolder
+from regard_workbench.training.step import Step
 
 DIM, CLASSES, KEYS = 5, 3, 3
 WEIGHT = 0.3  # of the entropy
@@ -44,9 +44,13 @@ def made(head=None, accumulate=1):
     device = hardware.prepare(complete(Config(task="digits", device="cpu")))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     step = Step(
-        device.accelerator, model, optimizer, model.head.loss, accumulate=accumulate,
+        device.accelerator,
+        model,
+        optimizer,
+        model.head.loss,
+        accumulate=accumulate,
         example_losses=model.head.example_losses,
-    )  # fmt: skip
+    )
     return model, step
 
 
@@ -76,12 +80,8 @@ def exact_objective(model, batch):
     """The expected mean loss over all choices, less the entropy bonus, from the formula."""
     p = probabilities(model, batch)
     values = model.layer.output_map(model.layer.value_map(batch.inputs))  # (b,k,dim)
-    logits = model.head.logits(
-        values + batch.inputs.mean(1, keepdim=True)
-    )  # (b,k,classes): if a query chose key k
-    losses = torch.stack(
-        [-logits.log_softmax(-1)[b, :, batch.targets[b]] for b in range(batch.size)]
-    )  # (b,k,q)
+    logits = model.head.logits(values + batch.inputs.mean(1, keepdim=True))  # (b,k,classes): if a query chose key k
+    losses = torch.stack([-logits.log_softmax(-1)[b, :, batch.targets[b]] for b in range(batch.size)])  # (b,k,q)
     counts = batch.target_keep.sum(1)
     expected = (torch.einsum("bqk,bkq->bq", p, losses) * batch.target_keep).sum()
     entropy = -(p * p.log()).sum(-1).mean(1)
@@ -138,13 +138,9 @@ def test_accumulated_batches_equal_one_large_batch_with_terms_and_baseline():
     batch = batch_of(7)
     want = whole([batch])
     assert batch.targets is not None and batch.target_keep is not None
-    pieces = zip(
-        *(one.split([1, 4, 2]) for one in (batch.inputs, batch.targets, batch.target_keep)), strict=True
-    )
+    pieces = zip(*(one.split([1, 4, 2]) for one in (batch.inputs, batch.targets, batch.target_keep)), strict=True)
     found = parts([Batch.of(inputs, None, targets, keep) for inputs, targets, keep in pieces])
-    assert found.loss == pytest.approx(want.loss, rel=1e-6) and found.norm == pytest.approx(
-        want.norm, rel=1e-6
-    )
+    assert found.loss == pytest.approx(want.loss, rel=1e-6) and found.norm == pytest.approx(want.norm, rel=1e-6)
     for (name, mine), theirs in zip(one.state_dict().items(), apart.state_dict().values(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6, msg=name)
     average = float(one.layer.reinforce.baseline.average)
@@ -189,9 +185,7 @@ def test_the_task_learns_where_to_look():
     model = Chooser(queries=1, num_heads=1).float()
     device = hardware.prepare(complete(Config(task="digits", device="cpu")))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    step = Step(
-        device.accelerator, model, optimizer, model.head.loss, example_losses=model.head.example_losses
-    )
+    step = Step(device.accelerator, model, optimizer, model.head.loss, example_losses=model.head.example_losses)
     model.layer.reinforce.entropy_weight = 0.01
     own = torch.Generator().manual_seed(5)
     for _ in range(300):
@@ -217,19 +211,19 @@ def test_wrong_options_are_named():
 
 def test_regard_train_trains_by_reinforcement_and_resumes_with_the_baseline(tmp_path):
     given = {
-        "model": "encoder(dim=8, layers=1, num_heads=2)", "attention": "hard(estimator=reinforce, entropy_weight=0.02)",
-        "batch_size": 4, "device": "cpu", "accumulate": 2,
-    }  # fmt: skip
+        "model": "encoder(dim=8, layers=1, num_heads=2)",
+        "attention": "hard(estimator=reinforce, entropy_weight=0.02)",
+        "batch_size": 4,
+        "device": "cpu",
+        "accumulate": 2,
+    }
     straight, cut = tmp_path / "straight", tmp_path / "cut"
     regard.train("digits", **given, steps=6, out=straight)
     regard.train("digits", **given, steps=3, out=cut)
     regard.train("digits", **given, steps=6, out=cut, resume="auto")
     from safetensors.torch import load_file
 
-    found = [
-        load_file(sorted(RunFolder(run).checkpoints.glob("*/model.safetensors"))[-1])
-        for run in (straight, cut)
-    ]
+    found = [load_file(sorted(RunFolder(run).checkpoints.glob("*/model.safetensors"))[-1]) for run in (straight, cut)]
     names = [name for name in found[0] if name.endswith("reinforce.baseline.average")]
     assert len(names) == 1 and float(found[0][names[0]]) < -0.1
     assert found[0].keys() == found[1].keys()

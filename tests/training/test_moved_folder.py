@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from regard.training import train
-from regard.training.run_folder import checkpoints, metrics_file
-from regard.training.run_folder.folder import RunFolder
-from regard.training.run_folder.open_folder import Moved, OpenFolder
+from regard_workbench.training import train
+from regard_workbench.training.run_folder import checkpoints, metrics_file
+from regard_workbench.training.run_folder.folder import RunFolder
+from regard_workbench.training.run_folder.open_folder import Moved, OpenFolder
 from tests.training.commands import Command
 
 SETTINGS = ["train", "toy", "--steps", "400", "--save-every", "5", "--eval-every", "50", "--log-every", "1"]
@@ -31,9 +31,9 @@ def test_renaming_the_folder_during_training_ends_the_run_and_names_the_last_che
     assert str(tmp_path / "other" / "checkpoints" / last.name) in command.text
     assert "Traceback" not in command.text
     assert not run.exists()
-    assert [row["step"] for row in metrics_file.read(tmp_path / "other" / "metrics.jsonl")][
-        : last.step
-    ] == list(range(1, last.step + 1))
+    assert [row["step"] for row in metrics_file.read(tmp_path / "other" / "metrics.jsonl")][: last.step] == list(
+        range(1, last.step + 1)
+    )
 
 
 def test_deleting_the_folder_during_training_ends_the_run(running):

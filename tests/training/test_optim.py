@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from regard.errors import BadValue
-from regard.training import Optim, optim
+from regard_workbench.training import Optim, optim
 
 
 def rates(schedule, warmup=5, steps=23, lr=0.7):
@@ -36,9 +36,7 @@ def test_inverse_root_is_vaswanis_formula():
 def test_halving_halves_the_rate_after_each_quarter_of_the_steps_that_follow_the_warm_up():
     # 18 steps after 5 of warm-up: quarters end after 4.5, 9 and 13.5 of them.
     assert rates("halving")[5:] == pytest.approx([0.7] * 5 + [0.35] * 4 + [0.175] * 5 + [0.0875] * 4)
-    assert optim.rate(Optim(lr=0.8, warmup=0, schedule="halving"), 900, 10) == pytest.approx(0.1), (
-        "no further"
-    )
+    assert optim.rate(Optim(lr=0.8, warmup=0, schedule="halving"), 900, 10) == pytest.approx(0.1), "no further"
 
 
 def test_sgd_moves_against_the_gradient_alone():
@@ -74,16 +72,16 @@ def test_only_matrices_decay():
     net = Net()
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     decayed, plain = optim.groups(net, 0.1)
-    assert [names[id(p)] for p in decayed["params"]] == [
-        "gain",
-        "mix.weight",
-        "lstm.weight_ih_l0",
-        "lstm.weight_hh_l0",
-    ]
+    assert [names[id(p)] for p in decayed["params"]] == ["gain", "mix.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"]
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert {names[id(p)] for p in plain["params"]} == {
-        "rows.weight", "norm.weight", "norm.bias", "mix.bias", "lstm.bias_ih_l0", "lstm.bias_hh_l0"
-    }  # fmt: skip
+        "rows.weight",
+        "norm.weight",
+        "norm.bias",
+        "mix.bias",
+        "lstm.bias_ih_l0",
+        "lstm.bias_hh_l0",
+    }
 
 
 def test_embeddings_decay_where_that_is_asked_for():
@@ -91,11 +89,19 @@ def test_embeddings_decay_where_that_is_asked_for():
     names = {id(parameter): name for name, parameter in net.named_parameters()}
     decayed, plain = optim.groups(net, 0.1, embeddings=True)
     assert {names[id(p)] for p in decayed["params"]} == {
-        "gain", "rows.weight", "mix.weight", "lstm.weight_ih_l0", "lstm.weight_hh_l0"
-    }  # fmt: skip
+        "gain",
+        "rows.weight",
+        "mix.weight",
+        "lstm.weight_ih_l0",
+        "lstm.weight_hh_l0",
+    }
     assert {names[id(p)] for p in plain["params"]} == {
-        "norm.weight", "norm.bias", "mix.bias", "lstm.bias_ih_l0", "lstm.bias_hh_l0"
-    }  # fmt: skip
+        "norm.weight",
+        "norm.bias",
+        "mix.bias",
+        "lstm.bias_ih_l0",
+        "lstm.bias_hh_l0",
+    }
     built = optim.build(net, Optim(lr=0.1, weight_decay=0.2, decay_embeddings=True))
     assert len(built.param_groups[0]["params"]) == 5 and built.param_groups[0]["weight_decay"] == 0.2
 

@@ -6,13 +6,13 @@ import math
 import pytest
 import torch
 
-from regard import tasks
-from regard.tasks import Batch
-from regard.training import learner, train
-from regard.training.cuda_graph import graphed_step
-from regard.training.data import generator
-from regard.training.run_folder import checkpoints
-from regard.training.step import NonFinite, StepResult
+from regard_workbench import tasks
+from regard_workbench.tasks import Batch
+from regard_workbench.training import learner, train
+from regard_workbench.training.cuda_graph import graphed_step
+from regard_workbench.training.data import generator
+from regard_workbench.training.run_folder import checkpoints
+from regard_workbench.training.step import NonFinite, StepResult
 
 
 class LateResult:
@@ -27,9 +27,7 @@ class LateResult:
 
     def result(self):
         if not math.isfinite(self.taken.loss):
-            raise NonFinite(
-                f"the loss is {self.taken.loss} for the batch of training examples {list(self.index)}"
-            )
+            raise NonFinite(f"the loss is {self.taken.loss} for the batch of training examples {list(self.index)}")
         return self.taken
 
 
@@ -85,12 +83,7 @@ def test_a_run_with_pending_steps_equals_one_that_waits_for_each(tmp_path, reque
     request.getfixturevalue("late_results")
     late = run(tmp_path / "late")
     assert lines(tmp_path / "late") == lines(tmp_path / "usual")
-    assert (late.steps, late.tokens, late.metrics, late.best) == (
-        usual.steps,
-        usual.tokens,
-        usual.metrics,
-        usual.best,
-    )
+    assert (late.steps, late.tokens, late.metrics, late.best) == (usual.steps, usual.tokens, usual.metrics, usual.best)
     assert same_tensors(tmp_path, "usual", "late")
 
 
@@ -176,10 +169,5 @@ def test_windows_cut_in_one_operation_equal_those_cut_one_by_one(context):
 def test_a_batch_with_hidden_words_equals_its_collated_examples():
     task = tasks.build("language", context=9, objective="hidden")
     examples = task.examples("train")
-    quick, slow = (
-        task.batch(examples, [1, 2], generator(3)),
-        task.collate([examples[1], examples[2]], generator(3)),
-    )
-    assert isinstance(quick, Batch) and all(
-        torch.equal(quick.tensors()[n], t) for n, t in slow.tensors().items()
-    )
+    quick, slow = (task.batch(examples, [1, 2], generator(3)), task.collate([examples[1], examples[2]], generator(3)))
+    assert isinstance(quick, Batch) and all(torch.equal(quick.tensors()[n], t) for n, t in slow.tensors().items())

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from regard import models, tasks
-from regard.cli.common import catalogue
-from regard.models import MODELS
-from regard.models.model import options_of
-from regard.training import train
+from regard_workbench import models, tasks
+from regard_workbench.cli.common import catalogue
+from regard_workbench.models import MODELS
+from regard_workbench.models.parts.model import options_of
+from regard_workbench.training import train
 
 SMALL = {"language": "language(context=24)", "copy": "copy(max_length=3)"}
 
@@ -30,8 +30,7 @@ def _usual(task, model):
 
 
 @pytest.mark.parametrize(
-    ("task", "model"),
-    [pytest.param(*pair, marks=() if _usual(*pair) else pytest.mark.nightly) for pair in PAIRS],
+    ("task", "model"), [pytest.param(*pair, marks=() if _usual(*pair) else pytest.mark.nightly) for pair in PAIRS]
 )
 def test_every_model_trains_on_every_task_it_serves(tmp_path, task, model):
     sizes = {"dim": 16, "layers": 1, **({"slots": 5, "width": 4, "hidden": 8} if model == "ntm" else {})}
@@ -39,17 +38,22 @@ def test_every_model_trains_on_every_task_it_serves(tmp_path, task, model):
     small = f"{model}({', '.join(f'{name}={size}' for name, size in sizes.items() if name in known)})"
     result = train(
         {
-            "task": SMALL.get(task, task), "model": small, "steps": 2, "batch_size": 3, "accumulate": 1,
-            "eval_every": 2, "eval_limit": 4, "out": str(tmp_path / "run"), "device": "cpu",
+            "task": SMALL.get(task, task),
+            "model": small,
+            "steps": 2,
+            "batch_size": 3,
+            "accumulate": 1,
+            "eval_every": 2,
+            "eval_limit": 4,
+            "out": str(tmp_path / "run"),
+            "device": "cpu",
         },
         quiet=True,
-    )  # fmt: skip
+    )
     assert result.steps == 2
     assert math.isfinite(result.metrics["loss"])
     made = tasks.build(task)
-    made.pose(
-        models.problem_for(model, made.problems())
-    )  # what decides may depend on what the model is asked for
+    made.pose(models.problem_for(model, made.problems()))  # what decides may depend on what the model is asked for
     assert made.metric.name in result.metrics
     assert (tmp_path / "run" / "checkpoints").is_dir()
 

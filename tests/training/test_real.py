@@ -5,9 +5,9 @@ import shutil
 import pytest
 import torch
 
-from regard.tasks import HiddenTokens, OneOf
-from regard.training import evaluate, load_run, train
-from regard.training.run_folder import checkpoints
+from regard_workbench.tasks import HiddenTokens, OneOf
+from regard_workbench.training import evaluate, load_run, train
+from regard_workbench.training.run_folder import checkpoints
 from tests.training.toy import assert_same
 
 TINY = [
@@ -20,8 +20,19 @@ TINY = [
 
 
 def settings(folder, task, model, **changes):
-    return {"task": task, "model": model, "steps": 4, "accumulate": 2, "batch_size": 3, "save_every": 2,
-            "eval_every": 4, "eval_limit": 6, "device": "cpu", "out": str(folder), **changes}  # fmt: skip
+    return {
+        "task": task,
+        "model": model,
+        "steps": 4,
+        "accumulate": 2,
+        "batch_size": 3,
+        "save_every": 2,
+        "eval_every": 4,
+        "eval_limit": 6,
+        "device": "cpu",
+        "out": str(folder),
+        **changes,
+    }
 
 
 @pytest.mark.parametrize(("task", "model"), TINY, ids=lambda text: text.partition("(")[0])
@@ -45,8 +56,7 @@ def test_an_encoder_trained_on_hidden_words_initialises_a_classifier(tmp_path):
     task, model, _ = load_run(tmp_path / "blanks")
     assert isinstance(task.problem.answer, HiddenTokens)
     train(
-        settings(tmp_path / "classes", "classify", small, steps=0, init_from=str(tmp_path / "blanks")),
-        tell=told.append,
+        settings(tmp_path / "classes", "classify", small, steps=0, init_from=str(tmp_path / "blanks")), tell=told.append
     )
     later, classifier, _ = load_run(tmp_path / "classes")
     assert isinstance(later.problem.answer, OneOf)
@@ -60,8 +70,15 @@ def test_an_encoder_trained_on_hidden_words_initialises_a_classifier(tmp_path):
 
 def test_a_run_resumes_with_the_command_that_started_it(tmp_path):
     """A bare model name means the same as at the start: what the task's recipe says."""
-    values = {"task": "dates", "model": "transformer", "steps": 1, "batch_size": 2, "eval_limit": 2,
-              "out": str(tmp_path / "run"), "device": "cpu"}  # fmt: skip
+    values = {
+        "task": "dates",
+        "model": "transformer",
+        "steps": 1,
+        "batch_size": 2,
+        "eval_limit": 2,
+        "out": str(tmp_path / "run"),
+        "device": "cpu",
+    }
     assert train(values, quiet=True).steps == 1
     assert train({**values, "steps": 2}, resume="auto", quiet=True).steps == 2
     assert load_run(tmp_path / "run")[2].model == "transformer(layers=2, dim=96, dropout=0.0)"

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from regard.errors import BadValue
-from regard.training import reporting, train
-from regard.training.config import read
-from regard.training.reporting import Reports
+from regard_workbench.training import reporting, train
+from regard_workbench.training.config import read
+from regard_workbench.training.reporting import Reports
 from tests.training.test_run import settings
 
 
@@ -93,8 +93,7 @@ def trackio_records(project="regard"):
 
     return {
         run["name"]: [
-            (row["step"], row["train/loss"])
-            for row in SQLiteStorage.get_logs(project, run["name"], run_id=run["id"])
+            (row["step"], row["train/loss"]) for row in SQLiteStorage.get_logs(project, run["name"], run_id=run["id"])
         ]
         for run in SQLiteStorage.get_run_records(project)
     }

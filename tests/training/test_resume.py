@@ -3,14 +3,22 @@
 import pytest
 
 from regard.errors import BadValue
-from regard.training import Config, train
-from regard.training.run_folder import checkpoints, metrics_file
-from regard.training.signals import Signals
+from regard_workbench.training import Config, train
+from regard_workbench.training.run_folder import checkpoints, metrics_file
+from regard_workbench.training.signals import Signals
 from tests.training import toy
 from tests.training.toy import assert_same
 
-SETTINGS = {"task": "toy", "steps": 12, "accumulate": 3, "batch_size": 4, "save_every": 5, "eval_every": 3,
-            "log_every": 1, "device": "cpu"}  # fmt: skip
+SETTINGS = {
+    "task": "toy",
+    "steps": 12,
+    "accumulate": 3,
+    "batch_size": 4,
+    "save_every": 5,
+    "eval_every": 3,
+    "log_every": 1,
+    "device": "cpu",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +44,7 @@ def interrupted(monkeypatch):
     """Send a SIGTERM in forward pass `number`, counting those of validation."""
     calls = 0
     forward = toy.ToyNet.forward
-    import regard.training.run as run_module
+    import regard_workbench.training.run as run_module
 
     monkeypatch.setattr(run_module, "Signals", Raised)
 
@@ -66,10 +74,7 @@ def test_a_run_stopped_in_any_forward_pass_resumes_bit_for_bit(tmp_path, whole, 
     second = train({"task": "toy"}, resume=run)
     assert second.stopped_by == "steps" and second.steps == 12
     assert_same(tmp_path / "run", whole)
-    kept = [
-        {**r, "seconds": 0, "steps_per_second": 0}
-        for r in metrics_file.read(tmp_path / "run" / "metrics.jsonl")
-    ]
+    kept = [{**r, "seconds": 0, "steps_per_second": 0} for r in metrics_file.read(tmp_path / "run" / "metrics.jsonl")]
     want = [{**r, "seconds": 0, "steps_per_second": 0} for r in metrics_file.read(whole / "metrics.jsonl")]
     assert kept == want
 

@@ -3,10 +3,10 @@
 import pytest
 
 from regard.errors import BadValue
-from regard.training import train
-from regard.training.config.recipe import complete
-from regard.training.config.retention import Keep
-from regard.training.run_folder import checkpoints
+from regard_workbench.training import train
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.config.retention import Keep
+from regard_workbench.training.run_folder import checkpoints
 from tests.training.registered import toy_registered  # noqa: F401
 from tests.training.toy import assert_same
 
@@ -22,9 +22,7 @@ def test_a_rule_is_parsed(text, rule):
     assert Keep.parse(str(rule)) == rule
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "-1", "none", "every", "every:", "every:0", "1.5", True, None, "all:3"]
-)
+@pytest.mark.parametrize("text", ["", "0", "-1", "none", "every", "every:", "every:0", "1.5", True, None, "all:3"])
 def test_an_invalid_rule_is_refused_with_the_three_forms(text):
     with pytest.raises(BadValue, match=r"all, a whole number .* every:N"):
         Keep.parse(text)
@@ -56,8 +54,19 @@ def test_a_run_keeps_what_the_rule_says_and_the_best(tmp_path, rule, steps):
     assert found == steps
 
 
+@pytest.mark.parametrize("steps", [11, 13])
+def test_what_a_killed_process_did_not_delete_goes_with_the_next_resume(tmp_path, monkeypatch, steps):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "keep", lambda *words: None)  # the kill
+        found, _ = kept_by(tmp_path)
+    assert found == [2, 4, 6, 8, 10, 11]
+    train({"steps": steps}, resume=str(tmp_path / "run"))
+    left = sorted(map(checkpoints.step_of, checkpoints.paths(tmp_path / "run" / "checkpoints")))
+    assert left == {11: [10, 11], 13: [11, 12, 13]}[steps]  # 11 was validated; so is 13
+
+
 def test_the_best_is_kept_by_every_rule(tmp_path, monkeypatch):
-    from regard.training.state import Position
+    from regard_workbench.training.state import Position
 
     def only_the_first(self, value, higher_is_better, loss=None):
         if self.best_step is not None:

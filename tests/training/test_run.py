@@ -7,26 +7,44 @@ import pytest
 import torch
 
 from regard.errors import BadValue
-from regard.tasks import TASKS
-from regard.training import Config, Optim, build, evaluate, load_run, train
-from regard.training.dry_run import dry_run
-from regard.training.run_folder import checkpoints, metrics_file, selection
-from regard.training.run_folder.durable import StorageFailed
-from regard.training.run_folder.folder import RunFolder
-from regard.training.state import Position
-from regard.training.step import NonFinite
+from regard_workbench.tasks import TASKS
+from regard_workbench.training import Config, Optim, build, evaluate, load_run, train
+from regard_workbench.training.dry_run import dry_run
+from regard_workbench.training.hardware import choose_device
+from regard_workbench.training.run_folder import checkpoints, metrics_file, selection
+from regard_workbench.training.run_folder.durable import StorageFailed
+from regard_workbench.training.run_folder.folder import RunFolder
+from regard_workbench.training.state import Position
+from regard_workbench.training.step import NonFinite
 from tests.training import toy
 from tests.training.toy import weights
 
 
 def settings(folder, **changes):
-    return {"task": "toy", "steps": 6, "eval_every": 2, "save_every": 2, "log_every": 1, "device": "cpu",
-            "out": str(folder), **changes}  # fmt: skip
+    return {
+        "task": "toy",
+        "steps": 6,
+        "eval_every": 2,
+        "save_every": 2,
+        "log_every": 1,
+        "device": "cpu",
+        "out": str(folder),
+        **changes,
+    }
 
 
 def test_training_lowers_the_loss(tmp_path):
-    result = train(Config(task="toy(size=200)", steps=150, batch_size=20, eval_every=50, device="cpu",
-                          optim=Optim(lr=3e-2), out=str(tmp_path / "run")))  # fmt: skip
+    result = train(
+        Config(
+            task="toy(size=200)",
+            steps=150,
+            batch_size=20,
+            eval_every=50,
+            device="cpu",
+            optim=Optim(lr=3e-2),
+            out=str(tmp_path / "run"),
+        )
+    )
     losses = [record["loss"] for record in metrics_file.read(tmp_path / "run" / "metrics.jsonl")]
     assert sum(losses[-3:]) / 3 < 0.8 * losses[0]
     assert result.metrics["accuracy"] > 0.5
@@ -54,9 +72,7 @@ def test_a_non_finite_value_is_never_the_best(values, higher, best):
 
 @pytest.mark.parametrize("metric", ["accuracy", "never"])
 def test_patience_stops_a_run_and_a_nan_metric_saves_no_best(tmp_path, metric):
-    result = train(
-        settings(tmp_path / "run", task=f"toy(metric={metric})", steps=500, patience=3, **{"optim.lr": 0.0})
-    )
+    result = train(settings(tmp_path / "run", task=f"toy(metric={metric})", steps=500, patience=3, **{"optim.lr": 0.0}))
     assert result.stopped_by == "patience"
     assert result.steps == (8 if metric == "accuracy" else 6)
     rows = [row for row in metrics_file.read(tmp_path / "run" / "metrics.jsonl") if "validation" in row]
@@ -116,6 +132,16 @@ def test_settings_that_this_machine_cannot_run_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert choose_device("auto") == torch.device("cuda", 1)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(BadValue, match=r"process 2 of this machine .* finds only 2\. Try torchrun --nproc-per-node=2"):
+        choose_device("auto")
+
+
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         train(settings(tmp_path / name, seed=seed, deterministic=True))
@@ -169,7 +195,7 @@ def test_init_from_takes_the_vocabulary_with_the_weights(tmp_path, monkeypatch):
 
 
 def _with_words(task, count):
-    from regard.tasks import OneOf, Problem, Tokens
+    from regard_workbench.tasks import OneOf, Problem, Tokens
 
     return Problem.of(Tokens(count, length=11), OneOf(toy.CLASSES))
 
@@ -198,8 +224,7 @@ def test_a_dry_run_checks_the_run_named_by_init_from(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"device": "cuda:93"}, "device: "), ({"device": "abacus"}, "device: ")],
+    ("changes", "message"), [({"device": "cuda:93"}, "device: "), ({"device": "abacus"}, "device: ")]
 )
 def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path, changes, message):
     with pytest.raises(BadValue, match=message):
@@ -223,9 +248,7 @@ def test_a_dry_run_of_a_resume_reads_its_checkpoint(tmp_path):
 def test_a_fast_dev_run_takes_one_batch_each_and_leaves_nothing(tmp_path, monkeypatch):
     calls = []
     forward = toy.ToyNet.forward
-    monkeypatch.setattr(
-        toy.ToyNet, "forward", lambda self, batch: calls.append(self.training) or forward(self, batch)
-    )
+    monkeypatch.setattr(toy.ToyNet, "forward", lambda self, batch: calls.append(self.training) or forward(self, batch))
     monkeypatch.chdir(tmp_path)
     result = train({"task": "toy", "steps": 500, "accumulate": 4}, fast_dev_run=True)
     assert calls == [True, False]
@@ -235,10 +258,7 @@ def test_a_fast_dev_run_takes_one_batch_each_and_leaves_nothing(tmp_path, monkey
 def test_metrics_do_not_depend_on_the_batch_size(tmp_path):
     train(settings(tmp_path / "run"))
     task, model, config = load_run(tmp_path / "run")
-    found = [
-        evaluate(task, model, "test", batch_size=size, seed=config.seed)["accuracy"]
-        for size in (1, 7, 43, 100)
-    ]
+    found = [evaluate(task, model, "test", batch_size=size, seed=config.seed)["accuracy"] for size in (1, 7, 43, 100)]
     assert len(set(found[2:])) == 1
     assert not model.training
     assert evaluate(task, model, "test", limit=10, batch_size=5) is not None
@@ -252,9 +272,7 @@ def test_a_run_is_loaded_with_its_best_weights(tmp_path):
     assert isinstance(task, TASKS["toy"]) and config.task == "toy"
     best = selection.require(RunFolder(tmp_path / "run"), selection.BEST, print)
     assert all(
-        torch.equal(value, best.weights[name])
-        for name, value in model.state_dict().items()
-        if name in best.weights
+        torch.equal(value, best.weights[name]) for name, value in model.state_dict().items() if name in best.weights
     )
     last = checkpoints.paths(tmp_path / "run" / "checkpoints")[0]
     assert load_run(last)[1].calls == 6
@@ -263,7 +281,7 @@ def test_a_run_is_loaded_with_its_best_weights(tmp_path):
 
 
 def test_a_missing_package_is_reported_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.training.reporting.find_spec", lambda name: None)
+    monkeypatch.setattr("regard_workbench.training.reporting.find_spec", lambda name: None)
     with pytest.raises(BadValue, match="tensorboard is not installed"):
         train(settings(tmp_path / "run", report_to="tensorboard"))
     assert not list(tmp_path.iterdir())
@@ -272,18 +290,14 @@ def test_a_missing_package_is_reported_before_anything_is_written(tmp_path, monk
 def test_slow_steps_are_saved_by_time(tmp_path, monkeypatch):
     saved = []
     real = checkpoints.save
-    monkeypatch.setattr("regard.training.trainer.SECONDS_AT_RISK", 0.0)
-    monkeypatch.setattr(
-        checkpoints, "save", lambda folder, made: saved.append(made.step) or real(folder, made)
-    )
+    monkeypatch.setattr("regard_workbench.training.trainer.SECONDS_AT_RISK", 0.0)
+    monkeypatch.setattr(checkpoints, "save", lambda folder, made: saved.append(made.step) or real(folder, made))
     train(settings(tmp_path / "run", save_every=500, eval_every=500))
     assert saved == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_compiled_model_is_saved_under_the_same_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        torch, "compile", lambda model: torch.nn.Sequential(model)
-    )  # wraps, as the real one does
+    monkeypatch.setattr(torch, "compile", lambda model: torch.nn.Sequential(model))  # wraps, as the real one does
     train(settings(tmp_path / "a", compile=True))
     train(settings(tmp_path / "b"))
     toy.assert_same(tmp_path / "a", tmp_path / "b")

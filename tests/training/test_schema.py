@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard.cli.main import main
 from regard.errors import RegardError
-from regard.training import train
-from regard.training.loading import load
-from regard.training.run_folder import checkpoints, schema
-from regard.training.state import RandomState
+from regard_workbench.cli.main import main
+from regard_workbench.training import train
+from regard_workbench.training.loading import load
+from regard_workbench.training.run_folder import checkpoints, schema
+from regard_workbench.training.state import RandomState
 from tests.training.toy import assert_same
 
 LAST = "checkpoints/step-00000004"
@@ -104,9 +104,7 @@ def test_a_missing_a_negative_and_an_unknown_piece_of_the_optimiser_are_refused(
             tensors.pop(name) if name == f"head.logits.bias:{square}" else None
         ),
         "below 0": set_to(lambda tensor: tensor - 1, only=f"head.logits.bias:{square}"),
-        "which this model does not have": lambda tensors, name: tensors.update(
-            {"other:step": torch.ones(())}
-        ),
+        "which this model does not have": lambda tensors, name: tensors.update({"other:step": torch.ones(())}),
         "one of step": lambda tensors, name: tensors.update({"head.logits.bias:evil": torch.ones(3)}),
         "number of steps": set_to(lambda tensor: -torch.ones(()), only="head.logits.bias:step"),
     }
@@ -133,9 +131,7 @@ def test_a_wrong_random_state_is_refused(run, name, wrong):
     make = {**WRONG_TENSORS, "large": lambda tensor: torch.full((tensor.numel(),), 2**40)}[wrong]
     if (name, wrong) in (("python", "integers"), ("numpy", "integers")):
         make = lambda tensor: torch.zeros(tensor.shape)  # noqa: E731 (floats instead of integers)
-    change_tensors(
-        run, "random", lambda tensors, key: tensors.update({key: make(tensors[key])} if key == name else {})
-    )
+    change_tensors(run, "random", lambda tensors, key: tensors.update({key: make(tensors[key])} if key == name else {}))
     with pytest.raises(RegardError, match="random"):
         train({"steps": 6}, resume=str(run), tell=lambda text: None)
 
@@ -164,24 +160,7 @@ def paths(value, path=()):
             yield from paths(inner, (*path, number))
 
 
-VALUES = [
-    None,
-    -1,
-    0,
-    1,
-    10**30,
-    1.5,
-    float("nan"),
-    "",
-    "x",
-    "\0",
-    [],
-    {},
-    [[]],
-    True,
-    "a" * 10_000,
-    {"a": {"b": []}},
-]
+VALUES = [None, -1, 0, 1, 10**30, 1.5, float("nan"), "", "x", "\0", [], {}, [[]], True, "a" * 10_000, {"a": {"b": []}}]
 
 
 def changed_at_random(state, own):
@@ -281,7 +260,7 @@ def test_a_pipe_instead_of_a_file_is_damage_and_does_not_block(run, name):
 
     (run / LAST / name).unlink()
     os.mkfifo(run / LAST / name)
-    with pytest.raises(checkpoints.Damaged, match="not a plain file"):
+    with pytest.raises(checkpoints.Damaged, match=r"cannot be read: it is a pipe \(FIFO\)"):
         checkpoints.load(run / LAST)
 
 

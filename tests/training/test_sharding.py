@@ -4,17 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from regard import models
-from regard.tasks import NextToken, Problem, Tokens
-from regard.training.distributed import sharding
+from regard_workbench import models
+from regard_workbench.tasks import NextToken, Problem, Tokens
+from regard_workbench.training.distributed import sharding
 
 LANGUAGE = Problem.of(Tokens(11, length=8), NextToken(11))
 
 
 @pytest.mark.parametrize(
-    ("name", "layers"),
-    [("decoder(layers=3)", 3), ("transformer-xl(layers=2)", 2), ("lstm-attention", 0)],
-)  # fmt: skip
+    ("name", "layers"), [("decoder(layers=3)", 3), ("transformer-xl(layers=2)", 2), ("lstm-attention", 0)]
+)
 def test_the_layers_of_a_stack_are_units(name, layers):
     model = models.build(name, LANGUAGE, dim=8)
     assert sharding.units(model) == (list(model.stack.layers) if layers else [])

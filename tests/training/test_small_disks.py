@@ -63,9 +63,7 @@ def assert_resumes(folder, run, uninterrupted):
 @pytest.mark.parametrize(
     "options", [*(f"size={4 * pages}k" for pages in range(1, 33)), *(f"nr_inodes={n}" for n in range(2, 22))]
 )
-def test_a_run_on_a_full_disk_is_an_error_and_resumes_once_there_is_room(
-    tmp_path, disk, uninterrupted, options
-):
+def test_a_run_on_a_full_disk_is_an_error_and_resumes_once_there_is_room(tmp_path, disk, uninterrupted, options):
     path = disk(options)
     command = Command(tmp_path, *SETTINGS, "--out", path / "run")
     if command.wait() != 0:

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.tasks import Batch
-from regard.training import Config, hardware, optim
-from regard.training.build import build_model, build_task
-from regard.training.config import Optim
-from regard.training.config.recipe import complete
-from regard.training.cuda_graph import graphed_step
-from regard.training.cuda_graph.rmsprop import SkippableRMSprop
-from regard.training.step import NonFinite, Step
+from regard_workbench.tasks import Batch
+from regard_workbench.training import Config, hardware, optim
+from regard_workbench.training.build import build_model, build_task
+from regard_workbench.training.config import Optim
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.cuda_graph import graphed_step
+from regard_workbench.training.cuda_graph.rmsprop import SkippableRMSprop
+from regard_workbench.training.step import NonFinite, Step
 
 
 def parts(dtype=torch.float32, **changes):
@@ -97,10 +97,7 @@ def test_label_smoothing_reaches_the_loss():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_non_finite_loss_changes_no_weight_and_names_its_examples(bad):
     task, model, step = parts(accumulate=2)
-    step.loss = lambda outputs, batch, smoothing: (
-        outputs.sum() * (bad if 3 in batch.index else 1),
-        torch.tensor(1.0),
-    )
+    step.loss = lambda outputs, batch, smoothing: (outputs.sum() * (bad if 3 in batch.index else 1), torch.tensor(1.0))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(NonFinite, match=r"training examples \[2, 3\]"):
         step([collated(task, range(0, 2)), collated(task, range(2, 4))])
@@ -170,9 +167,7 @@ def test_skippable_rmsprop_equals_torchs_and_changes_nothing_if_found_inf_is_set
         ours.step()
         assert all(torch.equal(x, y) for x, y in zip(before, everything(), strict=True))
     pairs = zip(
-        optim.optimizer_state(ours, nets[0]).values(),
-        optim.optimizer_state(theirs, nets[1]).values(),
-        strict=True,
+        optim.optimizer_state(ours, nets[0]).values(), optim.optimizer_state(theirs, nets[1]).values(), strict=True
     )
     for mine, wanted in (*zip(nets[0].parameters(), nets[1].parameters(), strict=True), *pairs):
         torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=1e-6)

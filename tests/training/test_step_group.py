@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from regard.tasks import Batch
-from regard.training.cuda_graph import graphed_step
-from regard.training.cuda_graph.graphed_step import GraphedStep, layout
-from regard.training.cuda_graph.packed_batch import RATE, SEED, PackedBatch
-from regard.training.cuda_graph.step_group import CapturedStep, StepGroup
+from regard_workbench.tasks import Batch
+from regard_workbench.training.cuda_graph import graphed_step
+from regard_workbench.training.cuda_graph.graphed_step import GraphedStep, layout
+from regard_workbench.training.cuda_graph.packed_batch import RATE, SEED, PackedBatch
+from regard_workbench.training.cuda_graph.step_group import CapturedStep, StepGroup
 
 COUNT, RINGS = 3, 2
 
@@ -109,9 +109,7 @@ def captured(monkeypatch):
             ran.append(("flush", 0))
 
     monkeypatch.setattr(graphed_step, "StepGroup", NotedGroup)
-    monkeypatch.setattr(
-        GraphedStep, "_replay", lambda self, given, single: ran.append(("single", given.size))
-    )
+    monkeypatch.setattr(GraphedStep, "_replay", lambda self, given, single: ran.append(("single", given.size)))
     step = NoStep()
     step.limit, step.average = 1.0, None
     made = GraphedStep(step, torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))]), nothing)

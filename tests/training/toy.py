@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.models import Model, model
-from regard.tasks import Batch, Head, Mean, OneOf, Recipe, Task, Tokens, task
-from regard.tasks.measures.metrics import ACCURACY, LOSS
+from regard_workbench.models import Model, model
+from regard_workbench.tasks import Batch, Head, Mean, OneOf, Recipe, Task, Tokens, task
+from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS
 
 WORDS, CLASSES = 13, 3
 
@@ -140,18 +140,12 @@ def register():
 
 def weights(folder, name=None):
     """All tensors of a run's newest (or named) checkpoint, and its counters, which two equal runs have in common."""
-    from regard.training.run_folder import checkpoints
+    from regard_workbench.training.run_folder import checkpoints
 
     path = folder / "checkpoints"
     found = checkpoints.load(path / name if name else checkpoints.paths(path)[0])
-    progress = {
-        key: value for key, value in found.state["progress"].items() if key not in ("seconds", "pending")
-    }
-    return {
-        **found.weights,
-        **found.optimizer,
-        **{f"random.{k}": v for k, v in found.random.items()},
-    }, progress
+    progress = {key: value for key, value in found.state["progress"].items() if key not in ("seconds", "pending")}
+    return {**found.weights, **found.optimizer, **{f"random.{k}": v for k, v in found.random.items()}}, progress
 
 
 def assert_same(one, other):
@@ -164,7 +158,7 @@ def assert_same(one, other):
 
 
 if __name__ == "__main__":
-    from regard.cli.main import main
+    from regard_workbench.cli.main import main
 
     register()
     torch.set_num_threads(1)

@@ -74,9 +74,7 @@ def six_products(left: Any, right: Any) -> Any:
 def bfloat16_computed() -> Iterator[None]:
     """While this lasts, the interpreter computes with bfloat16 as a GPU does, and knows the precision "bf16x6"."""
     cast, to_float = InterpreterBuilder.cast_impl, InterpreterBuilder.create_fp_to_fp
-    binary, unary, ternary = (
-        getattr(InterpreterBuilder, name) for name in ("binary_op", "unary_op", "ternary_op")
-    )
+    binary, unary, ternary = (getattr(InterpreterBuilder, name) for name in ("binary_op", "unary_op", "ternary_op"))
     fused, dot, atomic = (
         getattr(InterpreterBuilder, name) for name in ("create_fma", "create_dot", "create_atomic_rmw")
     )
@@ -105,9 +103,7 @@ def bfloat16_computed() -> Iterator[None]:
     def unary_op(self: Any, arg: TensorHandle, op: Any) -> TensorHandle:
         return _rounded(unary(self, _wide(arg), op)) if is_narrow(arg) else unary(self, arg, op)
 
-    def ternary_op(
-        self: Any, lhs: TensorHandle, rhs: TensorHandle, other: TensorHandle, op: Any
-    ) -> TensorHandle:
+    def ternary_op(self: Any, lhs: TensorHandle, rhs: TensorHandle, other: TensorHandle, op: Any) -> TensorHandle:
         if op is np.where or not is_narrow(other):  # bits can be chosen as they are
             return ternary(self, lhs, rhs, other, op)
         return _rounded(ternary(self, _wide(lhs), _wide(rhs), _wide(other), op))
@@ -136,13 +132,19 @@ def bfloat16_computed() -> Iterator[None]:
         return TensorHandle(narrow(np.array([value], np.float32)), tl.bfloat16)
 
     changed = {
-        "cast_impl": cast_impl, "create_fp_to_fp": create_fp_to_fp, "binary_op": binary_op, "unary_op": unary_op,
-        "ternary_op": ternary_op, "create_fma": create_fma, "create_dot": create_dot,
-        "create_atomic_rmw": create_atomic_rmw, "get_bf16": get_bf16,
+        "cast_impl": cast_impl,
+        "create_fp_to_fp": create_fp_to_fp,
+        "binary_op": binary_op,
+        "unary_op": unary_op,
+        "ternary_op": ternary_op,
+        "create_fma": create_fma,
+        "create_dot": create_dot,
+        "create_atomic_rmw": create_atomic_rmw,
+        "get_bf16": get_bf16,
         # A maximum on a GPU takes the number beside a NaN; Triton 3.6's interpreter the NaN.
         "create_maxnumf": lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmax),
         "create_minnumf": lambda self, lhs, rhs: self.binary_op(lhs, rhs, np.fmin),
-    }  # fmt: skip
+    }
     precisions = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
     with (
         mock.patch.multiple(InterpreterBuilder, create=True, **changed),

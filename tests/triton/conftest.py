@@ -24,9 +24,7 @@ if not GPU and os.environ.get("TRITON_INTERPRET") != "1":
 def pytest_collection_modifyitems(items):
     """Ignore numpy's warnings in the interpreter, which a GPU does not give: inf − inf, e^1000, Triton 3.6's own."""
     for item in items:
-        item.add_marker(
-            pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
-        )
+        item.add_marker(pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"))
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"))
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy"))
 
@@ -39,11 +37,7 @@ def fast_and_strict_interpreter():
     from tests.triton.accesses import checked
     from tests.triton.interpreting import leave_out_waste
 
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        checked(),
-        rehearsed() if REHEARSED else nullcontext(),
-    ):
+    with pytest.MonkeyPatch.context() as patch, checked(), rehearsed() if REHEARSED else nullcontext():
         leave_out_waste(patch)
         yield patch
 

@@ -41,7 +41,7 @@ def drawn_order() -> Iterator[None]:
 @contextmanager
 def rehearsed() -> Iterator[None]:
     """While this lasts, the interpreter computes as an H200 does."""
-    from regard.implementations.triton import block_sizes
+    from regard.implementations.triton.launch import block_sizes
     from regard.nn import fused_rows
     from tests.triton.bfloat16 import bfloat16_computed
     from tests.triton.instructions import instructions_known

@@ -8,13 +8,19 @@ import torch
 
 import regard
 from regard import biases, masks, scores
-from regard.core import repeated_calls
-from regard.implementations.triton import blocks, direct, launching
+from regard.dispatch import repeated_calls
+from regard.implementations.triton.dot import direct
+from regard.implementations.triton.launch import blocks, launching
 
 from .conftest import DEVICE
 
 B, H, G, N, D = 2, 2, 1, 19, 16
-NUMBERS = {torch.float32: ctypes.c_float, torch.int64: ctypes.c_int64, torch.int32: ctypes.c_int32}
+NUMBERS = {
+    torch.float64: ctypes.c_double,
+    torch.float32: ctypes.c_float,
+    torch.int64: ctypes.c_int64,
+    torch.int32: ctypes.c_int32,
+}
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from regard import biases, masks, normalizers, scores
-from regard.core.request import Request
+from regard.formula.request import Request
 from regard.implementations import reference
-from regard.implementations.triton import additive, additive_backward, additive_strips
-from regard.implementations.triton.blocks import prepare
-from regard.implementations.triton.dot import Backward
-from regard.implementations.triton.kernel_work import KernelWork
+from regard.implementations.triton.additive import backward as additive_backward
+from regard.implementations.triton.additive import forward as additive
+from regard.implementations.triton.additive import strips as additive_strips
+from regard.implementations.triton.dot.launches import Backward
+from regard.implementations.triton.launch.blocks import prepare
+from regard.implementations.triton.launch.kernel_work import KernelWork
 from tests.contracts.harness import assert_within
 from tests.contracts.orders import ORIGINAL, draw_order
 from tests.triton.conftest import DEVICE, LARGE_BLOCKS
@@ -35,10 +37,18 @@ def request(magnitude=1.0, shape=(B, H, G, Q, K, D, V), dtype=torch.float32, sha
     score = scores.additive(drawn(d) if shared_weight else drawn(h, d))
     given = {"mask": None, "bias": None, "dropout": 0.0, "sink": None} | pieces
     return Request(
-        drawn(b, h, q, d, by=magnitude), drawn(b, g, k, d, by=magnitude), drawn(b, g, k, v), score, given["mask"],
-        given["bias"], normalizers.Softmax(), 0.7,
-        given["dropout"], given["sink"], True,
-    )  # fmt: skip
+        drawn(b, h, q, d, by=magnitude),
+        drawn(b, g, k, d, by=magnitude),
+        drawn(b, g, k, v),
+        score,
+        given["mask"],
+        given["bias"],
+        normalizers.Softmax(),
+        0.7,
+        given["dropout"],
+        given["sink"],
+        True,
+    )
 
 
 def upstream(asked):
@@ -49,15 +59,7 @@ def upstream(asked):
 def by_kernels(asked, grads, seed=None, keep=True):
     prepared = prepare(asked.mask, asked.bias, asked.sizes, asked.query.device)
     work = KernelWork(
-        asked.query,
-        asked.key,
-        asked.value,
-        asked.sink,
-        seed,
-        asked.score,
-        prepared,
-        asked.scale,
-        asked.dropout,
+        asked.query, asked.key, asked.value, asked.sink, seed, asked.score, prepared, asked.scale, asked.dropout
     )
     output, logsumexp, kept = additive.run_forward(work)
     backward = Backward(work, grads[0], output, logsumexp, grads[1])
@@ -72,16 +74,17 @@ def by_formula(asked, grads, dtype, seed=None, order=ORIGINAL):
     def leaf(tensor, letters=""):
         return order.apply(tensor.detach(), letters).to(dtype).requires_grad_()
 
-    bias = (
-        None
-        if asked.bias is None
-        else asked.bias.with_tensors([leaf(tensor) for tensor in asked.bias.tensors])
-    )
+    bias = None if asked.bias is None else asked.bias.with_tensors([leaf(tensor) for tensor in asked.bias.tensors])
     score = asked.score.with_tensors([leaf(asked.score.weight, "d")])
     asked = replace(
-        asked, query=leaf(asked.query, "d"), key=leaf(asked.key, "d"), value=leaf(asked.value, "v"), score=score,
-        bias=bias, sink=None if asked.sink is None else leaf(asked.sink),
-    )  # fmt: skip
+        asked,
+        query=leaf(asked.query, "d"),
+        key=leaf(asked.key, "d"),
+        value=leaf(asked.value, "v"),
+        score=score,
+        bias=bias,
+        sink=None if asked.sink is None else leaf(asked.sink),
+    )
     output, logsumexp = reference.compute(asked, seed)
     inputs = [asked.query, asked.key, asked.value, score.weight]
     inputs += ([] if asked.sink is None else [asked.sink]) + ([] if bias is None else list(bias.tensors))
@@ -151,11 +154,7 @@ def test_small_and_large_rows_may_meet():
 
 
 def test_a_sink_takes_its_share():
-    check(
-        request(
-            shape=(2, 2, 1, 7, 11, 3, 5), sink=torch.tensor([0.5, -1.0], device=DEVICE), mask=masks.window(3)
-        )
-    )
+    check(request(shape=(2, 2, 1, 7, 11, 3, 5), sink=torch.tensor([0.5, -1.0], device=DEVICE), mask=masks.window(3)))
 
 
 def test_dropout_drops_the_weights_the_reference_drops():
@@ -193,9 +192,7 @@ def test_strips_cover_every_row_once(batch, heads, group, blocks, pairs, monkeyp
         whole_entries = strip.heads % heads == 0 and strip.first_head % heads == 0
         assert whole_entries or strip.first_head // heads == (strip.first_head + strip.heads - 1) // heads
         assert strip.heads == 1 or (strip.heads % group == 0 and strip.first_head % group == 0)
-        assert strip.heads * strip.blocks * additive_strips.BLOCK * 48 <= max(
-            pairs, additive_strips.BLOCK * 48
-        )
+        assert strip.heads * strip.blocks * additive_strips.BLOCK * 48 <= max(pairs, additive_strips.BLOCK * 48)
     assert bool((seen == 1).all())
 
 
@@ -273,9 +270,7 @@ def test_scores_are_kept_where_they_are_smaller_than_the_inputs():
     shape = (3, 2, 1, 16, 31, 47, 53) if not LARGE_BLOCKS else (3, 2, 1, 64, 127, 211, 197)
     asked = request(mask=masks.causal(), shape=shape)
     prepared = prepare(asked.mask, asked.bias, asked.sizes, asked.query.device)
-    work = KernelWork(
-        asked.query, asked.key, asked.value, None, None, asked.score, prepared, asked.scale, 0.0
-    )
+    work = KernelWork(asked.query, asked.key, asked.value, None, None, asked.score, prepared, asked.scale, 0.0)
     output, logsumexp, kept = additive.run_forward(work)
     assert kept is not None and kept.numel() * 4 < sum(
         rows.numel() * 4 for rows in (asked.query, asked.key, asked.value)
@@ -284,9 +279,7 @@ def test_scores_are_kept_where_they_are_smaller_than_the_inputs():
     anew = by_kernels(asked, grads, keep=False)
     before = kept.clone()
     for _ in range(2):  # a graph may be retained
-        found = additive_backward.run_backward(
-            Backward(work, grads[0], output, logsumexp, grads[1]), kept=kept
-        )
+        found = additive_backward.run_backward(Backward(work, grads[0], output, logsumexp, grads[1]), kept=kept)
         parts = (output, logsumexp, found.query, found.key, found.value, found.weight)
         assert all(map(torch.equal, parts, anew))
     assert torch.equal(kept.nan_to_num(), before.nan_to_num())

@@ -7,17 +7,21 @@ pytest.importorskip("triton")
 
 from torch import nn
 
-from regard.models.stack import Stack
 from regard.nn import fused_rows
 from regard.nn.fused_rows import layers, layout, tokens
 from regard.nn.fused_rows.weight_copies import copies, keep_copy
+from regard_workbench.models.parts.stack import Stack
 from tests.triton.test_fused_rows import DEVICE, kernels
 
 assert kernels  # a fixture
 pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter knows addresses")
 D, H = 32, 2
-ATTENTIONS = ["dynamic-memory(slots=5,segment=4,bidirectional=true)",
-              "dynamic-memory(slots=5,segment=3,update=memory)", "static-memory(slots=5)", "causal"]  # fmt: skip
+ATTENTIONS = [
+    "dynamic-memory(slots=5,segment=4,bidirectional=true)",
+    "dynamic-memory(slots=5,segment=3,update=memory)",
+    "static-memory(slots=5)",
+    "causal",
+]
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)

@@ -15,20 +15,7 @@ from tests.triton.bfloat16 import bfloat16_computed
 from tests.triton.instructions import KNOWN, instructions_known
 
 BF16 = torch.bfloat16
-SPECIAL = [
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    torch.inf,
-    -torch.inf,
-    torch.nan,
-    3.3e38,
-    -3.4e38,
-    1e-39,
-    2.0**-133,
-    -(2.0**-134),
-]
+SPECIAL = [0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan, 3.3e38, -3.4e38, 1e-39, 2.0**-133, -(2.0**-134)]
 SPECIAL += [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-8 + 2.0**-20, 1.99999, 255.5, 257.0]  # ties, carries
 
 
@@ -41,9 +28,7 @@ def computed():
 def numbers(count=64, spread=6.0):
     """float32 numbers of many sizes, with special ones among them."""
     generator = torch.Generator().manual_seed(3)
-    found = torch.randn(count, generator=generator) * torch.exp2(
-        torch.randn(count, generator=generator) * spread
-    )
+    found = torch.randn(count, generator=generator) * torch.exp2(torch.randn(count, generator=generator) * spread)
     found[: len(SPECIAL)] = torch.tensor(SPECIAL)
     return found
 
@@ -63,20 +48,14 @@ def _cast(X, Y, N: tl.constexpr):
 @pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.int32, BF16])
 @pytest.mark.parametrize("target", [torch.float32, torch.float16, BF16])
 def test_casts_round_to_the_nearest(source, target):
-    x = (
-        numbers().nan_to_num(0, 0, 0).clamp(-1e6, 1e6).to(source)
-        if source == torch.int32
-        else numbers().to(source)
-    )
+    x = numbers().nan_to_num(0, 0, 0).clamp(-1e6, 1e6).to(source) if source == torch.int32 else numbers().to(source)
     y = torch.empty(64, dtype=target)
     _cast[(1,)](x, y, N=64)
     same(y, x.to(target))
 
 
 @triton.jit
-def _arithmetic(
-    X, Y, SUM, DIFFERENCE, PRODUCT, QUOTIENT, HIGHER, LOWER, LESS, NEGATIVE, SIZE, CHOSEN, N: tl.constexpr
-):
+def _arithmetic(X, Y, SUM, DIFFERENCE, PRODUCT, QUOTIENT, HIGHER, LOWER, LESS, NEGATIVE, SIZE, CHOSEN, N: tl.constexpr):
     at = tl.arange(0, N)
     x, y = tl.load(X + at), tl.load(Y + at)
     tl.store(SUM + at, x + y)
@@ -97,9 +76,17 @@ def test_arithmetic_is_torchs():
     found[3] = torch.empty(64)  # a quotient is computed and left in float32
     _arithmetic[(1,)](x, y, *found, N=64)
     expected = [
-        x + y, x - y, x * y, x.float() / y.float(), torch.fmax(x, y), torch.fmin(x, y), (x < y).to(BF16), -x, x.abs(),
+        x + y,
+        x - y,
+        x * y,
+        x.float() / y.float(),
+        torch.fmax(x, y),
+        torch.fmin(x, y),
+        (x < y).to(BF16),
+        -x,
+        x.abs(),
         torch.where(x == x, x, 1.5),
-    ]  # fmt: skip
+    ]
     for place, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
         if place in (4, 5, 7):  # the sign of a zero is open, and Triton subtracts from zero
             mine, theirs = mine + 0, theirs + 0
@@ -107,9 +94,7 @@ def test_arithmetic_is_torchs():
 
 
 @triton.jit
-def _products(
-    X, Y, OUT, TRANSPOSED, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr
-):
+def _products(X, Y, OUT, TRANSPOSED, M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
     m, k, n = tl.arange(0, M), tl.arange(0, K), tl.arange(0, N)
     x, y = tl.load(X + m[:, None] * K + k[None, :]), tl.load(Y + k[:, None] * N + n[None, :])
     found = tl.dot(x, y, input_precision=PRECISION)
@@ -118,9 +103,7 @@ def _products(
     tl.store(TRANSPOSED + n[:, None] * M + m[None, :], again)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "precision", "error"), [(BF16, "tf32", 1e-6), (torch.float32, "bf16x6", 1e-6)]
-)
+@pytest.mark.parametrize(("dtype", "precision", "error"), [(BF16, "tf32", 1e-6), (torch.float32, "bf16x6", 1e-6)])
 def test_products_are_as_exact_as_float32(dtype, precision, error):
     torch.manual_seed(5)
     x, y = torch.randn(16, 64).to(dtype), torch.randn(64, 32).to(dtype)
@@ -172,9 +155,7 @@ def _described(X, Y, OUT, M: tl.constexpr, N: tl.constexpr):
 def test_descriptors_load_and_store_rows_and_pad_with_zeros():
     x = (torch.arange(5 * 16).view(5, 16) / 7).to(BF16)
     y, out = torch.full((5, 16), -1.0, dtype=BF16), torch.empty(4, 16)
-    _described[(1,)](
-        TensorDescriptor.from_tensor(x, [4, 16]), TensorDescriptor.from_tensor(y, [4, 16]), out, M=4, N=16
-    )
+    _described[(1,)](TensorDescriptor.from_tensor(x, [4, 16]), TensorDescriptor.from_tensor(y, [4, 16]), out, M=4, N=16)
     same(out, torch.cat([x[2:].float(), torch.zeros(1, 16)]))
     same(y, torch.cat([torch.full((2, 16), -1.0, dtype=BF16), x[2:] * 2]))
 

@@ -8,16 +8,17 @@ import torch
 
 import regard
 from regard import biases, masks, scores
-from regard.core.call import Call
-from regard.core.request import build
+from regard.formula.call import Call
+from regard.formula.request import build
 from regard.implementations import reference
-from regard.implementations.triton.block_sizes import padded
-from regard.implementations.triton.blocks import prepare
-from regard.implementations.triton.forward import forward
-from regard.implementations.triton.kernel_work import KernelWork
+from regard.implementations.triton.dot.forward import forward
+from regard.implementations.triton.launch.block_sizes import padded
+from regard.implementations.triton.launch.blocks import prepare
+from regard.implementations.triton.launch.kernel_work import KernelWork
 from regard.nn.local_p import CenteredWindowMask
 from tests.contracts.entries import BIASES, MASKS, Sizes
 from tests.contracts.harness import Case, check, request
+from tests.contracts.test_empty_rows import BELOW_FLOAT32
 from tests.triton.conftest import DEVICE, GPU, LARGE_BLOCKS
 
 SMALL = Sizes(b=3, h=2, g=1, q=19, k=35, d=5, v=7)
@@ -28,8 +29,10 @@ EVEN = Sizes(b=3, h=4, g=2, q=131, k=257, d=40, v=37)  # both padded to 64
 
 CASES = {f"mask {name}": Case(mask=name, sizes=SQUARE if MASKS[name].square else SMALL) for name in MASKS}
 CASES |= {f"bias {name}": Case(bias=name, mask="causal", sizes=SMALL) for name in BIASES}
-CASES |= {f"score {name}": Case(score=name, mask="lengths of both", sizes=SMALL) for name in (
-    "dot", "softcap", "general per head", "cosine", "additive", "additive per head", "concat")}  # fmt: skip
+CASES |= {
+    f"score {name}": Case(score=name, mask="lengths of both", sizes=SMALL)
+    for name in ("dot", "softcap", "general per head", "cosine", "additive", "additive per head", "concat")
+}
 CASES |= {
     "sink": Case(sink=True, mask="window both", sizes=SMALL),
     "more queries than keys": Case(mask="causal", sink=True, sizes=MANY),
@@ -43,13 +46,8 @@ CASES |= {
     for dtype in (torch.bfloat16, torch.float16)
     for mask in ("none", "causal", "window and global")
 }
-ON_GPU = {
-    f"large {name}": Case(mask=name, sizes=LARGE)
-    for name in ("none", "causal offsets", "nested", "raw b h q k")
-}
-ON_GPU |= {
-    f"even {name}": Case(mask=name, sizes=EVEN, sink=True) for name in ("none", "nested", "raw b h q k")
-}
+ON_GPU = {f"large {name}": Case(mask=name, sizes=LARGE) for name in ("none", "causal offsets", "nested", "raw b h q k")}
+ON_GPU |= {f"even {name}": Case(mask=name, sizes=EVEN, sink=True) for name in ("none", "nested", "raw b h q k")}
 ON_GPU |= {
     f"{dtype} {width}": Case(
         mask="causal", bias=bias, score=score, dtype=dtype, sizes=Sizes(q=257, k=257, d=width, v=width)
@@ -74,9 +72,7 @@ def test_outputs_and_gradients(name):
 
 def spread(tensor):
     """The same numbers with a stride of 2 between them."""
-    return torch.stack([tensor.detach(), torch.zeros_like(tensor)], -1)[..., 0].requires_grad_(
-        tensor.requires_grad
-    )
+    return torch.stack([tensor.detach(), torch.zeros_like(tensor)], -1)[..., 0].requires_grad_(tensor.requires_grad)
 
 
 STRIDED = [("sink", True), ("mask", "documents across"), ("bias", "relative"), ("bias", "gaussian")]
@@ -109,24 +105,34 @@ def drawn(*shape, dtype=torch.float32, grad=True):
     return torch.randn(*shape).to(DEVICE, dtype).requires_grad_(grad)
 
 
+@pytest.mark.parametrize("name", BELOW_FLOAT32)
+def test_finite_biases_that_add_up_to_less_than_the_lowest_number_empty_no_row(name):
+    bias, rows = BELOW_FLOAT32[name][0](DEVICE), list(BELOW_FLOAT32[name][1])
+    query, key, value = drawn(2, 3, 17, 5), drawn(2, 3, 19, 5), drawn(2, 3, 19, 7)
+    out = regard.attend(query, key, value, bias=bias, impl="triton")
+    mean = value.detach().mean(2, keepdim=True).expand_as(out)
+    torch.testing.assert_close(out[:, :, rows], mean[:, :, rows])
+    for grad in torch.autograd.grad(out.sin().sum(), [query, key, value]):
+        assert grad.isfinite().all()
+
+
 def test_dropout_is_that_of_the_reference_bit_for_bit():
     query, key, value, sink = drawn(2, 2, 21, 5), drawn(2, 1, 37, 5), drawn(2, 1, 37, 3), drawn(2)
-    asked = build(
-        Call(query, key, value, mask=masks.window(20), dropout=0.4, sink=sink, return_logsumexp=True)
-    )
+    asked = build(Call(query, key, value, mask=masks.window(20), dropout=0.4, sink=sink, return_logsumexp=True))
     torch.manual_seed(5)
     mine = regard.attend(
         query, key, value, mask=masks.window(20), dropout=0.4, sink=sink, impl="triton", return_logsumexp=True
     )
     torch.manual_seed(5)
-    seed = regard.core.dropout.draw_seed(query.device)
+    seed = regard.formula.dropout.draw_seed(query.device)
     truth = reference.compute(asked, seed)
     upstream = [torch.randn_like(part) for part in truth]
     leaves = (query, key, value, sink)
     for left, right in zip(
-        [*mine, *torch.autograd.grad(mine, leaves, upstream)], [*truth, *torch.autograd.grad(truth, leaves, upstream)],
+        [*mine, *torch.autograd.grad(mine, leaves, upstream)],
+        [*truth, *torch.autograd.grad(truth, leaves, upstream)],
         strict=True,
-    ):  # fmt: skip
+    ):
         torch.testing.assert_close(left, right, rtol=2e-5, atol=2e-5)
 
 
@@ -140,9 +146,7 @@ HIDING = {
         lambda: (
             masks.causal()
             & masks.documents(
-                torch.tensor(
-                    [[j // 4 if j < n else -1 for j in range(35)] for n in (11, 35, 3)], device=DEVICE
-                )
+                torch.tensor([[j // 4 if j < n else -1 for j in range(35)] for n in (11, 35, 3)], device=DEVICE)
             )
         ),
         [11, 35, 3],
@@ -210,9 +214,7 @@ def test_equal_bits_every_time():
     torch.use_deterministic_algorithms(True)
     try:
         for _ in range(50 if GPU else 2):
-            out = regard.attend(
-                query, key, value, mask=masks.causal(), bias=biases.relative(table), impl="triton"
-            )
+            out = regard.attend(query, key, value, mask=masks.causal(), bias=biases.relative(table), impl="triton")
             found = [out, *torch.autograd.grad(out, (query, key, value, table), torch.ones_like(out))]
             first = first or found
             assert all(torch.equal(left, right) for left, right in zip(first, found, strict=True))
@@ -271,26 +273,10 @@ def test_the_operators_pass_torchs_own_check():
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(torch.ops.regard.fused.default, arguments, test_utils=checks)
     plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in (query, key, value)]
-    out, lse = torch.ops.regard.fused.default(
-        *plain, None, None, [bias.table.detach()], spec, asked.scale, 0.0
-    )
-    backward = (
-        torch.ones_like(out),
-        None,
-        out,
-        lse,
-        *plain,
-        None,
-        None,
-        [bias.table.detach()],
-        spec,
-        asked.scale,
-        0.0,
-    )
+    out, lse = torch.ops.regard.fused.default(*plain, None, None, [bias.table.detach()], spec, asked.scale, 0.0)
+    backward = (torch.ones_like(out), None, out, lse, *plain, None, None, [bias.table.detach()], spec, asked.scale, 0.0)
     torch.library.opcheck(
-        torch.ops.regard.fused_backward.default,
-        (*backward, [True, True, True, False, True]),
-        test_utils=checks,
+        torch.ops.regard.fused_backward.default, (*backward, [True, True, True, False, True]), test_utils=checks
     )
 
 

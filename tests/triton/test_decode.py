@@ -5,18 +5,11 @@ import math
 import pytest
 import torch
 
-from regard.implementations.triton.decode import decode
+from regard.implementations.triton.dot.decode import decode
 from tests.triton.conftest import DEVICE, GPU
 
-SIZES = {
-    "one query": (2, 6, 2, 1, 131, 24, 40),
-    "some": (3, 4, 2, 5, 97, 16, 16),
-    "own keys": (2, 3, 3, 2, 67, 7, 5),
-}
-MANY = {
-    "more rows than a tile": (1, 14, 1, 13, 71, 16, 16),
-    "a cache of thousands": (2, 8, 2, 1, 5003, 128, 128),
-}
+SIZES = {"one query": (2, 6, 2, 1, 131, 24, 40), "some": (3, 4, 2, 5, 97, 16, 16), "own keys": (2, 3, 3, 2, 67, 7, 5)}
+MANY = {"more rows than a tile": (1, 14, 1, 13, 71, 16, 16), "a cache of thousands": (2, 8, 2, 1, 5003, 128, 128)}
 
 
 def drawn(size, dtype=torch.float32):
@@ -72,17 +65,22 @@ def test_windows(before, after, splits):
 @pytest.mark.parametrize("splits", [1, 4])
 def test_spans_padding_cap_and_sink_together(splits):
     query, key, value = drawn(SIZES["some"])
-    low, high = (
-        torch.tensor([0, 13, 90]).int(),
-        torch.tensor([97, 60, 20]).int(),
-    )  # the last entry sees nothing
+    low, high = (torch.tensor([0, 13, 90]).int(), torch.tensor([97, 60, 20]).int())  # the last entry sees nothing
     keep, sink = torch.rand(3, 97) > 0.3, torch.randn(4)
     j = torch.arange(97)
     seen = ((j >= low[:, None]) & (j < high[:, None]) & keep)[:, None, None]
     found = decode(
-        query, key, value, 0.7, low.to(DEVICE), high.to(DEVICE), keep=keep.to(DEVICE), cap=2.0, sink=sink.to(DEVICE),
+        query,
+        key,
+        value,
+        0.7,
+        low.to(DEVICE),
+        high.to(DEVICE),
+        keep=keep.to(DEVICE),
+        cap=2.0,
+        sink=sink.to(DEVICE),
         splits=splits,
-    )  # fmt: skip
+    )
     agree(found, formula(query, key, value, 0.7, seen, cap=2.0, sink=sink))
     assert (found[0][2] == 0).all()
     assert (found[1][2] == -math.inf).all()
@@ -139,13 +137,9 @@ def test_strided_inputs_and_empty_ones():
     turned = [x.permute(3, 0, 2, 1).contiguous().permute(1, 3, 2, 0) for x in (query, key, value)]
     for one, other in zip(decode(*turned, 0.3), expected, strict=True):
         assert torch.equal(one, other)
-    shared = torch.tensor([50], dtype=torch.int32, device=DEVICE).expand(
-        3
-    )  # one number in memory for three entries
+    shared = torch.tensor([50], dtype=torch.int32, device=DEVICE).expand(3)  # one number in memory for three entries
     for one, other in zip(
-        decode(query, key, value, 0.3, high=shared),
-        decode(query, key[:, :, :50], value[:, :, :50], 0.3),
-        strict=True,
+        decode(query, key, value, 0.3, high=shared), decode(query, key[:, :, :50], value[:, :, :50], 0.3), strict=True
     ):
         torch.testing.assert_close(one, other)
     out, lse = decode(query, key[:, :, :0], value[:, :, :0], 0.3)

@@ -5,11 +5,15 @@ import weakref
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import regard
 from regard import masks
-from regard.core import call, plan, repeated_calls, request
-from regard.implementations.triton import decode, decode_calls, direct, launching, raw_launches
+from regard.dispatch import plan, repeated_calls
+from regard.formula import call, request
+from regard.implementations.triton.dot import decode, decode_calls, direct
+from regard.implementations.triton.launch import launching, raw_launches
 
 from .conftest import DEVICE, GPU
 from .test_launch import _Kernel, raw  # noqa: F401 - a fixture
@@ -25,9 +29,7 @@ def empty_table():
 
 
 def drawn(queries, keys, width=D, dtype=torch.float32):
-    return [
-        torch.randn(B, h, n, width, device=DEVICE).to(dtype) for h, n in ((H, queries), (G, keys), (G, keys))
-    ]
+    return [torch.randn(B, h, n, width, device=DEVICE).to(dtype) for h, n in ((H, queries), (G, keys), (G, keys))]
 
 
 def lengths(*numbers, dtype=torch.int64):
@@ -105,9 +107,7 @@ def test_code_is_shared_only_where_the_same_strides_take_64_bits(monkeypatch):
     layouts = [(query, key, value), (query, far[0], value), (query, key, far[1]), (query, *far)]
     made, true = [], regard.attend(query, key, value, impl="reference")
     monkeypatch.setattr(
-        decode_calls,
-        "launches",
-        lambda *given, **more: made.append(decode.launches(*given, **more)) or made[-1],
+        decode_calls, "launches", lambda *given, **more: made.append(decode.launches(*given, **more)) or made[-1]
     )
     for _ in range(2):
         for given in layouts:
@@ -189,22 +189,7 @@ def test_a_known_c_function_gets_the_arguments_in_their_places(raw, nested, monk
         launch(rows[2], rows[3])
     got = [(*one[:9], *one[9]) if nested else one for one in kernel.later]
     expected = [
-        (
-            5,
-            2,
-            1,
-            5,
-            77,
-            (4, 1, 0),
-            None,
-            None,
-            None,
-            rows[3].data_ptr(),
-            size,
-            rows[2].data_ptr(),
-            count,
-            0.5,
-        )
+        (5, 2, 1, 5, 77, (4, 1, 0), None, None, None, rows[3].data_ptr(), size, rows[2].data_ptr(), count, 0.5)
         for size, count in ((7, 9), (8, 10), (7, 9))
     ]
     assert got == expected and not kernel.first
@@ -214,10 +199,7 @@ def test_a_known_c_function_gets_the_arguments_in_their_places(raw, nested, monk
 
 
 def asked(queries=1, keys=4096, dtype=torch.bfloat16, **options):
-    rows = [
-        torch.empty(1, h, n, 128, dtype=dtype, device="meta")
-        for h, n in ((32, queries), (8, keys), (8, keys))
-    ]
+    rows = [torch.empty(1, h, n, 128, dtype=dtype, device="meta") for h, n in ((32, queries), (8, keys), (8, keys))]
     return request.build(call.Call(*rows, **options))
 
 
@@ -229,9 +211,13 @@ def test_small_caches_are_decoded_by_our_kernels(monkeypatch):
     for given in ({}, {"queries": 16}, {"mask": masks.causal()}, {"dtype": torch.float16}, {"keys": 2**14}):
         assert faster(asked(**given)), given
     for given in (
-        {"queries": 17}, {"keys": 2**14 + 1}, {"dtype": torch.float32}, {"mask": masks.causal(offset=2)},
-        {"mask": masks.causal(align="top-left")}, {"dropout": 0.1},
-    ):  # fmt: skip
+        {"queries": 17},
+        {"keys": 2**14 + 1},
+        {"dtype": torch.float32},
+        {"mask": masks.causal(offset=2)},
+        {"mask": masks.causal(align="top-left")},
+        {"dropout": 0.1},
+    ):
         assert not faster(asked(**given)), given
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
         assert not faster(asked())
@@ -243,6 +229,16 @@ def test_small_caches_are_decoded_by_our_kernels(monkeypatch):
     assert not faster(asked())
     monkeypatch.undo()
     assert not faster(asked())  # tensors without contents
+
+
+def test_a_traced_size_is_not_compared_with_that_of_a_small_cache():
+    sizes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=sizes)
+    rows = [mode.from_tensor(torch.empty(3, h, n, 128, dtype=torch.bfloat16)) for h, n in ((8, 5), (8, 37), (8, 37))]
+    traced = request.build(call.Call(*rows))
+    before = len(sizes.guards)
+    assert not plan._decodes_faster(traced)
+    assert len(sizes.guards) == before
 
 
 @pytest.mark.skipif(not GPU, reason="needs CUDA")

@@ -7,34 +7,20 @@ import pytest
 import torch
 
 import regard
-from regard import masks
-from regard.core import repeated_calls
-from regard.implementations.triton import blocks, decode_calls, launching, pieces
+from regard import masks, scores
+from regard.dispatch import repeated_calls
+from regard.implementations.triton.dot import decode_calls
+from regard.implementations.triton.launch import blocks, launching, pieces
+from tests.test_batched_gradients import in_turn
 from tests.test_repeated_calls import the_usual_way
 
 from .conftest import DEVICE, GPU
-from .repeating import (  # noqa: F401 - a fixture
-    OPTIONS,
-    B,
-    Before,
-    D,
-    H,
-    N,
-    counted,
-    drawn,
-    empty_table,
-    same,
-    step,
-    turned,
-    upstream,
-)  # fmt: skip
+from .repeating import OPTIONS, B, Before, D, H, N, counted, drawn, empty_table, same, step, turned, upstream  # noqa: F401 - a fixture
 from .test_pieces import SIZE, many_processors  # noqa: F401 - a fixture
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_repeated_training_call_gives_the_bits_of_the_usual_way_and_the_formula(
-    name, by_address, monkeypatch
-):
+def test_a_repeated_training_call_gives_the_bits_of_the_usual_way_and_the_formula(name, by_address, monkeypatch):
     rows, options = drawn(), OPTIONS[name]()
     wide = [one.detach().double().requires_grad_() for one in rows]
     output = regard.attend(*wide, impl="reference", **options)
@@ -150,6 +136,25 @@ def test_surroundings_that_a_signature_does_not_describe_take_the_usual_way(monk
         attend(*rows)
         assert answered == [True]
     assert torch.equal(tagged.as_subclass(torch.Tensor), expected[0])
+
+
+BATCHED = {
+    "dot": {"mask": masks.window(9, 2)},
+    "additive": {"score": scores.additive(torch.linspace(-1, 1, D, device=DEVICE))},
+    "sigmoid": {"normalize": "sigmoid", "mask": masks.causal()},
+    "entmax15": {"normalize": "entmax15"},
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_several_gradients_at_once_are_those_of_a_pass_for_each(name):
+    for _ in range(3):  # a repeated call runs by a function of its own
+        rows = drawn()
+        output = regard.attend(*rows, impl="triton", **BATCHED[name])
+        grads = torch.randn(3, *output.shape, device=DEVICE)
+        found = torch.autograd.grad(output, rows, grads, is_grads_batched=True, retain_graph=True)
+        for one, other in zip(found, in_turn(output, rows, grads), strict=True):
+            assert torch.equal(one, other)
 
 
 def test_what_torch_func_leaves_behind_has_no_address():

@@ -5,7 +5,7 @@ import torch
 
 import regard
 from regard import masks
-from regard.core import repeated_calls
+from regard.dispatch import repeated_calls
 from tests.test_repeated_calls import the_usual_way
 
 from .conftest import DEVICE

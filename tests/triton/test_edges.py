@@ -5,18 +5,15 @@ import math
 import pytest
 import torch
 
-from regard.core.edge_attention import attend_edges
-from regard.core.edges import Edges
+from regard.dispatch.edge_attention import attend_edges
+from regard.formula.edges import Edges
+from tests.test_batched_gradients import in_turn
 from tests.triton.conftest import DEVICE, GPU
 
 #              nodes, sources, heads, across, width, edges
 SIZES = {"small": (5, 7, 3, 5, 2, 23), "no edges": (5, 3, 2, 3, 2, 0)}
 if GPU:
-    SIZES |= {
-        "many": (997, 1009, 8, 8, 8, 20011),
-        "one head": (7, 5, 1, 3, 37, 23),
-        "wide": (61, 67, 5, 129, 257, 701),
-    }
+    SIZES |= {"many": (997, 1009, 8, 8, 8, 20011), "one head": (7, 5, 1, 3, 37, 23), "wide": (61, 67, 5, 129, 257, 701)}
 
 
 def drawn(size, weighted, dtype):
@@ -49,6 +46,15 @@ def test_outputs_and_gradients_are_those_of_the_formula(size, weighted, dropout)
         strict=True,
     ):
         torch.testing.assert_close(one, other)
+
+
+def test_several_gradients_at_once_are_those_of_a_pass_for_each():
+    tensors, edges = drawn(SIZES["small"], True, torch.float64)
+    output = attend_edges(*tensors[:3], edges, weight=tensors[3], impl="triton")
+    grads = torch.randn(3, *output.shape, dtype=torch.float64, device=DEVICE)
+    found = torch.autograd.grad(output, tensors, grads, is_grads_batched=True, retain_graph=True)
+    for one, other in zip(found, in_turn(output, tensors, grads), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_equal_inputs_give_equal_bits():

@@ -14,9 +14,13 @@ def drawn(*shape, dtype=torch.float32, grad=True):
 
 @pytest.mark.parametrize(
     ("score", "dtype"),
-    [("scaled-dot", torch.float32), ("scaled-dot", torch.bfloat16), ("scaled-dot", torch.float16),
-     ("additive", torch.float32)],
-)  # fmt: skip
+    [
+        ("scaled-dot", torch.float32),
+        ("scaled-dot", torch.bfloat16),
+        ("scaled-dot", torch.float16),
+        ("additive", torch.float32),
+    ],
+)
 @pytest.mark.parametrize("below", [95.0, 1e4])
 def test_a_sink_far_above_the_scores_leaves_the_gradients_finite(below, score, dtype):
     """The share of the log-sum-exp in the gradient must not pass through exp(sink − score), which overflows at 89."""
@@ -29,9 +33,16 @@ def test_a_sink_far_above_the_scores_leaves_the_gradients_finite(below, score, d
     found = {}
     for impl in ("triton", "reference"):
         out, lse = regard.attend(
-            query, key, value, bias=bias, sink=sink, mask=mask, impl=impl, return_logsumexp=True,
+            query,
+            key,
+            value,
+            bias=bias,
+            sink=sink,
+            mask=mask,
+            impl=impl,
+            return_logsumexp=True,
             score=scores.additive(weight) if score == "additive" else score,
-        )  # fmt: skip
+        )
         found[impl] = torch.autograd.grad(out.float().square().sum() + lse.sin().sum(), leaves)
     tolerance = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 5e-3}[dtype]
     tolerance = max(tolerance, 8 * below * torch.finfo(torch.float32).eps)  # a score is rounded by that much

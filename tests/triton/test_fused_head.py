@@ -6,19 +6,19 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard import models
-from regard.models.stack import Stack
 from regard.nn import fused_rows
 from regard.nn.fused_rows import head, head_kernels, head_op, op, plain
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows.head_op import HeadOptions
-from regard.tasks.answers import EachOf, NextToken, Writes
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens
-from regard.training import Config, hardware
-from regard.training.config.recipe import complete
-from regard.training.step import NonFinite, Step
+from regard_workbench import models
+from regard_workbench.models.parts.stack import Stack
+from regard_workbench.tasks.answers import EachOf, NextToken, Writes
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Tokens
+from regard_workbench.training import Config, hardware
+from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.step import NonFinite, Step
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, kernels
 
@@ -42,11 +42,7 @@ def three_times(total, mean):
 
 
 # What is differentiated: the sum of the losses, as with several batches in a step, their mean, or both.
-ASKED = {
-    "sum": three_times,
-    "mean": lambda total, mean: 3 * mean,
-    "both": lambda total, mean: 3 * total - 2 * mean,
-}
+ASKED = {"sum": three_times, "mean": lambda total, mean: 3 * mean, "both": lambda total, mean: 3 * total - 2 * mean}
 
 
 def both(x, targets, keep, weights, smoothing, asked=three_times):

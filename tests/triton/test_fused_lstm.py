@@ -8,15 +8,15 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard import models
-from regard.models.recurrent import Recurrent
 from regard.nn import fused_rows
 from regard.nn.fused_rows import lstm, lstm_kernels, lstm_op, lstm_plain
 from regard.nn.fused_rows.weight_copies import keep_copy
-from regard.tasks.answers import NextToken, OneOf
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens
+from regard_workbench import models
+from regard_workbench.models.parts.recurrent import Recurrent
+from regard_workbench.tasks.answers import NextToken, OneOf
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Tokens
 from tests.triton.conftest import DEVICE, HALVED
 from tests.triton.test_fused_rows import Counted
 
@@ -73,11 +73,7 @@ def close(found, wanted):
 def compare(cells, x, **options):
     """Our kernels against torch's formula in float64."""
     exact = nn.LSTM(
-        cells.input_size,
-        cells.hidden_size,
-        cells.num_layers,
-        batch_first=True,
-        bidirectional=cells.bidirectional,
+        cells.input_size, cells.hidden_size, cells.num_layers, batch_first=True, bidirectional=cells.bidirectional
     ).to(DEVICE, torch.float64)
     exact.load_state_dict(cells.state_dict())
     x = x.detach().requires_grad_()
@@ -207,9 +203,7 @@ def test_the_operator_keeps_the_rules_of_torch():
         weights = [one.detach().requires_grad_() for one in cells_of(layers=layers)._flat_weights]
         seed = torch.tensor([5], device=DEVICE) if rate else None
         given = (rows_of(3, 4).to(WIDE).requires_grad_(), keep, seed, weights, 2, rate, DTYPE)
-        torch.library.opcheck(
-            torch.ops.regard.fused_lstm.default, given, test_utils=("test_schema", "test_faketensor")
-        )
+        torch.library.opcheck(torch.ops.regard.fused_lstm.default, given, test_utils=("test_schema", "test_faketensor"))
 
 
 def test_copies_of_weights_are_read_where_all_have_one():
@@ -264,16 +258,12 @@ def test_a_compiled_model_uses_them_too(monkeypatch):
     counted = Counted(lstm_kernels.lstm_forward), Counted(lstm_kernels.lstm_backward)
     monkeypatch.setattr(lstm_kernels, "lstm_forward", counted[0])
     monkeypatch.setattr(lstm_kernels, "lstm_backward", counted[1])
-    model = models.build("lstm-attention", MODELS["pooled"][0], layers=2, dim=32, dropout=0.0).to(
-        DEVICE, WIDE
-    )
+    model = models.build("lstm-attention", MODELS["pooled"][0], layers=2, dim=32, dropout=0.0).to(DEVICE, WIDE)
     data = Batch.of(torch.randint(1, 11, (B, N)).to(DEVICE))
     with autocast():
         found = torch.compile(model, backend="aot_eager")(data)
         wanted = model(data)
-    grads, others = (
-        torch.autograd.grad(one.square().sum(), list(model.parameters())) for one in (found, wanted)
-    )
+    grads, others = (torch.autograd.grad(one.square().sum(), list(model.parameters())) for one in (found, wanted))
     assert [one.count for one in counted] == [4, 4]
     close([found, *grads], [wanted, *others])
 
@@ -304,6 +294,12 @@ def test_circumstances_are_refused_with_a_reason(monkeypatch):
         handle = cells.register_forward_hook(lambda *given: None)
         assert "hooks" in lstm.refusal(cells, x)
         handle.remove()
+        handle = nn.modules.module.register_module_forward_hook(lambda *given: None)
+        assert "hooks of all modules" in lstm.refusal(cells, x)
+        handle.remove()
+        cells.forward = cells.forward
+        assert "hooks" in lstm.refusal(cells, x)
+        del cells.forward
         torch.func.vmap(lambda rows: rows if "transformed" in lstm.refusal(cells, rows) else 1 / 0)(x[None])
     monkeypatch.setattr(fused_rows, "on_cpu", False)
     assert ("CUDA" if DEVICE == "cpu" else "autocast") in lstm.refusal(cells, x)

@@ -7,47 +7,41 @@ from torch import nn
 pytest.importorskip("triton")
 
 import regard
-from regard.models.stack import Stack
 from regard.nn import fused_memory, fused_rows
-from regard.nn.fused_memory import (
-    gradient_kernels,
-    op,
-    plain,
-    read_kernels,
-    refusal,
-    stack_op,
-    write_kernels,
-)
+from regard.nn.fused_memory import gradient_kernels, op, plain, read_kernels, refusal, stack_op, write_kernels
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows import layers
-from regard.nn.heads import join_heads, split_heads
+from regard.nn.parts.heads import join_heads, split_heads
+from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
-from tests.triton.test_fused_rows import (
-    DEVICE,
-    DTYPE,
-    TOLERANCE,
-    WIDE,
-    Counted,
-    equal_up_to_rounding,
-    graded,
-    kernels,
-)
+from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, equal_up_to_rounding, graded, kernels
 
 assert kernels  # a fixture
 B, D, H = 3, 32, 2
 # rows, slots, segment, update, both directions: one write and several, a short last segment, more slots than 16
 CASES = [
-    (7, 5, 4, "gru", True), (8, 3, 4, "memory", True), (7, 17, 3, "gru", True), (13, 2, 5, "memory", True),
-    (11, 5, 3, "gru", False), (9, 7, 3, "memory", False), (5, 1, 1, "gru", False),
-]  # fmt: skip
+    (7, 5, 4, "gru", True),
+    (8, 3, 4, "memory", True),
+    (7, 17, 3, "gru", True),
+    (13, 2, 5, "memory", True),
+    (11, 5, 3, "gru", False),
+    (9, 7, 3, "memory", False),
+    (5, 1, 1, "gru", False),
+]
 
 
 def layer_of(slots, segment, update="gru", both=True, dim=D, heads=H, dtype=torch.float64, **options):
     torch.manual_seed(11)
     made = regard.nn.build(
-        "dynamic-memory", dim=dim, num_heads=heads, slots=slots, segment=segment, update=update, bidirectional=both,
+        "dynamic-memory",
+        dim=dim,
+        num_heads=heads,
+        slots=slots,
+        segment=segment,
+        update=update,
+        bidirectional=both,
         **options,
-    ).to(DEVICE, dtype)  # fmt: skip
+    ).to(DEVICE, dtype)
     for parameter in made.parameters():
         # With 0.4, gradients grow from segment to segment: rounding the inputs to bfloat16 changes them by up to 66 %.
         nn.init.normal_(parameter, std=0.15)
@@ -112,9 +106,7 @@ def test_heads_and_gradients_of_any_layout_are_read():
     assert torch.equal(first, second)
     pull = first.detach()[:, :, :1, :1].expand_as(first)  # strides of zero
     for one, other in zip(
-        torch.autograd.grad(first, heads, pull.contiguous()),
-        torch.autograd.grad(second, odd, pull),
-        strict=True,
+        torch.autograd.grad(first, heads, pull.contiguous()), torch.autograd.grad(second, odd, pull), strict=True
     ):
         assert torch.equal(one, other)
 
@@ -161,10 +153,15 @@ def test_a_second_derivative_is_that_of_the_layer(update):
 
 
 NAMES = {
-    "write_forward": write_kernels, "read_forward": read_kernels, "write_backward": write_kernels,
-    "read_backward": read_kernels, "memory_gradients": gradient_kernels, "rows_forward": row_kernels,
-    "rows_backward": row_kernels, "weight_gradients": row_kernels,
-}  # fmt: skip
+    "write_forward": write_kernels,
+    "read_forward": read_kernels,
+    "write_backward": write_kernels,
+    "read_backward": read_kernels,
+    "memory_gradients": gradient_kernels,
+    "rows_forward": row_kernels,
+    "rows_backward": row_kernels,
+    "weight_gradients": row_kernels,
+}
 
 
 @pytest.fixture
@@ -193,9 +190,15 @@ def test_a_stack_is_one_operator_and_equals_its_modules(monkeypatch, kernels, la
     found = graded(stack, x, pull)
     rows = count + 1
     assert launches() == {
-        "write_forward": count, "read_forward": count, "write_backward": count, "read_backward": count,
-        "memory_gradients": 1, "rows_forward": rows, "rows_backward": rows, "weight_gradients": 0,
-    }  # fmt: skip
+        "write_forward": count,
+        "read_forward": count,
+        "write_backward": count,
+        "read_backward": count,
+        "memory_gradients": 1,
+        "rows_forward": rows,
+        "rows_backward": rows,
+        "weight_gradients": 0,
+    }
     monkeypatch.setattr(fused_rows, "enabled", False)
     equal_up_to_rounding(found, stack, x, pull)
 

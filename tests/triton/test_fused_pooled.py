@@ -6,13 +6,13 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard import models
-from regard.models.stack import Stack
 from regard.nn.fused_rows import head, head_op, plain, pooled_kernels
-from regard.tasks.answers import OneOf
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Vectors
+from regard_workbench import models
+from regard_workbench.models.parts.stack import Stack
+from regard_workbench.tasks.answers import OneOf
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Vectors
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_head import ASKED, OPTIONS, both, step_of
 from tests.triton.test_fused_rows import DEVICE, TOLERANCE, WIDE, Counted, kernels
@@ -146,9 +146,7 @@ def built(name, **options):
 
 def batch_of(seed=0, **more):
     torch.manual_seed(seed)
-    return Batch.of(
-        torch.randn(B, N, 5, device=DEVICE), targets=torch.randint(0, 3, (B,), device=DEVICE), **more
-    )
+    return Batch.of(torch.randn(B, N, 5, device=DEVICE), targets=torch.randint(0, 3, (B,), device=DEVICE), **more)
 
 
 def curve(name, **options):
@@ -194,10 +192,7 @@ def test_a_compiled_step_is_one_graph_and_the_same(monkeypatch, kernels):
 UNPOOLED = {
     "first row": (lambda: (built("encoder", pooling="first"), batch_of()), True),
     "before the head": (lambda: (built("encoder", before_head="tanh"), batch_of()), True),
-    "padding": (
-        lambda: (built("encoder"), batch_of(keep=torch.arange(N, device=DEVICE).expand(B, N) < 5)),
-        True,
-    ),
+    "padding": (lambda: (built("encoder"), batch_of(keep=torch.arange(N, device=DEVICE).expand(B, N) < 5)), True),
     "not deferred": (lambda: (built("encoder"), batch_of()), False),
 }
 

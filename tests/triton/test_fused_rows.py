@@ -9,18 +9,19 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard import masks, models
-from regard.core import dropout
-from regard.core.grid import Grid
-from regard.models.stack import Stack
+from regard import masks
+from regard.formula import dropout
 from regard.nn import fused_rows
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows import layers, op
 from regard.nn.fused_rows.op import RowOptions
-from regard.tasks.answers import NextToken, OneOf
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens, Vectors
+from regard.values.grid import Grid
+from regard_workbench import models
+from regard_workbench.models.parts.stack import Stack
+from regard_workbench.tasks.answers import NextToken, OneOf
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Tokens, Vectors
 from tests.triton.conftest import DEVICE, HALVED
 
 # float64 shows a wrong formula where float32 would hide it in its rounding; a GPU has no such products.
@@ -77,9 +78,7 @@ def inputs():
     return x, mixed
 
 
-def compare(
-    kind, activation="gelu", rates=(0.0, 0.0, 0.0), seed=None, drops=(lambda rows: rows,) * 3, salt=0
-):
+def compare(kind, activation="gelu", rates=(0.0, 0.0, 0.0), seed=None, drops=(lambda rows: rows,) * 3, salt=0):
     """Outputs and the gradients of inputs and all weights, against the modules in float64."""
     made = modules(*kind)
     out, feed, maps = kind
@@ -96,9 +95,7 @@ def compare(
     last, ys = op.run(ours[0], own_mixed if out else None, seed, ours[1:], options)
     found = [*([last] if out or feed else []), *ys]
     ends = [ours[0], *([own_mixed] if out else []), *ours[1:]]
-    grads = torch.autograd.grad(
-        found, ends, [pull.to(one.dtype) for pull, one in zip(pulls, found, strict=True)]
-    )
+    grads = torch.autograd.grad(found, ends, [pull.to(one.dtype) for pull, one in zip(pulls, found, strict=True)])
     for mine, theirs in zip([*found, *grads], [*wanted, *truth], strict=True):
         assert mine.shape == theirs.shape
         off = (mine.double() - theirs).norm() / theirs.norm().clamp(min=1e-9)
@@ -144,9 +141,12 @@ def test_dropout_is_the_hash_of_seed_layer_row_and_column_forward_and_backward()
             lines, width = B * N, found.shape[-1]
             grid = Grid(
                 (1, 1, lines, width),
-                torch.tensor([site], device=DEVICE), torch.tensor([salt], device=DEVICE),
-                torch.arange(lines, device=DEVICE)[:, None], torch.arange(width, device=DEVICE), (none,) * 4,
-            )  # fmt: skip
+                torch.tensor([site], device=DEVICE),
+                torch.tensor([salt], device=DEVICE),
+                torch.arange(lines, device=DEVICE)[:, None],
+                torch.arange(width, device=DEVICE),
+                (none,) * 4,
+            )
             kept = dropout.kept(grid, seed, rates[site]).view(found.shape)
             return found * kept / (1 - rates[site])
 
@@ -233,10 +233,14 @@ def equal_up_to_rounding(found, stack, x, pull):
 
 
 ATTENTIONS = [
-    "multihead", "causal", "static-memory(slots=5)", "dynamic-memory(slots=5,segment=3,bidirectional=true)",
-    "dynamic-memory(slots=5,segment=6,bidirectional=true)", "dynamic-memory(slots=5,segment=3)",
+    "multihead",
+    "causal",
+    "static-memory(slots=5)",
+    "dynamic-memory(slots=5,segment=3,bidirectional=true)",
+    "dynamic-memory(slots=5,segment=6,bidirectional=true)",
+    "dynamic-memory(slots=5,segment=3)",
     "dynamic-memory(slots=3,segment=4,update=memory,bidirectional=true)",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -245,9 +249,7 @@ def test_a_stack_of_layers_equals_its_modules(monkeypatch, kernels, attention):
     causal = attention == "causal"
     # In half precision a sum beside the corner of relu may fall on its other side, in the kernels or in the modules.
     activation = "gelu" if HALVED else "relu"
-    stack = Stack(D, 2, attention, num_heads=H, hidden=HIDDEN, causal=causal, activation=activation).to(
-        DEVICE, WIDE
-    )
+    stack = Stack(D, 2, attention, num_heads=H, hidden=HIDDEN, causal=causal, activation=activation).to(DEVICE, WIDE)
     x = torch.randn(B, N, D, dtype=WIDE, device=DEVICE, requires_grad=True)
     pull = torch.randn_like(x)
     assert layers.refusal(stack.layers, x, None) == "" or DEVICE == "cuda"

@@ -7,11 +7,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 pytest.importorskip("triton")
 
-from regard.models.stack import Stack
+import regard
+from regard.implementations import gpu
 from regard.nn import fused_rows
+from regard.nn.fused_memory import static
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows import layers, short_attention, short_kernels
 from regard.nn.fused_rows.short_attention import LONGEST, PlainAttention
+from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, graded, kernels
 
@@ -33,25 +36,68 @@ def off(mine, theirs):
 
 @pytest.mark.parametrize("sizes", [(7, 7), (5, 29), (1, 37), (LONGEST, LONGEST), (23, 3)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_short_attention_and_its_gradients_are_those_of_the_formula(sizes, causal):
+def test_short_attention_and_its_gradients_are_those_of_the_formula(sizes, causal, width=WIDTH):
     queries, keys = sizes
     plain = PlainAttention(causal, 0.3)
     if causal and keys < queries:
-        assert "see nothing" in plain.refusal(queries, keys, WIDTH)
+        assert "see nothing" in plain.refusal(queries, keys, width)
         return
-    assert plain.refusal(queries, keys, WIDTH) == ""
-    exact = [one.requires_grad_() for one in heads(queries, keys)]
+    assert plain.refusal(queries, keys, width) == ""
+    exact = [one.requires_grad_() for one in heads(queries, keys, width)]
     mask = torch.ones(queries, keys, dtype=torch.bool, device=DEVICE).tril(keys - queries) if causal else None
     wanted = F.scaled_dot_product_attention(*exact, attn_mask=mask, scale=0.3)
     pull = torch.randn_like(wanted)
     ours = [one.detach().to(DTYPE).requires_grad_() for one in exact]
     found = plain.run(*ours)
-    assert found.shape == wanted.shape and found.stride(3) == 1 and found.stride(1) == WIDTH
+    assert found.shape == wanted.shape and found.stride(3) == 1 and found.stride(1) == width
     grads = torch.autograd.grad(found, ours, pull.to(DTYPE))
     truth = torch.autograd.grad(wanted, exact, pull)
     for mine, theirs in zip([found, *grads], [wanted, *truth], strict=True):
         if theirs.norm() > 1e-12:  # a single key gets no gradient
             assert off(mine, theirs) < TOLERANCE
+
+
+@pytest.mark.parametrize("width", short_attention.WIDTHS)
+def test_blocks_of_every_size_are_right_or_refused(width):
+    """Of the sizes that a launch can have: a compiler may get the transposed products of some of them wrong."""
+    for queries in (13, 29, 61):
+        for keys in (11, 31, 53):
+            if PlainAttention(False, 0.3).refusal(queries, keys, width) == "":
+                test_short_attention_and_its_gradients_are_those_of_the_formula((queries, keys), False, width)
+
+
+def test_the_compilers_fault_is_a_refusal_that_names_the_sizes(monkeypatch):
+    monkeypatch.setattr(gpu, "_has_faulty_compiler", lambda: True)
+    for module in (short_attention, static):
+        monkeypatch.setattr(module, "_is_wrong", lambda *sizes: True)
+    wrong = {
+        (queries, keys)
+        for queries in (13, 16, 17, 33, 64)
+        for keys in (5, 16, 17, 32, 33, 64)
+        if "wrongly on this GPU" in PlainAttention(False, 0.3).refusal(queries, keys, WIDTH)
+    }
+    assert wrong == {(queries, keys) for queries in (33, 64) for keys in (5, 16, 17, 32)}
+    memory = regard.nn.build("static-memory", dim=D, num_heads=H, slots=8)
+    assert "33 rows and 8 slots wrongly" in static.refusal(memory, B, 33)  # where its rows ask the slots
+    assert static.refusal(memory, B, 32) == ""
+
+
+@pytest.mark.parametrize("sizes", [(64, 16, 32), (16, 64, 16)])
+def test_the_check_of_a_compiler_finds_a_kernel_right_and_a_wrong_one_wrong(monkeypatch, sizes):
+    """Its first use of a size runs the kernel and compares it with the formula."""
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self.to(DEVICE))
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda self: self.to(DTYPE))
+    queries, keys, width = sizes
+    before = torch.get_rng_state()
+    assert not short_attention._is_wrong.__wrapped__(queries, keys, width)
+    assert not static._is_wrong.__wrapped__(queries, keys, 2 * width, width)
+    assert torch.equal(torch.get_rng_state(), before)
+    for module, name in ((short_attention, "_backward"), (static, "heads_back")):
+        right = getattr(module, name)
+        transposed = lambda *given, right=right: [*right(*given)[:2], right(*given)[2].roll(1, 2)]  # noqa: E731
+        monkeypatch.setattr(module, name, transposed)
+    assert short_attention._is_wrong.__wrapped__(queries, keys, width)
+    assert static._is_wrong.__wrapped__(queries, keys, 2 * width, width)
 
 
 def test_short_attention_reads_any_layout():

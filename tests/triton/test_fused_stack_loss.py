@@ -6,12 +6,12 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard import models
-from regard.core.dropout import draw_seed
-from regard.models.stack import Stack
+from regard.formula.dropout import draw_seed
 from regard.nn.fused_rows import head_op, layers, stack_loss_op, stack_op
 from regard.nn.fused_rows import kernels as row_kernels
 from regard.nn.fused_rows.tokens import EmbeddedTokens
+from regard_workbench import models
+from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_head import LANGUAGE, OPTIONS, B, D, N, batch_for, given
 from tests.triton.test_fused_rows import DEVICE, TOLERANCE, WIDE, Counted, kernels
@@ -59,9 +59,7 @@ def rows_of(tokens, seed, own, options):
 
 
 @pytest.mark.parametrize(("waves", "rate", "count"), [(True, 0.3, 37), (False, 0.0, 71), (True, 0.1, 131)])
-def test_rows_of_tokens_and_the_gradient_of_their_table_are_those_of_an_embedding(
-    kernels, waves, rate, count
-):
+def test_rows_of_tokens_and_the_gradient_of_their_table_are_those_of_an_embedding(kernels, waves, rate, count):
     _, seed, targets, keep, own, weights, options = stack_and_head(0.3)
     table = torch.randn(count, D, dtype=WIDE, device=DEVICE, requires_grad=True)
     ids = torch.randint(0, count, (B, N), device=DEVICE)
@@ -85,9 +83,7 @@ def test_rows_of_tokens_and_the_gradient_of_their_table_are_those_of_an_embeddin
     for one, other in zip(found, graded(x), strict=True):
         size = other.norm().clamp(min=1e-2)  # the bias of keys gets no gradient
         assert one.shape == other.shape and (one - other).norm() <= TOLERANCE * size
-    torch.use_deterministic_algorithms(
-        True
-    )  # which also fills new memory with NaN: nothing unwritten is read
+    torch.use_deterministic_algorithms(True)  # which also fills new memory with NaN: nothing unwritten is read
     try:
         again = graded(tokens)
     finally:

@@ -8,15 +8,15 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard import models
-from regard.core import dropout
-from regard.models.embedding import StreamEmbedding
+from regard.formula import dropout
 from regard.nn import fused_rows
 from regard.nn.fused_rows import vector_kernels, vectors
-from regard.tasks.answers import OneOf
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Vectors
+from regard_workbench import models
+from regard_workbench.models.parts.embedding import StreamEmbedding
+from regard_workbench.tasks.answers import OneOf
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Vectors
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, kernels
 
@@ -38,8 +38,12 @@ def graded(module, data, pull):
 
 
 CASES = [
-    (5, 7, D, "sinusoidal"), (1, 3, 16, "none"), (17, 41, 64, "sinusoidal"), (64, 7, 256, "none"), (8, 64, 128, "none")
-]  # fmt: skip
+    (5, 7, D, "sinusoidal"),
+    (1, 3, 16, "none"),
+    (17, 41, 64, "sinusoidal"),
+    (64, 7, 256, "none"),
+    (8, 64, 128, "none"),
+]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -132,9 +136,7 @@ def test_a_second_derivative_is_that_of_the_modules(monkeypatch, kernels):
 @pytest.mark.parametrize("name", ["static-transformer", "dynamic-transformer", "lstm-attention", "encoder"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_models_of_vectors_use_the_kernels(monkeypatch, kernels, name, compiled):
-    forward, backward = (
-        Counted(getattr(vector_kernels, one)) for one in ("embed_vectors", "vector_gradients")
-    )
+    forward, backward = (Counted(getattr(vector_kernels, one)) for one in ("embed_vectors", "vector_gradients"))
     monkeypatch.setattr(vector_kernels, "embed_vectors", forward)
     monkeypatch.setattr(vector_kernels, "vector_gradients", backward)
     model = models.build(name, Problem.of(Vectors(5, length=N), OneOf(3)), layers=1, dim=D).to(DEVICE)

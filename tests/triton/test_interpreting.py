@@ -54,11 +54,7 @@ def test_blocks_that_triton_refuses_are_refused_after_one_that_it_takes():
     one, other = block(tl.float32, [4, 8]), block(tl.float32, [tl.constexpr(4), 8])
     assert one == other and one != block(tl.float32, [8, 4]) and one != block(tl.int32, [4, 8])
     assert one.numel == 32 and one.scalar is tl.float32
-    for shape, error in [
-        ([4, 7], ValueError),
-        ([4, 8.0], TypeError),
-        ([], TypeError),
-    ]:
+    for shape, error in [([4, 7], ValueError), ([4, 8.0], TypeError), ([], TypeError)]:
         for _ in range(2):
             with pytest.raises(error):
                 block(tl.float32, shape)

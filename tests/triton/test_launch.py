@@ -10,8 +10,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 import regard
 from regard import biases, masks, normalizers
-from regard.core import plan
-from regard.implementations.triton import blocks, kernel_work, launching, raw_launches
+from regard.dispatch import plan
+from regard.implementations.triton.launch import blocks, kernel_work, launching, raw_launches
 
 from .conftest import DEVICE, GPU, LARGE_BLOCKS
 from .repeating import Before
@@ -29,24 +29,17 @@ def _rows(*shape, seed=0):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings(
-    "ignore:Attempting to run cuBLAS"
-)  # by the first product of autograd's own thread
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # by the first product of autograd's own thread
 @pytest.mark.parametrize("name", _MASKS)
 @pytest.mark.parametrize("width", [16, 24])
 def test_rows_of_every_width_and_layout_give_what_the_reference_gives(name, width):
     length, across = 43, width if LARGE_BLOCKS else 16  # a GPU's float32 backward kernels take one width
-    query, key = (
-        _rows(2, 4, length, width),
-        _rows(2, length, 2, width, seed=1),
-    )  # keys lie with their heads inside
+    query, key = (_rows(2, 4, length, width), _rows(2, length, 2, width, seed=1))  # keys lie with their heads inside
     value = _rows(1, 2, length, across, seed=2)
     upstream = _rows(2, 4, length, across, seed=3).detach()
     found = []
     for impl in ("reference", "triton"):
-        output = regard.attend(
-            query, key.transpose(1, 2), value.expand(2, -1, -1, -1), mask=_MASKS[name], impl=impl
-        )
+        output = regard.attend(query, key.transpose(1, 2), value.expand(2, -1, -1, -1), mask=_MASKS[name], impl=impl)
         found.append([output, *torch.autograd.grad(output, (query, key, value), upstream)])
     for expected, actual in zip(*found, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
@@ -87,13 +80,16 @@ def test_a_kernel_that_fits_in_no_way_is_refused_with_advice():
 
 @pytest.mark.parametrize(
     ("width", "dtype", "normalizer", "room", "refused"),
-    [(256, torch.bfloat16, "softmax", 99, True), (256, torch.bfloat16, "softmax", 163, False),
-     (128, torch.float32, "softmax", 99, False), (128, torch.float32, "sigmoid", 99, True),
-     (128, torch.bfloat16, "sigmoid", 99, False), (64, torch.float32, "sigmoid", 99, False)],
-)  # fmt: skip
-def test_wide_rows_are_refused_on_a_gpu_with_little_shared_memory(
-    monkeypatch, width, dtype, normalizer, room, refused
-):
+    [
+        (256, torch.bfloat16, "softmax", 99, True),
+        (256, torch.bfloat16, "softmax", 163, False),
+        (128, torch.float32, "softmax", 99, False),
+        (128, torch.float32, "sigmoid", 99, True),
+        (128, torch.bfloat16, "sigmoid", 99, False),
+        (64, torch.float32, "sigmoid", 99, False),
+    ],
+)
+def test_wide_rows_are_refused_on_a_gpu_with_little_shared_memory(monkeypatch, width, dtype, normalizer, room, refused):
     implementation = plan.implementation("triton")
     monkeypatch.setattr(implementation.gpu, "shared_memory", lambda device: room << 10)
     rows = SimpleNamespace(device=torch.device("cuda"), shape=(1, 1, 5, width), dtype=dtype)
@@ -125,9 +121,7 @@ def _python_part(launcher):
 
     def inner(*arguments):
         head, values = (
-            (arguments[:-1], arguments[-1])
-            if isinstance(arguments[-1], tuple)
-            else (arguments[:9], arguments[9:])
+            (arguments[:-1], arguments[-1]) if isinstance(arguments[-1], tuple) else (arguments[:9], arguments[9:])
         )
         flat = []
         for value in values:
@@ -179,13 +173,7 @@ def raw(monkeypatch):
 
 
 def _launch(kernel, table, first, second):
-    arguments = {
-        "A": first,
-        "size": 7,
-        "B": TensorDescriptor.from_tensor(second, [2, 4]),
-        "C": (1, table),
-        "D": 0.5,
-    }
+    arguments = {"A": first, "size": 7, "B": TensorDescriptor.from_tensor(second, [2, 4]), "C": (1, table), "D": 0.5}
     return launching.Launch(kernel, (5, 1, 1), arguments, ["B", "A"])
 
 
@@ -257,10 +245,19 @@ def test_what_code_is_compiled_for_is_told_from_the_arguments():
     same = [{"number": 7}, {"plain": 16}, {"plain": 1}, {"numbers": (6, 7)}, {"tensor": torch.zeros(4)}]
     assert all(kinds(**change) == kinds() for change in same)
     other = [
-        {"number": 1}, {"number": 32}, {"number": 2**31}, {"plain": 2**31}, {"numbers": (5, 1)}, {"numbers": (16, 5)},
-        {"numbers": (5, 5, 5)}, {"tensor": rows[1:]}, {"tensor": rows.double()}, {"tensor": None}, {"constant": "y"},
+        {"number": 1},
+        {"number": 32},
+        {"number": 2**31},
+        {"plain": 2**31},
+        {"numbers": (5, 1)},
+        {"numbers": (16, 5)},
+        {"numbers": (5, 5, 5)},
+        {"tensor": rows[1:]},
+        {"tensor": rows.double()},
+        {"tensor": None},
+        {"constant": "y"},
         {"number": 5.0},
-    ]  # fmt: skip
+    ]
     assert all(kinds(**change) != kinds() for change in other)
 
 
@@ -297,15 +294,10 @@ def test_calls_that_repeat_a_signature_give_the_same_bits(name):
 
 
 def test_kept_launches_hold_no_tensor_of_a_call():
-    given, mask = (
-        [_rows(1, 1, 19, 16, seed=n) for n in range(3)],
-        masks.window(6, 1) | masks.global_tokens([2]),
-    )
+    given, mask = ([_rows(1, 1, 19, 16, seed=n) for n in range(3)], masks.window(6, 1) | masks.global_tokens([2]))
     output = regard.attend(*given, mask=mask, impl="triton")
     torch.autograd.grad(output, given, torch.ones_like(output))
-    prepared = blocks.prepare(
-        mask, None, (1, 1, 19, 19), torch.device(DEVICE, 0) if GPU else torch.device("cpu")
-    )
+    prepared = blocks.prepare(mask, None, (1, 1, 19, 19), torch.device(DEVICE, 0) if GPU else torch.device("cpu"))
     kept = [launch for known in prepared.launches.values() for launch in known.values()]
     assert len(kept) == 4
     own = {
@@ -349,9 +341,7 @@ def test_a_mask_whose_tensor_was_changed_is_prepared_again():
         torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "mask", [masks.window(3), masks.lengths(torch.tensor([9]))], ids=["window", "lengths"]
-)
+@pytest.mark.parametrize("mask", [masks.window(3), masks.lengths(torch.tensor([9]))], ids=["window", "lengths"])
 def test_what_is_made_while_a_graph_is_recorded_serves_that_graph_alone(mask, monkeypatch):
     monkeypatch.setattr(blocks, "capturing", lambda: True)
     sizes, device = (1, 1, 23, 29), torch.device("cpu")

@@ -102,11 +102,7 @@ def test_a_row_that_does_not_see_a_value_of_nan_gets_no_gradient_from_it(normali
 @pytest.mark.parametrize("normalize", NAMES)
 @pytest.mark.parametrize("place", ["query", "key", "value"])
 def test_a_visible_nan_stays_visible(normalize, place):
-    query, key, value = (
-        drawn(1, 1, 18, 5, grad=False),
-        drawn(1, 1, 35, 5, grad=False),
-        drawn(1, 1, 35, 7, grad=False),
-    )
+    query, key, value = (drawn(1, 1, 18, 5, grad=False), drawn(1, 1, 35, 5, grad=False), drawn(1, 1, 35, 7, grad=False))
     {"query": query, "key": key, "value": value}[place][0, 0, 3] = torch.nan
     out = regard.attend(query, key, value, normalize=normalize, impl="triton")
     shown = out[:, :, 3:4] if place == "query" else out
@@ -130,10 +126,19 @@ def scores_of_rows():
     """Rows that make a search for the threshold long, or end at once."""
     steps = torch.arange(48.0)
     rows = [
-        torch.zeros(48), -steps, steps * 1000, -(0.5**steps), -(1 - 0.8**steps), torch.linspace(-1, 0, 48),
-        torch.linspace(-2, 0, 48), torch.cat([torch.zeros(1), torch.full((47,), -1.0)]), -steps.square() / 2304,
-        torch.cat([torch.full((47,), -0.999), torch.zeros(1)]), torch.log1p(steps) * 0.3, 1e4 + steps * 1e-2,
-    ]  # fmt: skip
+        torch.zeros(48),
+        -steps,
+        steps * 1000,
+        -(0.5**steps),
+        -(1 - 0.8**steps),
+        torch.linspace(-1, 0, 48),
+        torch.linspace(-2, 0, 48),
+        torch.cat([torch.zeros(1), torch.full((47,), -1.0)]),
+        -steps.square() / 2304,
+        torch.cat([torch.full((47,), -0.999), torch.zeros(1)]),
+        torch.log1p(steps) * 0.3,
+        1e4 + steps * 1e-2,
+    ]
     return torch.stack(rows)
 
 
@@ -146,9 +151,13 @@ def test_thresholds_of_unusual_rows(normalize):
     found = regard.attend(query, key, value, scale=1.0, normalize=normalize, impl="triton")[0, 0].cpu()
     ordered = scores.double()
     exact = regard.attend(
-        ordered[None, None], torch.eye(width).double()[None, None], torch.eye(width).double()[None, None], scale=1.0,
-        normalize=normalize, impl="reference",
-    )[0, 0]  # fmt: skip
+        ordered[None, None],
+        torch.eye(width).double()[None, None],
+        torch.eye(width).double()[None, None],
+        scale=1.0,
+        normalize=normalize,
+        impl="reference",
+    )[0, 0]
     assert (found >= 0).all()
     torch.testing.assert_close(found.sum(-1), torch.ones(count), rtol=1e-5, atol=0)
     torch.testing.assert_close(found.double(), exact, rtol=1e-4, atol=2e-6)

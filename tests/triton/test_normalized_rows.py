@@ -10,7 +10,9 @@ import triton.language as tl
 
 import regard
 from regard import masks
-from regard.implementations.triton import block_sizes, normalized, normalized_rows
+from regard.implementations.triton.launch import block_sizes
+from regard.implementations.triton.normalized import forward as normalized
+from regard.implementations.triton.normalized import rows as normalized_rows
 from tests.contracts.entries import Sizes
 from tests.contracts.harness import Case, check
 from tests.triton.conftest import DEVICE, GPU
@@ -28,13 +30,23 @@ def rows_of_scores(count=KEYS):
     outlier_last[-1], outlier_first[0] = 50.0, 4.0
     tied[[3, 50, 51, 200]] = 3.5
     return {
-        "normal": drawn[3], "wide": drawn[4] * 10, "narrow": drawn[5] * 0.05, "equal": torch.full((count,), 2.5),
-        "ties": tied, "clusters": drawn[6].round(), "dominating last": outlier_last,
-        "dominating first": outlier_first, "huge": drawn[7] * 1e6, "huge and negative": drawn[7] * 1e6 - 1e8,
-        "rising": drawn[8].sort().values, "falling": drawn[8].sort(descending=True).values,
-        "new largest in every block": steps * 0.11, "geometric": -(0.9**steps), "some hidden by infinity":
-        drawn[3].where(steps % 3 == 0, -torch.inf), "at the edge": torch.where(steps == 77, 0.0, -2.0),
-    }  # fmt: skip
+        "normal": drawn[3],
+        "wide": drawn[4] * 10,
+        "narrow": drawn[5] * 0.05,
+        "equal": torch.full((count,), 2.5),
+        "ties": tied,
+        "clusters": drawn[6].round(),
+        "dominating last": outlier_last,
+        "dominating first": outlier_first,
+        "huge": drawn[7] * 1e6,
+        "huge and negative": drawn[7] * 1e6 - 1e8,
+        "rising": drawn[8].sort().values,
+        "falling": drawn[8].sort(descending=True).values,
+        "new largest in every block": steps * 0.11,
+        "geometric": -(0.9**steps),
+        "some hidden by infinity": drawn[3].where(steps % 3 == 0, -torch.inf),
+        "at the edge": torch.where(steps == 77, 0.0, -2.0),
+    }
 
 
 def threshold_weights(scores, normalize):
@@ -95,10 +107,7 @@ def test_one_walk_is_not_enough(monkeypatch):
     monkeypatch.setattr(normalized_rows, "MOST_WALKS", 1)
     scores = torch.randn(32, 241, generator=torch.Generator().manual_seed(1))
     found = attend_to_scores(scores, "entmax15")
-    errors = [
-        (w.double() - threshold_weights(s, "entmax15")).abs().max()
-        for w, s in zip(found, scores, strict=True)
-    ]
+    errors = [(w.double() - threshold_weights(s, "entmax15")).abs().max() for w, s in zip(found, scores, strict=True)]
     assert 3e-6 < max(errors) < 0.05  # what the first walk estimates is near already
 
 
@@ -110,9 +119,7 @@ def test_equal_bits_twice(normalize):
     for _ in range(2):
         given = [part.clone().requires_grad_() for part in rows]
         out = regard.attend(*given, mask=masks.causal(), normalize=normalize, impl="triton")
-        grads = torch.autograd.grad(
-            out, given, torch.ones_like(out), allow_unused=True, materialize_grads=True
-        )
+        grads = torch.autograd.grad(out, given, torch.ones_like(out), allow_unused=True, materialize_grads=True)
         found.append([out, *grads])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
@@ -147,9 +154,7 @@ def test_an_infinite_score_makes_its_own_row_nan(normalize):
 @pytest.mark.parametrize("normalize", ["sigmoid", "sparsemax", "entmax15"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(normalize, dtype):
-    case = Case(
-        mask="causal", normalize=normalize, dtype=dtype, sizes=Sizes(b=3, h=2, g=1, q=19, k=35, d=16, v=16)
-    )
+    case = Case(mask="causal", normalize=normalize, dtype=dtype, sizes=Sizes(b=3, h=2, g=1, q=19, k=35, d=16, v=16))
     check(case, "triton", DEVICE, with_lse=False, bias_gradient=False)
 
 
@@ -181,19 +186,11 @@ def test_sigmoid_without_division_is_exact_to_its_own_size():
 @pytest.mark.skipif(GPU, reason="a look at tables")
 @pytest.mark.parametrize("width", [64, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kernels_that_read_numbers_of_rows_have_no_longer_blocks_than_those_that_write_them(
-    width, dtype, monkeypatch
-):
+def test_kernels_that_read_numbers_of_rows_have_no_longer_blocks_than_those_that_write_them(width, dtype, monkeypatch):
     monkeypatch.setattr(block_sizes, "SMALL", False)
-    written = min(
-        block_sizes.rows_shape(dtype, width).block_q, block_sizes.forward_shape(dtype, width).block_q
-    )
+    written = min(block_sizes.rows_shape(dtype, width).block_q, block_sizes.forward_shape(dtype, width).block_q)
     between = block_sizes.queries_shape(dtype, width).block_q
     for name in ("sigmoid", "sparsemax"):
         read = block_sizes.keys_shape(dtype, width, name).block_q
         assert read <= between <= written and written % between == 0 and between % read == 0
-    assert (
-        128
-        % max(block_sizes.rows_shape(dtype, width).block_q, block_sizes.forward_shape(dtype, width).block_q)
-        == 0
-    )
+    assert 128 % max(block_sizes.rows_shape(dtype, width).block_q, block_sizes.forward_shape(dtype, width).block_q) == 0

@@ -33,17 +33,18 @@ def request(form, b=2, t=3, masked=False, dtype=DTYPE):
 
     if masked:
         keep = torch.tensor([[True, False], [False, True], [True, True]])[:t, :b].to(DEVICE)
-    return (
-        layout, there(drive), type(trained)(*map(there, trained)), type(before)(*map(there, before)), keep
-    )  # fmt: skip
+    return (layout, there(drive), type(trained)(*map(there, trained)), type(before)(*map(there, before)), keep)
 
 
 def frozen(arguments):
     layout, drive, trained, before, keep = arguments
     return (
-        layout, drive.detach(), type(trained)(*[x.detach() for x in trained]),
-        type(before)(*[x.detach() for x in before]), keep,
-    )  # fmt: skip
+        layout,
+        drive.detach(),
+        type(trained)(*[x.detach() for x in trained]),
+        type(before)(*[x.detach() for x in before]),
+        keep,
+    )
 
 
 def compare(arguments):
@@ -89,9 +90,7 @@ def test_the_record_is_that_of_the_loop():
     *_, expected = forward.run(*arguments, True)
     *_, found = fused.run_forward(*arguments, True)
     for name, x, y in zip(expected._fields, found, expected, strict=True):
-        torch.testing.assert_close(
-            x, y, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        torch.testing.assert_close(x, y, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @pytest.mark.parametrize("form", ["one of each, lstm", "feed-forward"])
@@ -199,10 +198,7 @@ def test_empty_batches_and_sequences(b, t):
 def test_the_operator_passes_torchs_own_check():
     layout, drive, trained, before, keep = request("feed-forward", t=1, masked=True)
     arguments = (drive, *trained, *before, keep, layout.read_heads, layout.lstm)
-    tests = (
-        "test_schema",
-        "test_faketensor",
-    )  # the others run the loop's kernels in tests/nn/test_ntm_steps.py
+    tests = ("test_schema", "test_faketensor")  # the others run the loop's kernels in tests/nn/test_ntm_steps.py
     torch.library.opcheck(torch.ops.regard.ntm.default, (*arguments, True), test_utils=tests)
 
 

@@ -7,8 +7,8 @@ import triton.language as tl
 
 import regard
 from regard import masks
-from regard.implementations.triton import blocks, pieces
-from regard.implementations.triton.block_schedule import key_blocks, query_blocks
+from regard.implementations.triton.launch import blocks, pieces
+from regard.implementations.triton.launch.block_schedule import key_blocks, query_blocks
 from regard.masks.visibility import sees_itself
 
 from .conftest import DEVICE, LARGE_BLOCKS
@@ -35,13 +35,18 @@ def test_only_walks_that_hold_up_the_rest_are_cut():
     assert pieces.cut_long(steps, lines=100, processors=4) is None  # each program has 275 steps to do
     assert pieces.cut_long([2, 3, 2, 3, 2], lines=1, processors=400) is None
     found = pieces.cut_long(steps, lines=1, processors=400)
-    assert (
-        found.splits == [(0, 0, 4)] and found.slots == 4
-    )  # at most 3 steps, one and a half times the usual 2
+    assert found.splits == [(0, 0, 4)] and found.slots == 4  # at most 3 steps, one and a half times the usual 2
     assert sorted(found.pieces) == [
-        (0, 0, 3, 0), (0, 3, 6, 1), (0, 6, 9, 2), (0, 9, 11, 3), (1, 0, 2, -1), (2, 0, 2, -1), (3, 0, 2, -1),
-        (4, 0, 3, -1), (5, 0, 2, -1),
-    ]  # fmt: skip
+        (0, 0, 3, 0),
+        (0, 3, 6, 1),
+        (0, 6, 9, 2),
+        (0, 9, 11, 3),
+        (1, 0, 2, -1),
+        (2, 0, 2, -1),
+        (3, 0, 2, -1),
+        (4, 0, 3, -1),
+        (5, 0, 2, -1),
+    ]
     lengths = [end - first for _, first, end, _ in found.pieces]
     assert lengths == sorted(lengths, reverse=True)
 
@@ -64,9 +69,7 @@ def many_processors(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"sink": True, "score": "softcap"}, {"shared": True}],
-    ids=["sink and softcap", "shared"],
+    "options", [{"sink": True, "score": "softcap"}, {"shared": True}], ids=["sink and softcap", "shared"]
 )
 def test_pieces_give_what_the_reference_gives_and_the_same_bits_each_time(many_processors, options):
     length, mask = 9 * SIZE + 5, masks.window(3, 0) | masks.global_tokens([0, 3])
@@ -74,9 +77,7 @@ def test_pieces_give_what_the_reference_gives_and_the_same_bits_each_time(many_p
     heads = 2 if "shared" in options else 1
     given = [_rows(1, heads, length, 16), _rows(1, 1, length, 16, seed=1), _rows(1, 1, length, 16, seed=2)]
     more = {"sink": _rows(heads, seed=4)} if "sink" in options else {}
-    truth, found, again = _both(
-        given, _rows(1, heads, length, 16, seed=3).detach(), mask=mask, score=score, **more
-    )
+    truth, found, again = _both(given, _rows(1, heads, length, 16, seed=3).detach(), mask=mask, score=score, **more)
     assert sum(one is not None for one in many_processors) >= 2  # by blocks of queries, and of keys
     for expected, actual, repeated in zip(truth, found, again, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
@@ -132,9 +133,7 @@ def _blocks_of_band(OUT, STRIDES, q_len, k_len, FORM: tl.constexpr, SIZE: tl.con
         partial, full, first, before, _ = key_blocks(FORM, OUT, STRIDES, OUT, 0, rows, k_len, SIZE)
     else:
         start = (line - by_query) * SIZE
-        partial, full, first, before, _ = query_blocks(
-            FORM, STRIDES, OUT, OUT, 0, q_len, start, k_len, SIZE, SIZE
-        )
+        partial, full, first, before, _ = query_blocks(FORM, STRIDES, OUT, OUT, 0, q_len, start, k_len, SIZE, SIZE)
     tl.store(OUT + line * 4, partial)
     tl.store(OUT + line * 4 + 1, full)
     tl.store(OUT + line * 4 + 2, first)
@@ -157,12 +156,8 @@ def test_a_band_visits_exactly_the_blocks_in_which_something_is_visible(mask, le
     prepared = blocks.prepare(mask, None, (1, 1, queries, keys), torch.device("cpu"))
     seen = torch.nn.functional.pad(mask.dense(queries, keys)[0, 0], (0, -keys % size, 0, -queries % size))
     tiles = seen.unflatten(1, (-1, size)).unflatten(0, (-1, size))  # (blocks, 16, blocks, 16)
-    real = torch.nn.functional.pad(
-        torch.ones(queries, keys, dtype=torch.bool), (0, -keys % size, 0, -queries % size)
-    )
-    real[:, keys:] = (
-        True  # a block that reaches beyond the last key is never full, one beyond the last query may be
-    )
+    real = torch.nn.functional.pad(torch.ones(queries, keys, dtype=torch.bool), (0, -keys % size, 0, -queries % size))
+    real[:, keys:] = True  # a block that reaches beyond the last key is never full, one beyond the last query may be
     every = (tiles | ~real.unflatten(1, (-1, size)).unflatten(0, (-1, size))).all(3).all(1)
     some = tiles.any(3).any(1)
     lines = sum(some.shape)

@@ -5,8 +5,8 @@ import torch
 
 import regard
 from regard import biases, masks, scores
-from regard.core import request
-from regard.core.call import Call
+from regard.formula import request
+from regard.formula.call import Call
 from regard.parallel import layout, schedule
 from regard.parallel.merging import Merged, Upstream
 from regard.parallel.work import RingWork
@@ -16,20 +16,17 @@ BATCH, HEADS, GROUPS, LENGTH, WIDTH = 1, 2, 1, 29, 16
 CASES = {
     "causal": (masks.causal(), {}),
     "window-and-documents": (
-        masks.window(11) & masks.documents((torch.arange(LENGTH) // 17)[None]), {"score": scores.softcap(2.0)}
+        masks.window(11) & masks.documents((torch.arange(LENGTH) // 17)[None]),
+        {"score": scores.softcap(2.0)},
     ),
     "alibi": (masks.causal() | masks.global_tokens([3]), {"bias": biases.alibi(HEADS)}),
     "additive": (masks.causal(), {"score": "additive"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     "case",
-    [
-        "causal",
-        "alibi",
-        *(pytest.param(one, marks=pytest.mark.slow) for one in ("window-and-documents", "additive")),
-    ],
+    ["causal", "alibi", *(pytest.param(one, marks=pytest.mark.slow) for one in ("window-and-documents", "additive"))],
 )
 def test_the_shares_of_all_blocks_add_up_to_the_gradients_over_all_keys(case):
     """Blocks of a ring of two, computed one after the other by one process."""
@@ -52,9 +49,18 @@ def test_the_shares_of_all_blocks_add_up_to_the_gradients_over_all_keys(case):
     totals = [torch.zeros_like(one) for one in rows]
     for rank in (0, 1):
         work = RingWork(
-            None, rank, sizes, asked.score, mask, asked.bias, asked.normalizer, asked.scale, 0.0, "triton",
+            None,
+            rank,
+            sizes,
+            asked.score,
+            mask,
+            asked.bias,
+            asked.normalizer,
+            asked.scale,
+            0.0,
+            "triton",
             schedule.make(mask, sizes, held, held),
-        )  # fmt: skip
+        )
         local = [held.take(one, 2, rank) for one in (rows[0], grad)]
         merged = Merged(local[0], WIDTH, torch.float32, True)
         seen = tuple(piece for other in (0, 1) for piece in work.schedule.wanted(rank, other))

@@ -9,9 +9,9 @@ import torch
 
 import regard
 from regard import biases, masks, scores
-from regard.implementations.triton import short_additive
-from regard.implementations.triton.blocks import prepare
-from regard.implementations.triton.kernel_work import KernelWork
+from regard.implementations.triton.additive import short as short_additive
+from regard.implementations.triton.launch.blocks import prepare
+from regard.implementations.triton.launch.kernel_work import KernelWork
 from tests.contracts.harness import assert_within
 from tests.contracts.orders import ORIGINAL, draw_order
 from tests.triton.conftest import DEVICE, HALVED
@@ -45,9 +45,7 @@ def check(asked, seed=None):
     @cache
     def plain(number):
         order = draw_order(sizes, number, "dv") if number else ORIGINAL
-        return [
-            part.to(asked.query.dtype) for part in by_formula(asked, grads, asked.query.dtype, seed, order)
-        ]
+        return [part.to(asked.query.dtype) for part in by_formula(asked, grads, asked.query.dtype, seed, order)]
 
     for place, name in enumerate(NAMES):
         mine, true = found[place], exact[place].cpu()
@@ -122,9 +120,7 @@ def test_a_visible_nan_shows():
     found = by_kernels(asked, upstream(asked)[0])
     rows = torch.arange(7, device=DEVICE) >= 3
     for place in (0, 2):
-        assert bool(found[place][0, :, rows].isnan().all()) and bool(
-            found[place][0, :, ~rows].isfinite().all()
-        )
+        assert bool(found[place][0, :, rows].isnan().all()) and bool(found[place][0, :, ~rows].isfinite().all())
     assert bool(found[0][1].isfinite().all()) and bool(found[3][1].isfinite().all())
 
 
@@ -172,9 +168,14 @@ def attended(asked, logsumexp=False):
     if asked.bias is not None:
         bias = asked.bias.with_tensors([one.detach().clone().requires_grad_() for one in asked.bias.tensors])
     found = regard.attend(
-        *rows, score=scores.additive(weight), mask=asked.mask, bias=bias, sink=asked.sink, impl="triton",
+        *rows,
+        score=scores.additive(weight),
+        mask=asked.mask,
+        bias=bias,
+        sink=asked.sink,
+        impl="triton",
         return_logsumexp=True,
-    )  # fmt: skip
+    )
     total = found[0].square().sum() + (found[1].sum() if logsumexp else 0.0)
     return [found[0], *torch.autograd.grad(total, [*rows, weight, *(() if bias is None else bias.tensors)])]
 

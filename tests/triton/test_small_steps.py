@@ -11,44 +11,73 @@ from torch.utils._pytree import tree_leaves
 
 pytest.importorskip("triton")
 
-from regard import models
 from regard.nn.fused_memory import gradient_kernels, read_kernels, static_kernels, write_kernels
 from regard.nn.fused_rows import head_kernels, pooled_kernels, short_kernels, vector_kernels
 from regard.nn.fused_rows import kernels as row_kernels
-from regard.tasks.answers import NextToken, OneOf
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Tokens, Vectors
-from regard.training.cuda_graph import fused_update
+from regard_workbench import models
+from regard_workbench.tasks.answers import NextToken, OneOf
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Tokens, Vectors
+from regard_workbench.training.cuda_graph import fused_update
 from tests.triton.test_fused_head import step_of
 from tests.triton.test_fused_rows import DEVICE, Counted, kernels
 
 assert kernels  # a fixture
 NAMES = {
-    "embed_vectors": vector_kernels, "vector_gradients": vector_kernels, "rows_forward": row_kernels,
-    "rows_backward": row_kernels, "weight_gradients": row_kernels, "static_forward": static_kernels,
-    "static_backward": static_kernels, "write_forward": write_kernels, "write_backward": write_kernels,
-    "read_forward": read_kernels, "read_backward": read_kernels, "memory_gradients": gradient_kernels,
-    "short_forward": short_kernels, "short_backward": short_kernels, "pooled_loss": pooled_kernels,
-    "head_loss": head_kernels, "add_parts": head_kernels, "square_sums": fused_update, "adamw": fused_update,
-}  # fmt: skip
+    "embed_vectors": vector_kernels,
+    "vector_gradients": vector_kernels,
+    "rows_forward": row_kernels,
+    "rows_backward": row_kernels,
+    "weight_gradients": row_kernels,
+    "static_forward": static_kernels,
+    "static_backward": static_kernels,
+    "write_forward": write_kernels,
+    "write_backward": write_kernels,
+    "read_forward": read_kernels,
+    "read_backward": read_kernels,
+    "memory_gradients": gradient_kernels,
+    "short_forward": short_kernels,
+    "short_backward": short_kernels,
+    "pooled_loss": pooled_kernels,
+    "head_loss": head_kernels,
+    "add_parts": head_kernels,
+    "square_sums": fused_update,
+    "adamw": fused_update,
+}
 ENDS = {"embed_vectors": 1, "vector_gradients": 1, "pooled_loss": 1, "add_parts": 1, "weight_gradients": 1}
 STEPS = {
     "static-transformer": {
-        "rows_forward": 3, "rows_backward": 3, "static_forward": 2, "static_backward": 2, "memory_gradients": 1
+        "rows_forward": 3,
+        "rows_backward": 3,
+        "static_forward": 2,
+        "static_backward": 2,
+        "memory_gradients": 1,
     },
     "dynamic-transformer": {
-        "rows_forward": 3, "rows_backward": 3, "write_forward": 2, "write_backward": 2, "read_forward": 2,
-        "read_backward": 2, "memory_gradients": 1,
+        "rows_forward": 3,
+        "rows_backward": 3,
+        "write_forward": 2,
+        "write_backward": 2,
+        "read_forward": 2,
+        "read_backward": 2,
+        "memory_gradients": 1,
     },
-}  # fmt: skip
+}
 # Dropout's two seeds, and the gradient of the rows, which is divided by the count: one kernel of a compiled step.
 LEFT = {"randint": 2, "clamp": 1, "div": 1, "mul": 1}
 # A decoder's table of tokens is also the weight of its head, and autograd adds the two gradients.
 DECODER = {
-    "rows_forward": 3, "short_forward": 2, "head_loss": 1, "add_parts": 1, "rows_backward": 3, "short_backward": 2,
-    "weight_gradients": 1, "square_sums": 1, "adamw": 1,
-}  # fmt: skip
+    "rows_forward": 3,
+    "short_forward": 2,
+    "head_loss": 1,
+    "add_parts": 1,
+    "rows_backward": 3,
+    "short_backward": 2,
+    "weight_gradients": 1,
+    "square_sums": 1,
+    "adamw": 1,
+}
 
 
 class Operations(TorchDispatchMode):
@@ -153,8 +182,11 @@ def test_a_compiled_step_of_a_decoder_computes_nothing_around_its_operators(kern
         means(tokens(), seed)[1].backward()
     views = ("split_with_sizes", "view", "slice", "getitem", "detach")
     computed = [
-        [node.target.__name__ for node in one.graph.nodes
-         if node.op == "call_function" and not node.target.__name__.startswith(views)]
+        [
+            node.target.__name__
+            for node in one.graph.nodes
+            if node.op == "call_function" and not node.target.__name__.startswith(views)
+        ]
         for one in graphs
-    ]  # fmt: skip
+    ]
     assert computed == [["fused_stack_loss.default"], ["fused_stack_loss_backward.default", "add.Tensor"]]

@@ -5,18 +5,24 @@ import torch
 
 pytest.importorskip("triton")
 
-from regard.core import dropout
+from regard.formula import dropout
 from regard.nn.fused_rows import head
-from regard.training import train
-from regard.training.run_folder import checkpoints
+from regard_workbench.training import train
+from regard_workbench.training.run_folder import checkpoints
 from tests.triton.test_fused_head import batch_for, built, step_of
 from tests.triton.test_fused_rows import DEVICE, kernels
 
 assert kernels  # a fixture
 SETTINGS = {
-    "task": "language(level=character, context=7)", "model": "decoder(dim=16, layers=1, num_heads=1, dropout=0.3)",
-    "batch_size": 3, "eval_every": 1000, "save_every": 1000, "eval_limit": 3, "device": DEVICE, "log_every": 1,
-}  # fmt: skip
+    "task": "language(level=character, context=7)",
+    "model": "decoder(dim=16, layers=1, num_heads=1, dropout=0.3)",
+    "batch_size": 3,
+    "eval_every": 1000,
+    "save_every": 1000,
+    "eval_limit": 3,
+    "device": DEVICE,
+    "log_every": 1,
+}
 
 
 def losses(step, number, count=1):
@@ -81,8 +87,6 @@ def test_a_resumed_run_drops_what_an_uninterrupted_one_does(tmp_path, kernels):
     train({**SETTINGS, "steps": 5, "out": str(tmp_path / "whole")}, quiet=True)
     train({**SETTINGS, "steps": 2, "out": str(tmp_path / "parts")}, quiet=True)
     train({"steps": 5, "out": str(tmp_path / "parts")}, resume=str(tmp_path / "parts"), quiet=True)
-    one, other = (
-        checkpoints.load_newest(tmp_path / name / "checkpoints", print)[0] for name in ("whole", "parts")
-    )
+    one, other = (checkpoints.load_newest(tmp_path / name / "checkpoints", print)[0] for name in ("whole", "parts"))
     assert one.name == other.name and one.weights.keys() == other.weights.keys()
     assert all(torch.equal(value, other.weights[name]) for name, value in one.weights.items())

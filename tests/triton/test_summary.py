@@ -6,18 +6,16 @@ import pytest
 import torch
 
 from regard import biases, masks, scores
-from regard.core import request
-from regard.core.call import Call
-from regard.core.summary import Summary, summarize_strips
-from regard.implementations.triton import summary as kernels
+from regard.dispatch.summary import Summary, summarize_strips
+from regard.formula import request
+from regard.formula.call import Call
+from regard.implementations.triton.summary import op as kernels
 from tests.contracts.harness import Case
 from tests.test_weights_summary import CASES as WRITTEN
 from tests.test_weights_summary import ask, close, exact
 from tests.triton.conftest import DEVICE, GPU
 
-CASES = {
-    name: case for name, case in WRITTEN.items() if case.normalize == "softmax" and case.score != "additive"
-}
+CASES = {name: case for name, case in WRITTEN.items() if case.normalize == "softmax" and case.score != "additive"}
 CASES |= {
     "capped, nested": Case(score="softcap", mask="nested"),
     "cosine": Case(score="cosine per query", mask="window and global"),
@@ -75,8 +73,7 @@ MASKS = {
     "none": None,
     "causal": masks.causal(),
     "window": masks.window(9, 2),
-    "documents and global tokens": masks.documents((torch.arange(70) // 23)[None])
-    | masks.global_tokens([0, 65]),
+    "documents and global tokens": masks.documents((torch.arange(70) // 23)[None]) | masks.global_tokens([0, 65]),
     "far apart": masks.dilated(32),  # all keys of a row in one lane
 }
 

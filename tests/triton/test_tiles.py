@@ -57,11 +57,7 @@ def test_a_slope_falls_to_both_sides_of_a_shifted_position(shift):
 @pytest.mark.parametrize("scale", [-0.4, 0.0, 1e-3, 3.0])
 @pytest.mark.parametrize("bias", [None, "alibi"])
 def test_scales_of_every_sign(scale, bias):
-    options = {
-        "scale": scale,
-        "mask": masks.window(19, 0),
-        "bias": None if bias is None else biases.alibi(HEADS),
-    }
+    options = {"scale": scale, "mask": masks.window(19, 0), "bias": None if bias is None else biases.alibi(HEADS)}
     for mine, true in both(*drawn(2), **options):
         torch.testing.assert_close(mine, true, rtol=5e-5, atol=5e-5)
 

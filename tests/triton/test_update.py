@@ -10,22 +10,21 @@ import pytest
 import torch
 from torch import nn
 
-from regard.training import optim
+from regard_workbench.training import optim
 
 pytest.importorskip("triton")
 
-from regard.training.cuda_graph import fused_update
-from regard.training.cuda_graph.fused_update import FusedUpdate, fits
+from regard_workbench.training.cuda_graph import fused_update
+from regard_workbench.training.cuda_graph.fused_update import FusedUpdate, fits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [
     pytest.mark.skipif(
-        DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1",
-        reason="neither a GPU nor the interpreter",
+        DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1", reason="neither a GPU nor the interpreter"
     ),
     # The interpreter computes with numpy, which warns of what a GPU does without a word: inf − inf.
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:regard.training.cuda_graph.fused_update"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:regard_workbench.training.cuda_graph.fused_update"),
 ]
 BETAS = (0.9, 0.98)
 
@@ -37,9 +36,7 @@ def net():
 
 def adamw(model, lr):
     rate = torch.tensor(lr, device=DEVICE)
-    return torch.optim.AdamW(
-        optim.groups(model, 0.1), lr=rate, betas=BETAS, fused=True, capturable=DEVICE == "cuda"
-    )
+    return torch.optim.AdamW(optim.groups(model, 0.1), lr=rate, betas=BETAS, fused=True, capturable=DEVICE == "cuda")
 
 
 def graded(model, optimizer, factor):
@@ -72,9 +69,7 @@ def test_steps_are_those_of_torch(monkeypatch, limit, chunks):
         wanted = graded(theirs, usual, number + 1)
         wanted_norm = nn.utils.clip_grad_norm_(theirs.parameters(), limit)
         usual.step()
-        assert loss == pytest.approx(float(wanted), rel=1e-5) and norm == pytest.approx(
-            float(wanted_norm), rel=1e-5
-        )
+        assert loss == pytest.approx(float(wanted), rel=1e-5) and norm == pytest.approx(float(wanted_norm), rel=1e-5)
         assert left_out == 0
     for mine_now, theirs_now in zip(mine.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine_now, theirs_now, rtol=1e-5, atol=1e-6)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from regard import biases, masks
-from regard.implementations.triton import block_sizes
-from regard.implementations.triton.block_sizes import HALF, BlockSizes
-from regard.implementations.triton.blocks import prepare
+from regard.implementations.triton.launch import block_sizes
+from regard.implementations.triton.launch.block_sizes import HALF, BlockSizes
+from regard.implementations.triton.launch.blocks import prepare
 from tests.triton.conftest import DEVICE
 
 N, HEADS = 64, 2

@@ -7,10 +7,11 @@ import torch
 
 import regard
 from regard import biases, masks, scores
-from regard.core import request
-from regard.core.attention import selection
-from regard.core.call import Call
-from regard.implementations.triton import weights as kernels
+from regard.dispatch.attention import selection
+from regard.formula import request
+from regard.formula.call import Call
+from regard.implementations.triton.dot import weights as kernels
+from tests.contracts.user_masks import Runs
 from tests.triton.conftest import DEVICE
 
 
@@ -57,6 +58,7 @@ MASKS = {
     "window": masks.window(9, 2),
     "prefix": masks.causal() | masks.prefix(5),
     "nested": (masks.blocks(16) & ~masks.dilated(3)) | masks.global_tokens([0, 30]),
+    "by head and entry": Runs(17),
     "padding": masks.padding(torch.arange(71) % 5 < torch.tensor([[0], [3]])),  # the first entry sees nothing
 }
 
@@ -74,9 +76,7 @@ def test_half_precision_is_computed_in_float32(dtype):
     query, key = drawn(1, 2, 20, 24, dtype=dtype), drawn(1, 1, 75, 24, dtype=dtype)
     found = fused(query, key, slice(3, 9))
     assert found.dtype == dtype
-    torch.testing.assert_close(
-        found, formula(query, key, slice(3, 9)), rtol=torch.finfo(dtype).eps, atol=1e-6
-    )
+    torch.testing.assert_close(found, formula(query, key, slice(3, 9)), rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
 @pytest.mark.slow

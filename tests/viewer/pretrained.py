@@ -33,9 +33,14 @@ def save(kind, folder):
 
 def bert_config(layers=2, heads=4, **more):
     return transformers.BertConfig(
-        hidden_size=16, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=32,
-        max_position_embeddings=32, **SIZES, **more,
-    )  # fmt: skip
+        hidden_size=16,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        **SIZES,
+        **more,
+    )
 
 
 def bert():
@@ -69,31 +74,25 @@ def gpt2():
 
 def t5():
     config = transformers.T5Config(
-        d_model=16,
-        d_kv=4,
-        d_ff=32,
-        num_layers=2,
-        num_decoder_layers=2,
-        num_heads=4,
-        decoder_start_token_id=0,
-        **SIZES,
+        d_model=16, d_kv=4, d_ff=32, num_layers=2, num_decoder_layers=2, num_heads=4, decoder_start_token_id=0, **SIZES
     )
     return transformers.T5ForConditionalGeneration(config)
 
 
 def vit():
     config = transformers.ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=32,
-        image_size=20,
-        patch_size=5,
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32, image_size=20, patch_size=5
     )
     return transformers.ViTForImageClassification(config)
 
 
 MAKERS = {
-    "bert": bert, "gpt2": gpt2, "t5": t5, "vit": vit, "classifier": classifier, "labeller": labeller, "scorer": scorer,
+    "bert": bert,
+    "gpt2": gpt2,
+    "t5": t5,
+    "vit": vit,
+    "classifier": classifier,
+    "labeller": labeller,
+    "scorer": scorer,
     "tagger": tagger,
-}  # fmt: skip
+}

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from regard.viewer.guard import Guard
-from regard.viewer.server import Application
-from regard.viewer.sessions import Sessions
+from regard_workbench.viewer.guard import Guard
+from regard_workbench.viewer.server import Application
+from regard_workbench.viewer.sessions import Sessions
 
 PORT = 8731
 PAGE = {
@@ -63,10 +63,19 @@ class Visitor:
         pairs = [(k.encode(), v.encode("latin-1")) for k, v in given.items() if v is not None]
         path, _, query = target.partition("?")
         scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-            "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
-            "headers": pairs, "client": ("127.0.0.1", 50000), "server": ("127.0.0.1", PORT),
-        }  # fmt: skip
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": pairs,
+            "client": ("127.0.0.1", 50000),
+            "server": ("127.0.0.1", PORT),
+        }
         sent = []
 
         async def receive():

@@ -4,15 +4,13 @@ import torch
 import torch.nn.functional as F
 
 import regard
-from regard.viewer.page_model import PageModel, Variant
+from regard_workbench.viewer.page_model import PageModel, Variant
 
 
 class StandIn:
     """A site whose calls are given as (query, key) pairs (b,h,n,d), or as finished maps (h,q,k)."""
 
-    def __init__(
-        self, name, calls, *, rows="position", columns="source", how="exact", kind="attend", causal=False
-    ):
+    def __init__(self, name, calls, *, rows="position", columns="source", how="exact", kind="attend", causal=False):
         self.name, self.given, self.kind, self.how = name, calls, kind, how
         self.rows, self.columns, self.causal = rows, columns, causal
         self.asked = []  # number of rows of each request
@@ -47,9 +45,7 @@ class StandIn:
         one = self.given[call]
         if isinstance(one, tuple):
             return regard.summarize(*one, mask=self._mask(), top=top)
-        return regard.summarize(
-            one.log()[None], torch.eye(one.shape[2]).expand(1, len(one), -1, -1), scale=1, top=top
-        )
+        return regard.summarize(one.log()[None], torch.eye(one.shape[2]).expand(1, len(one), -1, -1), scale=1, top=top)
 
     def pooled(self, height, width, heads=None, call=-1, batch=0, sampled=True):
         """The largest weight of each cell."""

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from regard.viewer import bundle
-from regard.viewer.bundle import NotBundled
+from regard_workbench.viewer import bundle
+from regard_workbench.viewer.bundle import NotBundled
 
 MODULES = {
     "main.js": 'import { twice, Box as Case } from "./parts/sums.js";\nimport { name } from "./words.js";\n'
@@ -41,9 +41,16 @@ def test_nothing_in_a_script_can_end_its_element():
 
 @pytest.mark.parametrize(
     "line",
-    ["export default 1;", 'export { a } from "./b.js";', 'import * as b from "./b.js";', 'import b from "./b.js";',
-     "export let a = 1;", "const a = await import('./b.js');", 'import "./b.js";'],
-)  # fmt: skip
+    [
+        "export default 1;",
+        'export { a } from "./b.js";',
+        'import * as b from "./b.js";',
+        'import b from "./b.js";',
+        "export let a = 1;",
+        "const a = await import('./b.js');",
+        'import "./b.js";',
+    ],
+)
 def test_forms_that_are_not_bundled_are_refused(line):
     with pytest.raises(NotBundled):
         bundle.bundle({"main.js": line + "\n", "b.js": "export const a = 1;\n"}, "main.js")

@@ -8,8 +8,8 @@ from http.cookiejar import CookieJar
 
 import pytest
 
-from regard.viewer.guard import Guard
-from regard.viewer.widget import respond, script, show
+from regard_workbench.viewer.guard import Guard
+from regard_workbench.viewer.widget import respond, script, show
 from tests.cli.trained import called
 from tests.training.commands import Command, until
 from tests.viewer.stand_ins import small_page_model
@@ -18,16 +18,7 @@ from tests.viewer.stand_ins import small_page_model
 def test_a_page_is_written_and_described(runs, tmp_path, capsys):
     path = tmp_path / "page.html"
     code, out, err = called(
-        capsys,
-        "view",
-        runs["dates"],
-        "--text",
-        "3rd of May, 1979",
-        "--export",
-        path,
-        "--json",
-        "--device",
-        "cpu",
+        capsys, "view", runs["dates"], "--text", "3rd of May, 1979", "--export", path, "--json", "--device", "cpu"
     )
     assert code == 0, err
     found = json.loads(out)
@@ -55,9 +46,7 @@ def test_a_page_is_written_and_described(runs, tmp_path, capsys):
         (["--against", "nowhere"], "nowhere"),
     ],
 )
-def test_a_wrong_call_says_what_to_try_and_exits_with_2(
-    runs, capsys, tmp_path, monkeypatch, arguments, words
-):
+def test_a_wrong_call_says_what_to_try_and_exits_with_2(runs, capsys, tmp_path, monkeypatch, arguments, words):
     folder = runs["dates"]
     monkeypatch.chdir(tmp_path)
     code, out, err = called(capsys, "view", folder, "--device", "cpu", *arguments)
@@ -116,7 +105,7 @@ def test_a_notebook_gets_the_page_and_answers_over_messages():
 
 
 def test_messages_from_a_notebook_are_checked_as_requests_are():
-    from regard.viewer.requests import RequestHandler
+    from regard_workbench.viewer.requests import RequestHandler
 
     answers, sent = RequestHandler(small_page_model()), []
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from regard.viewer import connections
-from regard.viewer.guard import HEADERS
-from regard.viewer.server import Server
+from regard_workbench.viewer import connections
+from regard_workbench.viewer.guard import HEADERS
+from regard_workbench.viewer.server import Server
 from tests.viewer.stand_ins import small_page_model
 
 WAIT = 20.0  # seconds until a test gives up
@@ -55,12 +55,7 @@ def connected(server):
 
 
 def asking(server, target="/api/scene", *headers):
-    lines = [
-        f"GET {target} HTTP/1.1",
-        f"Host: 127.0.0.1:{server.guard.port}",
-        f"Cookie: {server.cookie}",
-        *headers,
-    ]
+    lines = [f"GET {target} HTTP/1.1", f"Host: 127.0.0.1:{server.guard.port}", f"Cookie: {server.cookie}", *headers]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 

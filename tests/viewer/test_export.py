@@ -11,11 +11,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from regard import viewer
 from regard.errors import BadType, BadValue
-from regard.viewer.codes import encode
-from regard.viewer.page_model import PageModel, Variant
-from regard.viewer.payload import payload
+from regard_workbench import viewer
+from regard_workbench.viewer.codes import encode
+from regard_workbench.viewer.page_model import PageModel, Variant
+from regard_workbench.viewer.payload import payload
 from tests.viewer.stand_ins import Seen, StandIn, random_map, random_pair, small_page_model
 
 HOSTILE = [
@@ -98,11 +98,7 @@ def test_the_policy_names_the_one_script_by_its_hash_and_allows_no_other(tmp_pat
     found = parsed(path)
     metas = [one[1] for one in found if one[0] == "meta" and one[1].get("http-equiv")]
     (policy,) = [meta["content"] for meta in metas]
-    assert (
-        "default-src 'none'" in policy
-        and "unsafe" not in policy
-        and "http" not in policy.replace("https", "")
-    )
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy.replace("https", "")
     scripts = [one[2] for one in found if one[0] == "script" and "type" not in one[1]]
     styles = [one[2] for one in found if one[0] == "style"]
     assert len(scripts) == len(styles) == 1
@@ -158,9 +154,7 @@ def test_a_missing_head_is_refused(tmp_path):
 
 def test_all_steps_of_a_generation_are_stored():
     maps = [random_map(2, 3, 3), random_map(2, 1, 4, seed=1), random_map(2, 1, 5, seed=2)]
-    page_model = PageModel(
-        "x", [Variant("v", Seen([StandIn("layer.0", maps)]))], generation={"prompt": 3, "steps": []}
-    )
+    page_model = PageModel("x", [Variant("v", Seen([StandIn("layer.0", maps)]))], generation={"prompt": 3, "steps": []})
     made = payload(page_model)
     assert {(part["call"], part["size"]) for part in made.data["parts"]} == {(0, 9), (1, 4), (2, 5)}
     assert {one["call"] for one in made.data["overview"]} == {-1, 0, 1, 2}
@@ -179,10 +173,8 @@ def test_a_long_generation_stores_what_fits():
 
 
 def test_a_row_with_fewer_keys_than_stored_has_empty_entries():
-    page_model = PageModel(
-        "x", [Variant("v", Seen([StandIn("layer.0", [random_pair(2, 300)], causal=True)]))]
-    )
-    made = payload(page_model, room=500_000)
+    page_model = PageModel("x", [Variant("v", Seen([StandIn("layer.0", [random_pair(2, 300)], causal=True)]))])
+    made = payload(page_model, room=600_000)
     part = next(part for part in made.data["parts"] if part["kind"] == "top")
     first = np.frombuffer(bytes(made.content), np.uint8, 24, part["at"]).reshape(8, 3)
     assert first[0].tolist() == [0, 0, 255] and not first[1:].any()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from regard.errors import RegardError
-from regard.tasks.formats.image_files import FORMATS, read_image
-from regard.viewer.opening import ViewOptions, open_page
+from regard_workbench.tasks.formats.image_files import FORMATS, read_image
+from regard_workbench.viewer.opening import ViewOptions, open_page
 from tests.viewer.pretrained import save
 
 PICTURE = Image.fromarray((np.arange(13 * 17 * 3) % 251).astype(np.uint8).reshape(13, 17, 3))
@@ -25,9 +25,7 @@ def encoded(kind):
 
 
 WHOLE = {kind: encoded(kind) for kind in FORMATS}
-CHANGES = st.lists(
-    st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])), max_size=6
-)
+CHANGES = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])), max_size=6)
 
 
 def damaged(content, changes, cut):
@@ -69,9 +67,33 @@ def folder(tmp_path_factory):
 
 
 VALUES = st.sampled_from(
-    [None, True, False, 0, 1, -1, 3, 7, 10**9, 10**30, 0.5, "", "x", "\x1b[31m\n", [], [1], {}, {"a": 1}, "gpt2",
-     "../..", "http://127.0.0.1:9/x", ["GPT2LMHeadModel"], ["os.system"], float("nan")]
-)  # fmt: skip
+    [
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        3,
+        7,
+        10**9,
+        10**30,
+        0.5,
+        "",
+        "x",
+        "\x1b[31m\n",
+        [],
+        [1],
+        {},
+        {"a": 1},
+        "gpt2",
+        "../..",
+        "http://127.0.0.1:9/x",
+        ["GPT2LMHeadModel"],
+        ["os.system"],
+        float("nan"),
+    ]
+)
 
 
 def places(found, before=()):
@@ -94,11 +116,7 @@ def changed(found, where, value):
 @pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        (
-            "tokenizer_config.json",
-            "model_max_length",
-            "",
-        ),  # found by fuzzing: a comparison of a number with a text
+        ("tokenizer_config.json", "model_max_length", ""),  # found by fuzzing: a comparison of a number with a text
         ("config.json", "architectures", 7),
         ("tokenizer.json", "model", {"type": "BPE", "vocab": {"a": 10**12}, "merges": []}),
     ],

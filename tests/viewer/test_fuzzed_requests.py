@@ -11,13 +11,47 @@ from tests.viewer.stand_ins import small_page_model
 from tests.viewer.test_connections import answered, connected, everything, protected, running  # noqa: F401
 
 PIECES = st.sampled_from(
-    [b"GET ", b"HEAD ", b"POST ", b"/ ", b"/api/scene ", b"/?token=x ", b"http://x/ ", b"* ", b"HTTP/1.1", b"HTTP/1.0",
-     b"HTTP/2.0", b"\r\n", b"\n", b"\r", b"\r\n\r\n", b": ", b"Host: HERE\r\n", b"Host: evil\r\n", b"Cookie: x=y\r\n",
-     b"Content-Length: 5\r\n", b"Content-Length: 99999999999\r\n", b"Transfer-Encoding: chunked\r\n", b"5\r\nhello\r\n",
-     b"0\r\n\r\n", b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"Connection: keep-alive\r\n", b"\0", b"\xff",
-     b"Upgrade: websocket\r\nConnection: Upgrade\r\n", b"Upgrade: h2c\r\nConnection: Upgrade\r\n", b" ", b"\t", b"%00",
-     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"a" * 3000, b"Origin: null\r\n", b"GET / HTTP/1.1\r\nHost: HERE\r\n\r\n"]
-)  # fmt: skip
+    [
+        b"GET ",
+        b"HEAD ",
+        b"POST ",
+        b"/ ",
+        b"/api/scene ",
+        b"/?token=x ",
+        b"http://x/ ",
+        b"* ",
+        b"HTTP/1.1",
+        b"HTTP/1.0",
+        b"HTTP/2.0",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b"\r\n\r\n",
+        b": ",
+        b"Host: HERE\r\n",
+        b"Host: evil\r\n",
+        b"Cookie: x=y\r\n",
+        b"Content-Length: 5\r\n",
+        b"Content-Length: 99999999999\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"5\r\nhello\r\n",
+        b"0\r\n\r\n",
+        b"Expect: 100-continue\r\n",
+        b"Connection: close\r\n",
+        b"Connection: keep-alive\r\n",
+        b"\0",
+        b"\xff",
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\n",
+        b"Upgrade: h2c\r\nConnection: Upgrade\r\n",
+        b" ",
+        b"\t",
+        b"%00",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"a" * 3000,
+        b"Origin: null\r\n",
+        b"GET / HTTP/1.1\r\nHost: HERE\r\n\r\n",
+    ]
+)
 REQUESTS = st.lists(PIECES, max_size=20).map(b"".join) | st.binary(max_size=100)
 CHUNKED = b"GET / HTTP/1.1\r\nHost: HERE\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -64,12 +98,8 @@ TARGETS = st.sampled_from(
     ["scene", "overview", "tile", "row", "column", "top", "facts", "rollout", "nothing", "", "../x", "%00"]
 )
 WORDS = st.dictionaries(
-    st.sampled_from(
-        ["variant", "site", "head", "level", "x", "y", "row", "key", "call", "top", "minus", "odd", ""]
-    ),
-    st.sampled_from(
-        ["0", "1", "2", "7", "-1", "999999", "1e3", "", "NaN", "%00", "%FF", "a", "0x1", "1" * 400]
-    ),
+    st.sampled_from(["variant", "site", "head", "level", "x", "y", "row", "key", "call", "top", "minus", "odd", ""]),
+    st.sampled_from(["0", "1", "2", "7", "-1", "999999", "1e3", "", "NaN", "%00", "%FF", "a", "0x1", "1" * 400]),
     max_size=8,
 )
 HEADERS = st.dictionaries(
@@ -84,9 +114,7 @@ HEADERS = st.dictionaries(
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    target=TARGETS, words=WORDS, headers=HEADERS, method=st.sampled_from(["GET", "HEAD", "POST", "get", ""])
-)
+@given(target=TARGETS, words=WORDS, headers=HEADERS, method=st.sampled_from(["GET", "HEAD", "POST", "get", ""]))
 def test_any_request_with_a_cookie_is_answered_or_refused(target, words, headers, method):
     query = "&".join(f"{name}={value}" for name, value in words.items())
     found = VISITOR.ask(f"/api/{target}?{query}", method=method, **headers)

@@ -11,10 +11,10 @@ from PIL import Image
 
 import regard
 from regard.errors import BadValue
-from regard.training.loading import load
-from regard.viewer import inputs
-from regard.viewer.guard import BODIES
-from regard.viewer.opening import ViewOptions, open_page
+from regard_workbench.training.loading import load
+from regard_workbench.viewer import inputs
+from regard_workbench.viewer.guard import BODIES
+from regard_workbench.viewer.opening import ViewOptions, open_page
 from tests.browser.page_models import HOSTILE
 from tests.viewer.pretrained import save
 from tests.viewer.requests import PORT, Visitor
@@ -60,6 +60,31 @@ def test_a_typed_text_shows_the_weights_of_that_text(folders):
     assert visitor.ask("/api/scene?input=0").json["tokens"]["tokens"] == ["the", "cat", "sat"]
 
 
+@pytest.mark.parametrize("name", ["text", "target"])
+def test_half_a_character_is_refused_and_the_page_lives(folders, name):
+    """What JSON.stringify sends where a text was cut inside an emoji."""
+    visitor = visitor_of(folders("bert"), text="the cat sat")
+    body = json.dumps({"text": "a dog", name: "a \ud83d dog"}).encode()
+    assert b"\\ud83d" in body
+    refused = visitor.send("/api/input", body)
+    assert refused.status == 400 and f"{name}: expected whole characters, got half of one at 2" in refused.text
+    assert visitor.ask("/api/scene").json["tokens"]["tokens"] == ["the", "cat", "sat"]
+    assert visitor.send("/api/input", fields(text="\U0001f600 dog")).status == 200
+
+
+def test_an_input_whose_scene_cannot_be_sent_does_not_become_the_newest(folders, monkeypatch):
+    page_model = open_page(ViewOptions(str(folders("bert")), device="cpu", text="the cat sat"))
+    answers = inputs.Inputs(page_model)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(page_model), "scene", lambda self: {"weight": float("nan")})
+        with pytest.raises(ValueError, match="JSON"):
+            answers.read_text(fields(text="a dog"), None)
+    assert json.loads(answers.answer("scene", {})[1])["tokens"]["tokens"] == ["the", "cat", "sat"]
+    later = json.loads(answers.read_text(fields(text="a mat"), None)[1])
+    assert later == json.loads(answers.answer("scene", {})[1])
+    assert later["input"]["number"] not in (0, 1)  # a number is used once
+
+
 def test_an_edited_token_is_shown_beside_the_text_before(folders):
     visitor = visitor_of(folders("bert"), text="the cat sat on it")
     scene = visitor.send("/api/input?input=0", fields(text="the dog sat on it", edited=True)).json
@@ -96,13 +121,9 @@ def test_a_dropped_picture_is_read(folders, tmp_path):
     assert before["input"]["takes"] == ["image"]
     buffer = io.BytesIO()
     Image.fromarray(pixels[1]).save(buffer, "PNG")
-    found = visitor.send(
-        "/api/file?kind=image&name=../../etc/two.png", buffer.getvalue(), "application/octet-stream"
-    )
+    found = visitor.send("/api/file?kind=image&name=../../etc/two.png", buffer.getvalue(), "application/octet-stream")
     assert found.status == 200, found.text
-    assert (
-        found.json["image"]["data"] != before["image"]["data"] and "the image two.png" in found.json["words"]
-    )
+    assert found.json["image"]["data"] != before["image"]["data"] and "the image two.png" in found.json["words"]
 
 
 def test_other_examples_of_a_task_can_be_shown(runs):
@@ -145,10 +166,24 @@ def test_hostile_texts_are_read_as_text_or_refused_in_words(folders):
         assert found.status == 200 or found.json["error"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", pytest.param(b"[" * 100_000, id="deep"), b'{"text": 3}',
-    b'{"path": "x"}',
-    b'{"generate": true}', b'{"text": "the", "generate": 0}', b'{"text": "the", "beams": 99, "generate": 3}',
-    b'{"kind": "image"}', b'{"example": -1}', b"\xff\xfe", b'{"text": "\\ud800"'])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        pytest.param(b"[" * 100_000, id="deep"),
+        b'{"text": 3}',
+        b'{"path": "x"}',
+        b'{"generate": true}',
+        b'{"text": "the", "generate": 0}',
+        b'{"text": "the", "beams": 99, "generate": 3}',
+        b'{"kind": "image"}',
+        b'{"example": -1}',
+        b"\xff\xfe",
+        b'{"text": "\\ud800"',
+    ],
+)
 def test_a_malformed_input_is_refused_with_a_reason(folders, body):
     visitor = visitor_of(folders("gpt2"), text="the cat")
     found = visitor.send("/api/input", body)
@@ -207,10 +242,7 @@ def test_old_inputs_are_forgotten_and_said_so(folders):
     assert visitor.ask("/api/scene?input=0").status == 404
     assert visitor.ask("/api/scene?input=1").status == 200
     for number in ("-1", "x", "1e3", "9" * 20, "", "٣"):
-        assert (
-            visitor.ask(f"/api/scene?input={number.encode().hex() if number == '٣' else number}").status
-            == 404
-        )
+        assert visitor.ask(f"/api/scene?input={number.encode().hex() if number == '٣' else number}").status == 404
 
 
 def test_a_page_without_a_model_takes_no_input():
@@ -228,30 +260,36 @@ def test_other_machines_may_look_and_not_run_the_model(folders):
 
 @pytest.mark.parametrize(
     ("name", "kept"),
-    [("a.png", "a.png"), ("../../x.png", "x.png"), ("", "file"), ("..", "file"), ("\0", "file"),
-     ("a b/c d.wav", "c-d.wav"), ("x" * 300 + ".png", "x" * 56 + ".png"), ("-rf.csv", "rf.csv"), ("…", "file")],
-)  # fmt: skip
+    [
+        ("a.png", "a.png"),
+        ("../../x.png", "x.png"),
+        ("", "file"),
+        ("..", "file"),
+        ("\0", "file"),
+        ("a b/c d.wav", "c-d.wav"),
+        ("x" * 300 + ".png", "x" * 56 + ".png"),
+        ("-rf.csv", "rf.csv"),
+        ("…", "file"),
+    ],
+)
 def test_names_of_dropped_files_stay_inside_their_folder(name, kept):
     assert inputs.safe_name(name) == kept
 
 
 def test_a_sweep_of_patches_is_that_of_the_library(folders):
     visitor = visitor_of(folders("gpt2"), text="the cat sat on a mat")
-    question = {"by": "heads", "against": "the dog sat on a mat"}
+    question = {"by": "heads", "against": "the cat sat on a dog"}
     found = visitor.send("/api/cause?input=0", fields(**question)).json
     model = transformers.GPT2LMHeadModel.from_pretrained(folders("gpt2")).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders("gpt2"))
-    clean, corrupted = (
-        tokenizer(text, return_tensors="pt") for text in ("the cat sat on a mat", question["against"])
-    )
+    clean, corrupted = (tokenizer(text, return_tensors="pt") for text in ("the cat sat on a mat", question["against"]))
     with torch.no_grad(), regard.observe(model) as seen:
         model(**clean)
     expected = seen.patch(clean, corrupted)
+    assert not found["doubt"] and bool(expected.recovered.isfinite().all())
     np.testing.assert_allclose(found["recovered"], expected.recovered, atol=1e-5)
     assert found["sites"] == [0, 1] and found["clean"] == pytest.approx(expected.clean)
-    layers = visitor.send(
-        "/api/cause?input=0", fields(**{**question, "by": "layers", "positions": "each"})
-    ).json
+    layers = visitor.send("/api/cause?input=0", fields(**{**question, "by": "layers", "positions": "each"})).json
     assert layers["sites"] == [0, 1] and np.shape(layers["recovered"]) == (2, 6)
 
 
@@ -287,14 +325,12 @@ def test_an_answer_at_several_places_is_asked_about_one_of_them(folders):
     first = visitor.send("/api/cause", fields(by="contributions")).json
     assert first == found[0] != found[1]
     lens = visitor.send("/api/cause", fields(by="lens")).json
-    assert (
-        lens["tokens"][1:] == ["a", "dog"][: len(lens["tokens"]) - 1]
-    )  # what the decoder read, not its source
+    assert lens["tokens"][1:] == ["a", "dog"][: len(lens["tokens"]) - 1]  # what the decoder read, not its source
 
 
 def test_a_hidden_token_is_the_place_that_is_asked_about(folders):
     """A masked language model answers at its blank; its last position is a separator."""
-    from regard.viewer.opening.predictions import hidden_places
+    from regard_workbench.viewer.opening.predictions import hidden_places
 
     assert hidden_places([5, 9, 4, 9], 9) == [(1, "hidden token 1"), (3, "hidden token 2")]
     assert hidden_places([5, 9], None) == []
@@ -331,3 +367,14 @@ def test_causes_of_a_generation_are_refused(folders):
     visitor = visitor_of(folders("gpt2"), text="the cat", generate=2)
     assert not visitor.ask("/api/scene").json["input"]["causes"]
     assert visitor.send("/api/cause", fields(by="faithfulness")).status == 400
+
+
+def test_outputs_that_are_no_classes_are_compared_by_the_cosine_of_their_mean_rows():
+    from regard_workbench.viewer.opening.causes import _similarity
+
+    before, after = torch.randn(2, 1, 5, 3, dtype=torch.float64).unbind()
+    mean = [rows[0].mean(0) for rows in (before, after)]
+    expected = float(mean[0] @ mean[1] / (mean[0].norm() * mean[1].norm()))
+    measured = _similarity(before)
+    assert float(measured(before)) == pytest.approx(1) and float(measured(after)) == pytest.approx(expected)
+    assert float(measured((after, None))) == pytest.approx(expected)

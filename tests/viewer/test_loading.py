@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from regard.cli.main import main
 from regard.errors import BadValue
-from regard.viewer.opening import ViewOptions, open_page
+from regard_workbench.cli.main import main
+from regard_workbench.viewer.opening import ViewOptions, open_page
 
 pytest.importorskip("transformers")
 
@@ -120,6 +120,7 @@ def test_the_command_refuses_or_with_allow_missing_exports_with_a_label(folder, 
         {"vocab_size": 10**7, "n_embd": 10**6},
         {"text_config": {"num_hidden_layers": 10**9}},
         {"n_layer": -(10**9)},
+        {"n_layer": 10**400},
     ],
 )
 def test_absurd_sizes_are_refused_before_anything_is_allocated(folder, sizes, monkeypatch):
@@ -134,12 +135,8 @@ def test_absurd_sizes_are_refused_before_anything_is_allocated(folder, sizes, mo
         opened(folder)
 
 
-@pytest.mark.parametrize(
-    "key", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"]
-)
-@pytest.mark.parametrize(
-    "value", ["flash_attention_2", "eager", "kernels-community/anything", "nothing", {"": "x"}]
-)
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "_attn_implementation_internal"])
+@pytest.mark.parametrize("value", ["flash_attention_2", "eager", "kernels-community/anything", "nothing", {"": "x"}])
 def test_the_attention_implementation_of_a_folder_is_ignored(folder, whole, key, value):
     changed_config(folder, **{key: value})
     found, expected = opened(folder), opened(whole)
@@ -148,9 +145,7 @@ def test_the_attention_implementation_of_a_folder_is_ignored(folder, whole, key,
     torch.testing.assert_close(found.site(0, 1).weights(), expected.site(0, 1).weights())
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", "7", "{", "[" * 100_000, '{"a": 1' + "0" * 5000 + "}", "nul", "\0"]
-)
+@pytest.mark.parametrize("content", ["", "[]", "7", "{", "[" * 100_000, '{"a": 1' + "0" * 5000 + "}", "nul", "\0"])
 def test_a_configuration_that_is_no_object_is_refused_in_one_line(folder, content):
     (folder / "config.json").write_text(content)
     with pytest.raises(BadValue, match="RUN: ") as caught:
@@ -163,7 +158,7 @@ class PanicException(BaseException):
 
 
 def test_a_panic_of_a_library_becomes_an_error_and_ctrl_c_passes_through():
-    from regard.viewer.opening.library_errors import in_words
+    from regard_workbench.viewer.opening.library_errors import in_words
 
     def fail(trouble):
         raise trouble

@@ -8,14 +8,14 @@ import torch
 from PIL import Image
 
 from regard.errors import BadValue
-from regard.observation import attribution
-from regard.tasks import Batch
-from regard.tasks.formats import image_files
-from regard.training import train
-from regard.training.loading import load
-from regard.viewer.opening import ViewOptions, open_page, opening
-from regard.viewer.page_model import Variant
-from regard.viewer.requests import RequestHandler
+from regard_workbench.inspection import attribution
+from regard_workbench.tasks import Batch
+from regard_workbench.tasks.formats import image_files
+from regard_workbench.training import train
+from regard_workbench.training.loading import load
+from regard_workbench.viewer.opening import ViewOptions, open_page, opening
+from regard_workbench.viewer.page_model import Variant
+from regard_workbench.viewer.requests import RequestHandler
 from tests.cli.trained import written_by_hand
 from tests.viewer.stand_ins import small_page_model
 
@@ -83,8 +83,12 @@ def test_a_text_is_written_step_by_step_and_every_step_is_a_call(runs):
         assert falling == sorted(falling, reverse=True) and len(falling) == 6
     calls = scene["sites"][0]["calls"]
     assert [(call["queries"], call["keys"], call["start"]) for call in calls] == [
-        (11, 11, 0), (1, 12, 11), (1, 13, 12), (1, 14, 13), (1, 15, 14),
-    ]  # fmt: skip
+        (11, 11, 0),
+        (1, 12, 11),
+        (1, 13, 12),
+        (1, 14, 13),
+        (1, 15, 14),
+    ]
     whole = opened(runs["language"], text="The sea was" + loaded.task.decode(tokens[11:15]))
     torch.testing.assert_close(weights(page_model, call=4)[0], weights(whole)[14], atol=1e-5, rtol=0)
 
@@ -109,9 +113,7 @@ def test_the_first_beams_are_the_likeliest_tokens(runs):
     loaded = load(runs["dates"], device="cpu", tell=lambda text: None)
     batch = Batch.of(torch.tensor([loaded.task.encode(DATE).source]), targets=torch.tensor([[0]]))
     values, ids = loaded.model(batch)[0, 0].log_softmax(-1).topk(3)
-    assert [beam["tokens"] for beam in first["beams"]] == [
-        [p] for p in loaded.task.output_pieces(ids.tolist())
-    ]
+    assert [beam["tokens"] for beam in first["beams"]] == [[p] for p in loaded.task.output_pieces(ids.tolist())]
     np.testing.assert_allclose([beam["score"] for beam in first["beams"]], values.detach(), rtol=1e-3)
 
 
@@ -134,9 +136,7 @@ def test_the_memory_of_a_turing_machine_is_shown_step_by_step(runs):
     assert [len(scene["bits"][name]) for name in ("input", "output")] == [steps, steps]
     assert {bit for row in scene["bits"]["input"] for bit in row} <= {0.0, 1.0}
     assert scene["sites"][0]["rows"] == "steps" and scene["sites"][0]["calls"][0]["keys"] == 8
-    torch.testing.assert_close(
-        weights(page_model).sum(-1), torch.ones(scene["sites"][0]["calls"][0]["queries"])
-    )
+    torch.testing.assert_close(weights(page_model).sum(-1), torch.ones(scene["sites"][0]["calls"][0]["queries"]))
 
 
 def test_an_image_is_read_as_the_task_reads_it(runs, tmp_path):
@@ -158,25 +158,14 @@ def test_checkpoints_are_a_timeline(runs):
 
 
 def test_a_run_that_keeps_all_checkpoints_has_a_timeline_of_the_whole_training(tmp_path, monkeypatch):
-    settings = {
-        "task": "classify",
-        "model": "encoder(dim=8, layers=1, num_heads=2)",
-        "steps": 7,
-        "save_every": 1,
-    }
-    settings |= {
-        "batch_size": 2,
-        "eval_limit": 2,
-        "device": "cpu",
-        "keep": "all",
-        "out": str(tmp_path / "run"),
-    }
+    settings = {"task": "classify", "model": "encoder(dim=8, layers=1, num_heads=2)", "steps": 7, "save_every": 1}
+    settings |= {"batch_size": 2, "eval_limit": 2, "device": "cpu", "keep": "all", "out": str(tmp_path / "run")}
     with torch.enable_grad():
         train(settings, tell=lambda text: None)
     options = ViewOptions(str(tmp_path / "run"), text="a calm sea", checkpoints=True, device="cpu")
     assert open_page(options).scene()["timeline"]["steps"] == [0, 1, 2, 3, 4, 5, 6, 7]
     told = []
-    monkeypatch.setattr("regard.viewer.opening.opening.MOST_CHECKPOINTS", 3)
+    monkeypatch.setattr("regard_workbench.viewer.opening.opening.MOST_CHECKPOINTS", 3)
     assert open_page(options, told.append).scene()["timeline"]["steps"] == [0, 4, 7]
     assert "Showing 3 of 8 checkpoints, from step 0 to step 7." in told
 
@@ -205,9 +194,7 @@ def test_importance_is_what_the_answer_loses_without_a_head(runs):
     page_model = opened(runs["classify-encoder"], text="a calm sea", importance=True)
     found = json.loads(RequestHandler(page_model).answer("facts", {})[1])
     numbers = {
-        (entry["site"], n): head["importance"]
-        for entry in found["sites"]
-        for n, head in enumerate(entry["heads"])
+        (entry["site"], n): head["importance"] for entry in found["sites"] for n, head in enumerate(entry["heads"])
     }
     loaded = load(runs["classify-encoder"], device="cpu", tell=lambda text: None)
     batch = Batch.of(torch.tensor([loaded.task.encode("a calm sea").tokens]))
@@ -271,13 +258,20 @@ def test_a_comparison_names_its_runs(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"text": ""}, "--text"), ({"text": "x" * 200_001}, "--text"), ({"text": "a", "sound": "b"}, "--sound"),
-        ({"generate": 0}, "--generate"), ({"generate": 10**9}, "--generate"), ({"beams": 3}, "--generate"),
-        ({"generate": 3, "beams": 99}, "--beams"), ({"checkpoints": True, "against": "x"}, "--against"),
-        ({"generate": 3, "target": "x"}, "--target"), ({"where": "a\0b"}, "RUN"), ({"image": ""}, "--image"),
+        ({"text": ""}, "--text"),
+        ({"text": "x" * 200_001}, "--text"),
+        ({"text": "a", "sound": "b"}, "--sound"),
+        ({"generate": 0}, "--generate"),
+        ({"generate": 10**9}, "--generate"),
+        ({"beams": 3}, "--generate"),
+        ({"generate": 3, "beams": 99}, "--beams"),
+        ({"checkpoints": True, "against": "x"}, "--against"),
+        ({"generate": 3, "target": "x"}, "--target"),
+        ({"where": "a\0b"}, "RUN"),
+        ({"image": ""}, "--image"),
         ({"generate": 3, "gold": "x"}, "--gold"),
     ],
-)  # fmt: skip
+)
 def test_contradictory_options_are_refused_before_anything_is_loaded(options, words):
     with pytest.raises(BadValue, match=words):
         ViewOptions(**{"where": "runs/none", **options})
@@ -301,12 +295,15 @@ def test_folders_without_a_model_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("run", "options", "words"),
     [
-        ("digits", {"text": "five"}, "--image"), ("language", {"image": "x.png"}, "--text"),
-        ("classify", {"generate": 3}, "writes nothing"), ("copy", {"text": "a"}, "--text"),
-        ("language", {"checkpoint": "nope"}, "checkpoint"), ("language", {"gold": "x"}, "--gold"),
+        ("digits", {"text": "five"}, "--image"),
+        ("language", {"image": "x.png"}, "--text"),
+        ("classify", {"generate": 3}, "writes nothing"),
+        ("copy", {"text": "a"}, "--text"),
+        ("language", {"checkpoint": "nope"}, "checkpoint"),
+        ("language", {"gold": "x"}, "--gold"),
         ("dates", {"target": "9" * 99}, "--target"),
     ],
-)  # fmt: skip
+)
 def test_inputs_that_a_run_cannot_read_are_refused(runs, run, options, words):
     with pytest.raises(BadValue, match=words):
         opened(runs[run], **options)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from regard.errors import BadValue
-from regard.viewer import codes, packets
-from regard.viewer.cache import ByteCache
-from regard.viewer.packets import MapRequest, Packets
-from regard.viewer.page_model import PageModel, Variant
+from regard_workbench.viewer import codes, packets
+from regard_workbench.viewer.cache import ByteCache
+from regard_workbench.viewer.packets import MapRequest, Packets
+from regard_workbench.viewer.page_model import PageModel, Variant
 from tests.viewer.stand_ins import Seen, StandIn, random_map, random_pair, small_page_model
 
 
@@ -64,10 +64,7 @@ def tile(found):
 def pooled_by_loops(weights, size, strongest):
     queries, keys = weights.shape
     return [
-        [
-            strongest([float(w) for w in weights[y : y + size, x : x + size].flatten()])
-            for x in range(0, keys, size)
-        ]
+        [strongest([float(w) for w in weights[y : y + size, x : x + size].flatten()]) for x in range(0, keys, size)]
         for y in range(0, queries, size)
     ]
 
@@ -131,9 +128,7 @@ def test_rows_and_columns_are_the_exact_weights():
 
 def test_the_strongest_keys_of_each_row():
     one = random_map(2, 5, 13)
-    made = Packets(PageModel("x", [Variant("v", Seen([StandIn("layer.0", [one])]))])).top(
-        MapRequest(head=1), 3
-    )
+    made = Packets(PageModel("x", [Variant("v", Seen([StandIn("layer.0", [one])]))])).top(MapRequest(head=1), 3)
     values, keys = one[1].topk(3)
     assert made["keys"] == keys.tolist()
     np.testing.assert_allclose(made["weights"], values, atol=1e-6)
@@ -169,20 +164,12 @@ def test_the_overview_of_a_generation_joins_its_steps_to_one_map():
     assert (small[::12, ::12] == codes.encode(whole)).all() and (
         small == small[::12, ::12].repeat(12, 0).repeat(12, 1)
     ).all()
-    assert (
-        made.shown(MapRequest(call=1)) == 1 and (made.thumbs(0, 0, 1)[1] == made.thumbs(0, 0, 1)[1][0]).all()
-    )
+    assert made.shown(MapRequest(call=1)) == 1 and (made.thumbs(0, 0, 1)[1] == made.thumbs(0, 0, 1)[1][0]).all()
 
 
 @pytest.mark.parametrize(
     "asked",
-    [
-        MapRequest(variant=1),
-        MapRequest(site=9),
-        MapRequest(head=3),
-        MapRequest(minus=1),
-        MapRequest(variant=-1),
-    ],
+    [MapRequest(variant=1), MapRequest(site=9), MapRequest(head=3), MapRequest(minus=1), MapRequest(variant=-1)],
 )
 def test_requests_for_missing_maps_are_refused(asked):
     with pytest.raises(BadValue):

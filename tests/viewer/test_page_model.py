@@ -10,8 +10,8 @@ import regard
 from regard.errors import BadValue
 from regard.observation.analysis.flow import flow
 from regard.observation.analysis.rollout import rollout
-from regard.viewer.page_model import PageModel, Variant, page_model_of
-from regard.viewer.requests import NotFound, RequestHandler
+from regard_workbench.viewer.page_model import PageModel, Variant, page_model_of
+from regard_workbench.viewer.requests import NotFound, RequestHandler
 from tests.viewer.stand_ins import Seen, StandIn, random_map, small_page_model
 
 
@@ -48,8 +48,10 @@ def test_a_model_that_reads_and_writes_has_three_kinds_of_attention():
     found = scene_of(sites, labels, two_sides=True)
     assert [site["label"] for site in found["sites"]] == ["encoder 0", "decoder 0", "cross 0"]
     assert [(site["rows"], site["columns"]) for site in found["sites"]] == [
-        ("tokens", "tokens"), ("read", "read"), ("targets", "tokens"),
-    ]  # fmt: skip
+        ("tokens", "tokens"),
+        ("read", "read"),
+        ("targets", "tokens"),
+    ]
     assert [site["cross"] for site in found["sites"]] == [False, False, True]
 
 
@@ -83,9 +85,7 @@ def test_keys_dropped_by_a_cache_have_weight_0():
     torch.testing.assert_close(site.weights(call=2)[0, :, 0], torch.nn.functional.pad(maps[2][:, 0], (2, 0)))
     assert site.columns_of([1], call=2).abs().sum() == 0
     torch.testing.assert_close(site.columns_of([4], call=2)[0, :, 0, 0], maps[2][:, 0, 2])
-    assert (
-        site.summary(top=1, call=2).top_keys[0, :, 0, 0].tolist() == (maps[2].argmax(-1)[:, 0] + 2).tolist()
-    )
+    assert site.summary(top=1, call=2).top_keys[0, :, 0, 0].tolist() == (maps[2].argmax(-1)[:, 0] + 2).tolist()
     small = site.pooled(1, 5, call=2)
     torch.testing.assert_close(small[:, 0, 2:], maps[2][:, 0])
     answers = RequestHandler(page_model)
@@ -110,8 +110,7 @@ def test_sites_without_readable_weights_are_left_out():
 def test_another_input_has_its_own_labels():
     seen = small_page_model().variants[0].seen
     page_model = PageModel(
-        "x",
-        [Variant("a", seen, {"tokens": list("abcdefg")}), Variant("b", seen, {"tokens": list("hijklmn")})],
+        "x", [Variant("a", seen, {"tokens": list("abcdefg")}), Variant("b", seen, {"tokens": list("hijklmn")})]
     )
     first, second = page_model.scene()["variants"]
     assert "tokens" not in first and second["tokens"]["tokens"] == list("hijklmn")
@@ -149,10 +148,7 @@ def test_models_of_another_depth_and_prefix_are_paired_layer_by_layer(swapped):
         assert page_model.site(bare, layer).name == f"encoder.layer.{layer}.attention.self"
         assert page_model.site(wrapped, layer).name == f"bert.encoder.layer.{layer}.attention.self"
     answers = RequestHandler(page_model)
-    heads = [
-        json.loads(answers.answer("overview", {"variant": str(v)})[1].split(b"\n")[0])["heads"]
-        for v in (0, 1)
-    ]
+    heads = [json.loads(answers.answer("overview", {"variant": str(v)})[1].split(b"\n")[0])["heads"] for v in (0, 1)]
     assert [len(heads[bare]), len(heads[wrapped])] == [15, 6]
     shared = {"site": "1", "head": "2", "variant": str(bare), "minus": str(wrapped), "row": "4"}
     found = np.frombuffer(answers.answer("row", shared)[1], np.float32)
@@ -188,18 +184,14 @@ def test_rollout_of_one_layer_is_half_the_row_and_half_itself():
     _, content = RequestHandler(page_model).answer("rollout", {"row": "4"})
     expected = 0.5 * page_model.variants[0].seen["encoder.layer.0.attention"].given[0][:, 4].mean(0)
     expected[4] += 0.5
-    torch.testing.assert_close(
-        torch.frombuffer(bytearray(content), dtype=torch.float32), expected, atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(torch.frombuffer(bytearray(content), dtype=torch.float32), expected, atol=1e-6, rtol=0)
 
 
 def test_rollout_has_no_meaning_between_two_sequences():
     labels = {"tokens": list("abcde"), "targets": list("xyz")}
     seen = Seen([StandIn("cross.0", [random_map(2, 3, 5)])])
     with pytest.raises(NotFound, match="no rollout"):
-        RequestHandler(PageModel("x", [Variant("v", seen, labels)], two_sides=True)).answer(
-            "rollout", {"row": "0"}
-        )
+        RequestHandler(PageModel("x", [Variant("v", seen, labels)], two_sides=True)).answer("rollout", {"row": "0"})
 
 
 def test_facts_name_patterns_and_give_orders_of_all_heads():
@@ -228,9 +220,7 @@ def test_an_observation_is_shown_unchanged():
     assert scene["title"] == "TransformerEncoderLayer" and scene["sites"][0]["heads"] == 4
     _, content = RequestHandler(page_model).answer("row", {"site": "0", "head": "3", "row": "2"})
     row = torch.frombuffer(bytearray(content), dtype=torch.float32)
-    q, k, _ = torch.nn.functional.linear(
-        x, model.self_attn.in_proj_weight, model.self_attn.in_proj_bias
-    ).chunk(3, -1)
+    q, k, _ = torch.nn.functional.linear(x, model.self_attn.in_proj_weight, model.self_attn.in_proj_bias).chunk(3, -1)
     expected = (q[0, 2, 12:] @ k[0, :, 12:].T / 2).softmax(-1)
     torch.testing.assert_close(row, expected.detach(), atol=1e-6, rtol=0)
 
@@ -249,12 +239,7 @@ def test_concurrent_requests_get_the_same_results_as_sequential_ones():
         (path, {"site": str(site), "head": str(head), **more})
         for site in range(2)
         for head in range(4)
-        for path, more in (
-            ("tile", tile),
-            ("row", {"row": "11"}),
-            ("column", {"key": "7"}),
-            ("top", {"top": "3"}),
-        )
+        for path, more in (("tile", tile), ("row", {"row": "11"}), ("column", {"key": "7"}), ("top", {"top": "3"}))
     ]
     alone = [RequestHandler(page_model_of(seen)).answer(*question) for question in questions]
     answers = RequestHandler(page_model_of(seen))
@@ -272,16 +257,12 @@ def test_examples_of_a_batch_are_shown_one_by_one():
     page_model = page_model_of(seen, [list("abcde"), list("vwxyz")])
     scene = page_model.scene()
     assert [one["name"] for one in scene["variants"]] == ["example 0", "example 1"] and scene["start"] is None
-    assert scene["tokens"]["tokens"] == list("abcde") and scene["variants"][1]["tokens"]["tokens"] == list(
-        "vwxyz"
-    )
+    assert scene["tokens"]["tokens"] == list("abcde") and scene["variants"][1]["tokens"]["tokens"] == list("vwxyz")
     expected = seen[seen.names()[0]].weights(rows=[2], heads=[1])[:, 0, 0]
     handler = RequestHandler(page_model)
     for variant in (0, 1):
         which = {"variant": str(variant), "site": "0", "head": "1"}
-        row = torch.frombuffer(
-            bytearray(handler.answer("row", {**which, "row": "2"})[1]), dtype=torch.float32
-        )
+        row = torch.frombuffer(bytearray(handler.answer("row", {**which, "row": "2"})[1]), dtype=torch.float32)
         torch.testing.assert_close(row, expected[variant], atol=1e-6, rtol=0)
         top = json.loads(handler.answer("top", {**which, "top": "2"})[1])
         assert top["keys"][2] == expected[variant].topk(2).indices.tolist()

@@ -11,9 +11,9 @@ from PIL import Image
 
 import regard
 from regard.errors import BadValue
-from regard.viewer.opening import ViewOptions, open_page
-from regard.viewer.opening.pretrained import pieces_of
-from regard.viewer.requests import RequestHandler
+from regard_workbench.viewer.opening import ViewOptions, open_page
+from regard_workbench.viewer.opening.pretrained import pieces_of
+from regard_workbench.viewer.requests import RequestHandler
 
 pytest.importorskip("transformers")
 
@@ -71,9 +71,7 @@ def test_a_decoder_writes_as_its_own_generate_does(folders):
     )[0, ids.shape[1] :]
     from tests.viewer.pretrained import WORDS
 
-    assert [step["token"] for step in scene["generation"]["steps"]] == [
-        WORDS[number] for number in written.tolist()
-    ]
+    assert [step["token"] for step in scene["generation"]["steps"]] == [WORDS[number] for number in written.tolist()]
     calls = scene["sites"][1]["calls"]
     assert (calls[0]["queries"], calls[0]["keys"]) == (12, 12)
     assert [(call["queries"], call["keys"], call["start"]) for call in calls[1:]] == [
@@ -84,22 +82,14 @@ def test_a_decoder_writes_as_its_own_generate_does(folders):
 def test_an_encoder_decoder_shows_what_it_reads_and_what_it_writes(folders):
     page_model = opened(folders["t5"], text=TEXT, target="a dog sat")
     scene = page_model.scene()
-    assert scene["tokens"]["targets"] == ["a", "dog", "sat"] and scene["tokens"]["read"] == [
-        "<pad>",
-        "a",
-        "dog",
-    ]
+    assert scene["tokens"]["targets"] == ["a", "dog", "sat"] and scene["tokens"]["read"] == ["<pad>", "a", "dog"]
     twin = eager(
         folders["t5"],
         "T5ForConditionalGeneration",
         input_ids=ids_of(TEXT),
         decoder_input_ids=torch.tensor([[0, *ids_of("a dog")[0].tolist()]]),
     )
-    groups = {
-        "encoder": twin.encoder_attentions,
-        "decoder": twin.decoder_attentions,
-        "cross": twin.cross_attentions,
-    }
+    groups = {"encoder": twin.encoder_attentions, "decoder": twin.decoder_attentions, "cross": twin.cross_attentions}
     for group, expected in groups.items():
         sites = [n for n, site in enumerate(scene["sites"]) if site["group"] == group]
         assert len(sites) == len(expected) == 2
@@ -249,8 +239,7 @@ def test_pieces_of_a_vocabulary_of_bytes_are_shown_as_text():
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
-        ["привет мир the cat"] * 9,
-        trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False),
+        ["привет мир the cat"] * 9, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made)
     assert pieces_of(tokenizer, tokenizer("привет мир the")["input_ids"]) == ["привет", " мир", " the"]
@@ -258,9 +247,7 @@ def test_pieces_of_a_vocabulary_of_bytes_are_shown_as_text():
     assert len(parts) == 4 and "\ufffd" not in "".join(parts)
 
 
-@pytest.mark.parametrize(
-    ("kind", "vocabulary"), [("bert", "vocab.txt"), ("gpt2", "vocab.json and merges.txt")]
-)
+@pytest.mark.parametrize(("kind", "vocabulary"), [("bert", "vocab.txt"), ("gpt2", "vocab.json and merges.txt")])
 @pytest.mark.parametrize("configured", [True, False])
 def test_a_folder_without_tokenizer_files_says_which(folders, tmp_path, kind, vocabulary, configured):
     folder = tmp_path / "bare"
@@ -311,10 +298,7 @@ def test_a_folder_s_own_code_is_never_run(folders, tmp_path):
     folder = tmp_path / "hostile"
     shutil.copytree(folders["bert"], folder)
     config = json.loads((folder / "config.json").read_text())
-    config |= {
-        "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"},
-        "model_type": "never-heard-of",
-    }
+    config |= {"auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}, "model_type": "never-heard-of"}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "evil.py").write_text("raise SystemExit('this ran')")
     with pytest.raises(BadValue, match="configuration"):

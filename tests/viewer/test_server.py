@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from regard.errors import BadValue
-from regard.viewer import guard, server
-from regard.viewer.codes import encode
-from regard.viewer.requests import packed
+from regard_workbench.viewer import guard, server
+from regard_workbench.viewer.codes import encode
+from regard_workbench.viewer.requests import packed
 from tests.viewer.requests import PORT, Visitor
 from tests.viewer.stand_ins import small_page_model
 
@@ -76,9 +76,7 @@ def test_a_foreign_host_is_refused_even_with_a_cookie(visitor, host):
     assert visitor.ask(f"/?token={visitor.token()}", host=host).status == 403
 
 
-@pytest.mark.parametrize(
-    "host", [f"127.0.0.1:{PORT}", f"localhost:{PORT}", f"LOCALHOST:{PORT}", f"[::1]:{PORT}"]
-)
+@pytest.mark.parametrize("host", [f"127.0.0.1:{PORT}", f"localhost:{PORT}", f"LOCALHOST:{PORT}", f"[::1]:{PORT}"])
 def test_the_names_of_this_machine_are_its_hosts(visitor, host):
     assert visitor.ask("/api/scene", host=host).status == 200
 
@@ -219,14 +217,9 @@ def test_an_unknown_request_is_not_found(visitor):
 
 def test_the_scene_lists_sites_and_variants(visitor):
     scene = visitor.ask("/api/scene").json
-    assert scene["title"] == "a small model" and [v["name"] for v in scene["variants"]] == [
-        "variant 0",
-        "variant 1",
-    ]
+    assert scene["title"] == "a small model" and [v["name"] for v in scene["variants"]] == ["variant 0", "variant 1"]
     assert [site["label"] for site in scene["sites"]] == ["layer 0", "layer 1"]
-    assert scene["sites"][0]["heads"] == 3 and scene["sites"][0]["calls"] == [
-        {"queries": 7, "keys": 7, "start": 0}
-    ]
+    assert scene["sites"][0]["heads"] == 3 and scene["sites"][0]["calls"] == [{"queries": 7, "keys": 7, "start": 0}]
     assert scene["tokens"]["tokens"] == [f"t{n}" for n in range(7)]
     assert scene["limits"] == {"tile": 256, "thumb": 48, "sampled": True} and scene["embedded"] is False
 
@@ -257,9 +250,7 @@ def test_hostile_labels_travel_as_json_text_only():
     assert tokens[0] == labels[0] and len(tokens[3]) == 200 and tokens[2] == "\ufffd"
 
 
-def test_an_error_of_the_model_is_reported_and_its_traceback_printed(
-    visitor, page_model, capsys, monkeypatch
-):
+def test_an_error_of_the_model_is_reported_and_its_traceback_printed(visitor, page_model, capsys, monkeypatch):
     def fail(*args, **kwargs):
         raise ZeroDivisionError("deep inside")
 
@@ -308,9 +299,7 @@ def test_the_real_server_serves_this_machine_and_stops(page_model):
         port = made.guard.port
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/api/scene",
-            headers={
-                "cookie": f"{made.guard.cookie}={made.guard.sessions.spend(made.guard.sessions.token())}"
-            },
+            headers={"cookie": f"{made.guard.cookie}={made.guard.sessions.spend(made.guard.sessions.token())}"},
         )
         with urllib.request.urlopen(request, timeout=20) as found:
             assert json.loads(found.read())["title"] == "a small model"

@@ -5,8 +5,8 @@ import threading
 import pytest
 from jsonargparse import Namespace
 
-from regard.viewer import server
-from regard.viewer.sessions import LAUNCH_SECONDS, SESSION_SECONDS, Sessions
+from regard_workbench.viewer import server
+from regard_workbench.viewer.sessions import LAUNCH_SECONDS, SESSION_SECONDS, Sessions
 from tests.viewer.requests import Visitor
 from tests.viewer.stand_ins import small_page_model
 
@@ -99,7 +99,7 @@ def test_the_browser_is_started_with_a_url_that_cannot_be_used_again(page_model,
     """Every user of the machine can read its command line."""
     import webbrowser
 
-    from regard.cli import view
+    from regard_workbench.cli import view
 
     started, opened, known = [], [], threading.Event()
     monkeypatch.setattr(webbrowser, "open", lambda address: (opened.append(address), known.set()))

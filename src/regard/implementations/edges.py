@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core.arguments import readable
-from regard.core.differentiate import fresh_views, gradients, summation_dtype
-from regard.core.edges import Edges
+from regard.formula.edges import Edges
+from regard.formula.formula import zeros_with_infinite_slope
+from regard.support.arguments import readable
+from regard.support.batched_gradients import for_one_gradient
+from regard.support.differentiate import fresh_views, gradients, recorded, summation_dtype
 
-_CELLS = (
-    1 << 18
-)  # numbers in a buffer of a piece: about a megabyte of float32, which stays in the cache of a core
+_CELLS = 1 << 18  # numbers in a buffer of a piece: about a megabyte of float32, which stays in the cache of a core
 _MORE = 16  # times as many on a GPU, where a piece must occupy the device
 
 
@@ -44,32 +44,47 @@ def normalized(scored: Tensor, edges: Edges) -> Tensor:
 
 
 def reference(
-    left: Tensor,
-    right: Tensor,
-    value: Tensor,
-    weight: Tensor | None,
-    slope: float,
-    edges: Edges,
-    kept: Tensor | None,
+    left: Tensor, right: Tensor, value: Tensor, weight: Tensor | None, slope: float, edges: Edges, kept: Tensor | None
 ) -> Tensor:
     """The formula on whole arrays of edges. It defines the result, and can be differentiated any number of times.
 
-    `kept` (e,h) holds what a weight is multiplied by: 0 where it is dropped.
+    `kept` (e,h) holds what a weight is multiplied by: 0 where it is dropped. As in `formula.RowWeights`, the recorded
+    output of a node that is not finite is that of finite numbers, so that no 0 · NaN reaches the gradients of others.
     """
-    found = normalized(scores(left, right, weight, slope, edges), edges)
-    found = found if kept is None else found * kept
-    mixed = found[..., None] * value.index_select(0, edges.sources)
-    return mixed.new_zeros(edges.nodes, *value.shape[1:]).index_add(0, edges.targets, mixed)
+
+    def output(compared: Tensor, value: Tensor) -> Tensor:
+        weights = normalized(_weighed(F.leaky_relu(compared, slope), weight), edges)
+        return _into_nodes(
+            (weights if kept is None else weights * kept)[..., None] * value.index_select(0, edges.sources), edges
+        )
+
+    compared = left.index_select(0, edges.targets) + right.index_select(0, edges.sources)
+    exact = output(compared, value)
+    if not recorded():
+        return exact
+    lost = ~exact.detach().isfinite().all(-1, keepdim=True)  # (n,h,1)
+    if readable(lost) and not bool(lost.any()):
+        return exact
+    clean = output(compared.masked_fill(lost.index_select(0, edges.targets), 0), _finite(value))
+    slopes = [zeros_with_infinite_slope(_finite(rows)) for rows in (left, right, value)]
+    of_targets, of_sources = slopes[0].sum(-1, keepdim=True), slopes[1].sum(-1, keepdim=True) + slopes[2]
+    poison = of_targets.index_select(0, edges.targets) + of_sources.index_select(0, edges.sources)
+    if weight is not None:
+        poison = poison + zeros_with_infinite_slope(_finite(weight)).sum(-1, keepdim=True)
+    return torch.where(lost, exact.detach(), clean) + torch.where(lost, _into_nodes(poison, edges), 0)
+
+
+def _into_nodes(rows: Tensor, edges: Edges) -> Tensor:
+    """Rows of edges (e,h,c), summed for each target, (n,h,c)."""
+    return rows.new_zeros(edges.nodes, *rows.shape[1:]).index_add(0, edges.targets, rows)
+
+
+def _finite(rows: Tensor) -> Tensor:
+    return rows.masked_fill(~rows.detach().isfinite(), 0)
 
 
 def run(
-    left: Tensor,
-    right: Tensor,
-    value: Tensor,
-    weight: Tensor | None,
-    slope: float,
-    edges: Edges,
-    kept: Tensor | None,
+    left: Tensor, right: Tensor, value: Tensor, weight: Tensor | None, slope: float, edges: Edges, kept: Tensor | None
 ) -> Tensor:
     """The same numbers in memory linear in edges + nodes × width."""
     found: Tensor = _EdgeAttention.apply(left, right, value, weight, slope, edges, kept)
@@ -97,6 +112,7 @@ class _EdgeAttention(torch.autograd.Function):
         return output
 
     @staticmethod
+    @for_one_gradient
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         left, right, value, weight, output, found, kept = ctx.saved_tensors
         grad = grad.contiguous()
@@ -105,12 +121,10 @@ class _EdgeAttention(torch.autograd.Function):
             fresh = fresh_views([left, right, value, weight])
             again = reference(*fresh[:3], fresh[3], slope, edges, kept)  # type: ignore[arg-type, call-arg]
             return (*gradients([(again, grad)], fresh, again=True), None, None, None)
-        asked = _asked(grad, found, edges)
+        asked = _asked(grad, found, output, edges)
         found = found if asked is None else torch.where(asked, found, 0)
         used = found if kept is None else found * kept
-        grad_value = _sum(
-            used.index_select(0, edges.by_source), grad, edges.targets[edges.by_source], edges.out_of
-        )
+        grad_value = _sum(used.index_select(0, edges.by_source), grad, edges.targets[edges.by_source], edges.out_of)
         slopes = _dots(grad, value, edges)
         slopes = slopes if kept is None else slopes.mul_(kept)
         past = (grad * output).sum(-1).index_select(0, edges.targets)
@@ -120,12 +134,12 @@ class _EdgeAttention(torch.autograd.Function):
         return grads[0], grads[1], grad_value, grads[2], None, None, None
 
 
-def _asked(grad: Tensor, found: Tensor, edges: Edges) -> Tensor | None:
+def _asked(grad: Tensor, found: Tensor, output: Tensor, edges: Edges) -> Tensor | None:
     """Whether the target of each edge has a gradient, (e,h); None where that makes no difference.
 
-    A row whose gradient is zero contributes nothing, even where its weights are NaN: 0 · NaN would be NaN.
+    A row whose gradient is zero contributes nothing, even where its weights or values are NaN: 0 · NaN would be NaN.
     """
-    if readable(found) and bool(found.isfinite().all()):
+    if readable(found) and bool(found.isfinite().all()) and bool(output.isfinite().all()):
         return None
     return (grad != 0).any(-1).index_select(0, edges.targets)
 
@@ -173,13 +187,7 @@ def _dots(targets: Tensor, sources: Tensor, edges: Edges) -> Tensor:
 
 
 def _score_gradients(
-    left: Tensor,
-    right: Tensor,
-    weight: Tensor | None,
-    slope: float,
-    edges: Edges,
-    slopes: Tensor,
-    asked: Tensor | None,
+    left: Tensor, right: Tensor, weight: Tensor | None, slope: float, edges: Edges, slopes: Tensor, asked: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The gradients of left, right and weight, given those of the scores."""
     if weight is None and left.shape[2] == 1 and len(edges):  # arrays of one number for each edge and head
@@ -192,8 +200,8 @@ def _score_gradients(
     of_weight = None if weight is None else torch.zeros_like(weight, dtype=summation_dtype(weight))
     for part, targets, sources in _pieces(left, right, edges):
         compared, each = targets.add_(sources), slopes[part][..., None]
-        torch.mul(each, compared.new_ones(()) if weight is None else weight, out=sources)
-        steep = _steep(compared, sources, slope, None if asked is None else asked[part][..., None])
+        pull = each if weight is None else torch.mul(each, weight, out=sources)
+        steep = _steep(compared, pull, slope, None if asked is None else asked[part][..., None])
         if of_weight is not None:
             of_weight += (F.leaky_relu_(compared, slope) * each).sum(0, dtype=of_weight.dtype)
         grad_left.index_add_(0, edges.targets[part], steep)

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.arguments import readable
 from regard.scores.base import spread_heads
+from regard.support.arguments import readable
 
 Kernel = Callable[..., Tensor]
 
@@ -42,9 +42,7 @@ def restore_nan_rows(
     ):
         return output
     wide = torch.promote_types(output.dtype, torch.float32)
-    nonfinite = ~query.detach().isfinite().all(
-        -1, keepdim=True
-    )  # all scores of such a row are infinite or NaN
+    nonfinite = ~query.detach().isfinite().all(-1, keepdim=True)  # all scores of such a row are infinite or NaN
     if bias is not None and bias.dtype != torch.bool:
         options = {**options, "attn_mask": bias.to(wide)}
     query = query.to(wide).masked_fill(nonfinite, torch.nan)
@@ -72,9 +70,7 @@ def _all_scores_finite(query: Tensor, key: Tensor, scale: float | None) -> bool:
     return largest < _FAR_FROM_OVERFLOW
 
 
-def _with_nan_rows(
-    output: Tensor, query: Tensor, key: Tensor, scale: float | None, bias: Tensor | None
-) -> Tensor:
+def _with_nan_rows(output: Tensor, query: Tensor, key: Tensor, scale: float | None, bias: Tensor | None) -> Tensor:
     """`output` with NaN in rows of zeros whose scores may be non-finite, by a bound from norms.
 
     (A row of zero values that does not see the infinite key becomes NaN too.)

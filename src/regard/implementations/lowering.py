@@ -25,17 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from regard.biases import (
-    AlibiBias,
-    Bias,
-    DenseBias,
-    GaussianBias,
-    RelativeBias,
-    SumBias,
-    T5Bias,
-    alibi_slopes,
-)
-from regard.core.grid import Grid, Sizes, position_shift
+from regard.biases import AlibiBias, Bias, DenseBias, GaussianBias, RelativeBias, SumBias, T5Bias, alibi_slopes
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
 from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PackedMask, PaddingMask
@@ -48,17 +38,37 @@ from regard.masks.positional import (
     PrefixMask,
     WindowMask,
 )
+from regard.values.grid import Grid, Sizes, position_shift
 
+_LOWEST = -1e38
 _FAR = 1 << 28  # farther than any two positions; four times as much fits into 32 bits
 
 # What the kernel computes: a kind, then nodes, or indices into the lists of tables, strides and numbers.
 Node = tuple[Any, ...]
 
 _KNOWN = (
-    And, Or, Not, FullMask, CausalMask, WindowMask, PrefixMask, BlocksMask, LengthsMask, PackedMask, DilatedMask,
-    PaddingMask, DocumentsMask, GlobalTokensMask, DenseMask, SumBias, AlibiBias, RelativeBias, T5Bias, GaussianBias,
+    And,
+    Or,
+    Not,
+    FullMask,
+    CausalMask,
+    WindowMask,
+    PrefixMask,
+    BlocksMask,
+    LengthsMask,
+    PackedMask,
+    DilatedMask,
+    PaddingMask,
+    DocumentsMask,
+    GlobalTokensMask,
+    DenseMask,
+    SumBias,
+    AlibiBias,
+    RelativeBias,
+    T5Bias,
+    GaussianBias,
     DenseBias,
-)  # fmt: skip
+)
 
 
 def unknown_part(value: Mask | Bias) -> str | None:
@@ -94,9 +104,7 @@ class Lowering:
             return ("band", len(self.strides) - 2)
         span = self._span(mask)
         if span is not None:
-            low, high = [
-                end.clamp(0, self.sizes[3]).to(torch.int32) for end in torch.broadcast_tensors(*span)
-            ]
+            low, high = [end.clamp(0, self.sizes[3]).to(torch.int32) for end in torch.broadcast_tensors(*span)]
             return ("span", self._table(low[:, None, :, None]), self._table(high[:, None, :, None]))
         if isinstance(mask, (And, Or)):
             return ("and" if isinstance(mask, And) else "or", self.mask(mask.left), self.mask(mask.right))
@@ -129,11 +137,10 @@ class Lowering:
             self.strides.append(position_shift(bias.align, bias.offset, self.sizes[2], self.sizes[3]))
             return ("slope", len(self.strides) - 1, self._table(slopes.view(1, -1, 1, 1)))
         self.strides.append(self.sizes[2] - 1)  # the index of distance 0 for query 0 and key 0
-        return (
-            "distance",
-            len(self.strides) - 1,
-            self._table(by_distance(bias, self.sizes, self.device).detach()),
-        )
+        table = by_distance(bias, self.sizes, self.device).detach()
+        # The lowest finite number must stay finite in a kernel's base 2, and in a sum.
+        table = torch.where(table == -torch.inf, table, table.clamp(min=_LOWEST))
+        return ("distance", len(self.strides) - 1, self._table(table))
 
     def _table(self, tensor: Tensor) -> Node:
         """Add a tensor (b|1, h|1, q|1, k|1), flat, and its strides (0 for an axis of one); the indices of both."""
@@ -172,9 +179,7 @@ class Lowering:
             return low, low + mask.size
         if isinstance(mask, LengthsMask):
             last = first + mask.key_lengths[:, None]
-            return first, last if mask.query_lengths is None else last * (
-                self.rows < mask.query_lengths[:, None]
-            )
+            return first, last if mask.query_lengths is None else last * (self.rows < mask.query_lengths[:, None])
         if isinstance(mask, PackedMask):
             ends = torch.cat([mask.offsets, mask.offsets[-1:]])  # an empty document follows the last one
             document = torch.bucketize(self.rows + self.shift, mask.offsets, right=True) - 1
@@ -192,9 +197,7 @@ class Lowering:
             return None
         shift = position_shift(mask.align, mask.offset, self.sizes[2], self.sizes[3])
         low, high = (
-            (-_FAR, shift + 1)
-            if isinstance(mask, CausalMask)
-            else (shift - mask.before, shift + mask.reach + 1)
+            (-_FAR, shift + 1) if isinstance(mask, CausalMask) else (shift - mask.before, shift + mask.reach + 1)
         )
         return max(-_FAR, min(low, _FAR)), max(-_FAR, min(high, _FAR))
 

@@ -13,13 +13,13 @@ from typing import Any
 from torch import Tensor
 
 from regard.biases import Bias
-from regard.core.differentiate import fresh_views, gradients
-from regard.core.request import Request
-from regard.core.value import rebuild
+from regard.formula.request import Request
 from regard.implementations import reference
 from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.scores import Score
+from regard.support.differentiate import fresh_views, gradients
+from regard.values.value import rebuild
 
 # The arguments of an operator that computes attention, as torch.library declares them.
 SCHEMA = (
@@ -53,18 +53,30 @@ def unpack_values(spec: str, tensors: list[Tensor]) -> tuple[Score, Mask | None,
 
 
 def unpack(
-    query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, tensors: list[Tensor], spec: str, scale: float,
-    dropout: float = 0.0, want_logsumexp: bool = False,
-) -> Request:  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sink: Tensor | None,
+    tensors: list[Tensor],
+    spec: str,
+    scale: float,
+    dropout: float = 0.0,
+    want_logsumexp: bool = False,
+) -> Request:
     """The request whose parts an operator was given."""
     score, mask, bias, normalizer = unpack_values(spec, tensors)
     return Request(query, key, value, score, mask, bias, normalizer, scale, dropout, sink, want_logsumexp)
 
 
 def recorded_backward(
-    inputs: list[Any], seed: Tensor | None, spec: str, scale: float, dropout: float, grad: Tensor,
+    inputs: list[Any],
+    seed: Tensor | None,
+    spec: str,
+    scale: float,
+    dropout: float,
+    grad: Tensor,
     grad_logsumexp: Tensor | None,
-) -> list[Tensor | None]:  # fmt: skip
+) -> list[Tensor | None]:
     """The gradient of each input (query, key, value, sink, tensors) with a graph of its own, through the reference."""
     views: list[Any] = fresh_views(inputs)
     query, key, value, sink, *tensors = views

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from regard.core import formula
-from regard.core.autocast import without_autocast
-from regard.core.dropout import draw_seed, drop
-from regard.core.grid import full_grid
-from regard.core.request import Request
+from regard.formula import formula
+from regard.formula.dropout import draw_seed, drop
+from regard.formula.request import Request
+from regard.support.autocast import without_autocast
+from regard.values.grid import full_grid
 
 name = "reference"
 

@@ -12,18 +12,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
+from torch.nn.functional import scaled_dot_product_attention as scaled_dot_product_attention
 
 from regard.biases import DenseBias
-from regard.core.arguments import readable
-from regard.core.call import Call, Repeated
-from regard.core.differentiate import forbid_second_derivative, transforming
-from regard.core.request import Request
-from regard.core.tracing import exporting
+from regard.formula.call import Call, Repeated
+from regard.formula.request import Request
 from regard.implementations.infinities import restore_nan_rows
 from regard.masks import Mask
 from regard.masks.positional import CausalMask, FullMask
 from regard.normalizers import Softmax
+from regard.support.arguments import readable
+from regard.support.differentiate import forbid_second_derivative, transforming
+from regard.support.tracing import exporting
 
 name = "sdpa"
 
@@ -101,9 +102,7 @@ def _refuse_shape(request: Request) -> str | None:
         return None
     query, key, value, mask, causal, scale = _prepared(request)
     grouped = query.shape[1] != key.shape[1]
-    choice = torch._fused_sdp_choice(
-        query, key, value, mask, request.dropout, causal, scale=scale, enable_gqa=grouped
-    )
+    choice = torch._fused_sdp_choice(query, key, value, mask, request.dropout, causal, scale=scale, enable_gqa=grouped)
     return None if choice != _MATH else "torch has no fused kernel for this and would need quadratic memory"
 
 

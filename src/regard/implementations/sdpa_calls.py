@@ -1,7 +1,7 @@
 """Repeated calls of torch's own kernels: functions that run calls of one signature without building a request.
 
-`core/repeated_calls.py` finds them. What a signature does not hold (the contents of tensors, how rows lie in memory) is
-looked at here in each call, as `sdpa.run` does.
+`dispatch/repeated_calls.py` finds them. What a signature does not hold (the contents of tensors, how rows lie in
+memory) is looked at here in each call, as `sdpa.run` does.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
-from regard.core.call import Repeated
-from regard.core.differentiate import forbid_second_derivative
-from regard.core.request import Request
+from regard.formula.call import Repeated
+from regard.formula.request import Request
 from regard.implementations import sdpa
 from regard.implementations.infinities import may_have_lost_rows, restore_nan_rows
+from regard.implementations.sdpa import scaled_dot_product_attention  # torch's, whoever has replaced it since
 from regard.masks import Mask
 from regard.masks.positional import CausalMask, FullMask
+from regard.support.differentiate import forbid_second_derivative
 
 _KERNEL = "torch's fused attention"
 
@@ -73,13 +73,15 @@ def _plain(request: Request, options: dict[str, Any]) -> Repeated:
 
 
 def _padded(request: Request, options: dict[str, Any]) -> Repeated:
-    """Calls on a CPU whose mask hides keys from all queries. Its structure and the number of keys are fixed."""
-    trains, sizes = request.needs_grad, request.sizes
-    batch, _, _, keys = sizes
+    """Calls on a CPU whose mask hides keys from all queries. Its structure is fixed, the number of keys need not be."""
+    trains, (batch, heads, queries, _) = request.needs_grad, request.sizes
     bounded = sdpa.has_bounded_norm
 
     def run(query: Tensor, key: Tensor, value: Tensor, given: Mapping[str, Any]) -> Tensor | None:
         mask: Mask = given["mask"]
+        keys = key.shape[2]
+        sizes = (batch, heads, queries, keys)
+        mask.check(sizes)
         mask.check_contents(sizes)
         if query.stride()[3] != 1 or key.stride()[3] != 1 or value.stride()[3] != 1:
             return None

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.core.arguments import INTEGERS, alignment, readable, tensor_copy, whole_number
 from regard.errors import BadValue
 from regard.masks.algebra import EMPTY, FULL, PARTIAL, Mask
 from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PackedMask, PaddingMask
@@ -27,11 +26,26 @@ from regard.masks.positional import (
     PrefixMask,
     WindowMask,
 )
+from regard.support.arguments import INTEGERS, alignment, readable, tensor_copy, whole_number
 
 __all__ = [
-    "EMPTY", "FULL", "PARTIAL", "Mask", "blocks", "causal", "dense", "dilated", "documents", "full",
-    "global_tokens", "lengths", "packed", "padding", "prefix", "window",
-]  # fmt: skip
+    "EMPTY",
+    "FULL",
+    "PARTIAL",
+    "Mask",
+    "blocks",
+    "causal",
+    "dense",
+    "dilated",
+    "documents",
+    "full",
+    "global_tokens",
+    "lengths",
+    "packed",
+    "padding",
+    "prefix",
+    "window",
+]
 
 
 _FARTHEST = 1 << 40  # larger than any length, and small enough to be added to positions in int64
@@ -52,9 +66,7 @@ def window(
 ) -> Mask:
     """A query sees itself, `before` keys before and `after` keys after (None: as many as before)."""
     before = _distance("before", before, 0)
-    return WindowMask(
-        before, None if after is None else _distance("after", after, 0), *_anchor(align, offset)
-    )
+    return WindowMask(before, None if after is None else _distance("after", after, 0), *_anchor(align, offset))
 
 
 def lengths(key_lengths: Tensor, query_lengths: Tensor | None = None) -> Mask:
@@ -122,9 +134,7 @@ def global_tokens(index: Sequence[int] | Tensor) -> Mask:
 
 def dense(tensor: Tensor) -> Mask:
     """A bool tensor, right-aligned to (b,h,q,k)."""
-    copy = tensor_copy(
-        "tensor", tensor, (torch.bool,), "a bool tensor, True = may attend (add numbers with bias=)"
-    )
+    copy = tensor_copy("tensor", tensor, (torch.bool,), "a bool tensor, True = may attend (add numbers with bias=)")
     if copy.dim() > 4:
         raise BadValue(f"tensor: expected at most four axes (b,h,q,k), got shape {tuple(copy.shape)}.")
     return DenseMask(copy[(None,) * (4 - copy.dim())])
@@ -152,9 +162,7 @@ def _whole_numbers(argument: str, given: object, what: str) -> Tensor:
 
 def _excerpt(numbers: Tensor) -> str:
     """The first few numbers."""
-    return (
-        f"[{', '.join([str(number) for number in numbers[:9].tolist()])}{', …' if len(numbers) > 9 else ''}]"
-    )
+    return f"[{', '.join([str(number) for number in numbers[:9].tolist()])}{', …' if len(numbers) > 9 else ''}]"
 
 
 def _ids(argument: str, ids: Tensor) -> Tensor:

@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.grid import Grid, Sizes, full_grid
-from regard.core.value import Value
 from regard.errors import BadValue
+from regard.values.grid import Grid, Sizes, full_grid
+from regard.values.value import Value
 
 EMPTY, PARTIAL, FULL = 0, 1, 2
 
@@ -46,9 +46,7 @@ class Blocks:
         return self.first_row.device
 
 
-def cut(
-    sizes: Sizes, block_q: int, block_k: int, device: torch.device | str, read_tensors: bool = True
-) -> Blocks:
+def cut(sizes: Sizes, block_q: int, block_k: int, device: torch.device | str, read_tensors: bool = True) -> Blocks:
     """Cut the array into blocks of block_q × block_k; the last ones may be smaller."""
     rows = torch.arange(0, sizes[2], block_q, device=device).view(-1, 1)
     columns = torch.arange(0, sizes[3], block_k, device=device)
@@ -85,7 +83,7 @@ class Mask(Value):
     def ends(self, sizes: Sizes, device: torch.device) -> tuple[Tensor, Tensor] | None:
         """For a mask in which each query sees one run of keys: its first key and the one after its last, (b|1,h|1,q).
 
-        A user-defined mask that defines this runs in fused kernels, too.
+        A user-defined mask that defines this runs in fused kernels, too. Runs may differ by head and by batch entry.
         """
         return None
 
@@ -106,7 +104,8 @@ class Mask(Value):
 
     @property
     def by_distance(self) -> bool:
-        """Whether visibility depends only on the distance of key and query: blocks along a diagonal are equal."""
+        """Whether visibility depends only on the distance of key and query, in each head: blocks along a diagonal are
+        equal."""
         return False
 
     def __and__(self, other: Mask) -> Mask:
@@ -118,9 +117,7 @@ class Mask(Value):
     def __invert__(self) -> Mask:
         return self.inner if isinstance(self, Not) else Not(self)
 
-    def dense(
-        self, q: int, k: int, batch: int = 1, heads: int = 1, device: torch.device | str | None = None
-    ) -> Tensor:
+    def dense(self, q: int, k: int, batch: int = 1, heads: int = 1, device: torch.device | str | None = None) -> Tensor:
         """The mask as a bool tensor (b|1, h|1, q, k); the leading axes stay 1 unless a leaf depends on them."""
         sizes = (batch, heads, q, k)
         self.check(sizes)

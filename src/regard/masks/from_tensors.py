@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.arguments import readable
-from regard.core.differentiate import transforming
-from regard.core.grid import Grid, Sizes, broadcasts, fits
 from regard.errors import BadValue
 from regard.masks.algebra import Blocks, Mask, grade
+from regard.support.arguments import readable
+from regard.support.differentiate import transforming
+from regard.values.grid import Grid, Sizes, broadcasts, fits
 
 
 class LengthsMask(Mask):
@@ -157,20 +157,10 @@ class PackedMask(Mask):
         if not blocks.read_tensors:
             return super().grades(blocks)
         # Ids rise with the position, so that the ends of a block bound it; outside of all documents they are −1.
-        low_q, high_q = (
-            self._rising(blocks.first_row + blocks.shift),
-            self._rising(blocks.last_row + blocks.shift),
-        )
+        low_q, high_q = (self._rising(blocks.first_row + blocks.shift), self._rising(blocks.last_row + blocks.shift))
         low_k, high_k = self._rising(blocks.first_column), self._rising(blocks.last_column)
         last = len(self.offsets) - 2
-        some = (
-            (low_q <= high_k)
-            & (low_k <= high_q)
-            & (high_q >= 0)
-            & (high_k >= 0)
-            & (low_q <= last)
-            & (low_k <= last)
-        )
+        some = (low_q <= high_k) & (low_k <= high_q) & (high_q >= 0) & (high_k >= 0) & (low_q <= last) & (low_k <= last)
         return grade(some, (low_q == high_q) & (low_k == high_k) & (low_q == low_k))[None, None]
 
     def check_contents(self, sizes: Sizes) -> None:

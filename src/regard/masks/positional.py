@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.grid import Grid, Sizes, fits, position_shift
 from regard.errors import BadValue
 from regard.masks.algebra import FULL, Blocks, Mask, grade
+from regard.values.grid import Grid, Sizes, fits, position_shift
 
 
 class FullMask(Mask):
@@ -85,9 +85,7 @@ class WindowMask(Mask):
         if distances is None:
             return super().grades(blocks)
         low, high = distances
-        return grade(
-            (low <= self.reach) & (high >= -self.before), (high <= self.reach) & (low >= -self.before)
-        )
+        return grade((low <= self.reach) & (high >= -self.before), (high <= self.reach) & (low >= -self.before))
 
     def check(self, sizes: Sizes) -> None:
         _check_offset(self, sizes)

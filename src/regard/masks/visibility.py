@@ -7,11 +7,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from regard.core.grid import Sizes, full_grid
-from regard.core.value import rebuild
 from regard.masks.algebra import EMPTY, FULL, And, Mask, Or, cut
 from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PaddingMask
 from regard.masks.positional import CausalMask, FullMask, WindowMask
+from regard.values.grid import Sizes, full_grid
+from regard.values.value import rebuild
 
 _BLOCK = 128
 _CELLS = 1 << 22  # pairs evaluated at once
@@ -20,12 +20,8 @@ _CELLS = 1 << 22  # pairs evaluated at once
 def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | None:
     """True for the keys that some query sees, bool (b|1, h|1, k); None when every key is seen."""
     if not mask.tensors:
-        index = _hidden_by_structure(mask.spec, sizes)
-        if not index:
-            return None
-        hidden = torch.zeros(1, 1, sizes[3], dtype=torch.bool, device=device)
-        hidden[..., torch.tensor(index, device=device)] = True
-        return ~hidden
+        seen = _seen_by_structure(mask.spec, sizes)
+        return None if seen is None else seen.to(device, copy=True)  # an ordinary tensor, wherever it was cached
     if mask.by_key:
         return mask.real_keys(sizes[3], sizes[0], device)[:, None]
     if isinstance(mask, DenseMask):
@@ -33,31 +29,32 @@ def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | Non
     if isinstance(mask, And):
         for keys, rest in ((mask.left, mask.right), (mask.right, mask.left)):
             if keys.by_key:
-                real, seen = (
-                    keys.real_keys(sizes[3], sizes[0], device)[:, None],
-                    visible_keys(rest, sizes, device),
-                )
+                real, seen = (keys.real_keys(sizes[3], sizes[0], device)[:, None], visible_keys(rest, sizes, device))
                 return real if seen is None else real & seen
     return _evaluate(mask, sizes, slice(0, sizes[3]), device)
 
 
 @lru_cache(maxsize=256)
-def _hidden_by_structure(spec: str, sizes: Sizes) -> tuple[int, ...]:
-    """The hidden keys of a mask without tensors. Every key of a full block is seen; only the others are evaluated."""
+def _seen_by_structure(spec: str, sizes: Sizes) -> Tensor | None:
+    """`visible_keys` of a mask without tensors, on the CPU.
+
+    A column of blocks that is full somewhere or empty, in every entry and head, says it; only others are evaluated.
+    """
     mask = rebuild(spec, ())
     assert isinstance(mask, Mask)
-    grades = mask.grades(cut(sizes, _BLOCK, _BLOCK, "cpu"))[0, 0]
-    hidden: list[int] = []
-    for block, column in enumerate(grades.unbind(1)):
+    grades = mask.grades(cut(sizes, _BLOCK, _BLOCK, "cpu"))
+    full, empty = (grades == FULL).any(2), (grades == EMPTY).all(2)  # (b|1, h|1, blocks of keys)
+    parts: list[Tensor] = []
+    for block in range(grades.shape[3]):
         keys = slice(block * _BLOCK, min(sizes[3], (block + 1) * _BLOCK))
-        if bool((column == FULL).any()):
-            continue
-        if bool((column == EMPTY).all()):
-            hidden.extend(range(keys.start, keys.stop))
-            continue
-        seen = _evaluate(mask, sizes, keys, torch.device("cpu"))[0, 0]
-        hidden.extend((torch.nonzero(~seen).view(-1) + keys.start).tolist())
-    return tuple(hidden)
+        if bool((full | empty)[..., block].all()):
+            parts.append(full[..., block, None].expand(-1, -1, keys.stop - keys.start))
+        else:
+            parts.append(_evaluate(mask, sizes, keys, torch.device("cpu")))
+    if all(bool(part.all()) for part in parts):
+        return None
+    shape = torch.broadcast_shapes(*[part.shape[:2] for part in parts])
+    return torch.cat([part.expand(*shape, -1) for part in parts], 2)
 
 
 def _evaluate(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Tensor:
@@ -90,11 +87,7 @@ def sees_itself(mask: Mask, sizes: Sizes) -> bool:
     if isinstance(mask, Or):
         return sees_itself(mask.left, sizes) or sees_itself(mask.right, sizes)
     if isinstance(mask, (CausalMask, WindowMask)):
-        return (
-            mask.offset is None
-            and (mask.align == "bottom-right" or sizes[2] == sizes[3])
-            and sizes[2] <= sizes[3]
-        )
+        return mask.offset is None and (mask.align == "bottom-right" or sizes[2] == sizes[3]) and sizes[2] <= sizes[3]
     if isinstance(mask, DocumentsMask):
         return mask.key_ids is None and sizes[2] == sizes[3]
     return isinstance(mask, FullMask)

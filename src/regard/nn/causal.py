@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.parts.mechanism import mechanism
 
 
 @mechanism("causal", causal="yes", time="n²·d / 2", memory="n·d")
@@ -37,11 +37,6 @@ class Causal(Multihead):
     fixed_options: ClassVar[tuple[str, ...]] = ("causal",)
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int = 1,
-        dropout: float = 0.0,
-        source_dim: int | None = None,
-        **options: Any,
+        self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim, causal=True, **options)

@@ -7,10 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from regard import scores
-from regard.core.arguments import whole_number
-from regard.nn.alignment import Alignment, AlignmentModel, head_weights, map_heads
-from regard.nn.mechanism import mechanism
+from regard.nn.parts.alignment import Alignment, AlignmentModel, head_weights, map_heads
+from regard.nn.parts.mechanism import mechanism
 from regard.scores import Score
+from regard.support.arguments import whole_number
 
 
 class ConcatAlignmentModel(AlignmentModel):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regard.nn.alignment import Alignment
-from regard.nn.mechanism import mechanism
+from regard.nn.parts.alignment import Alignment
+from regard.nn.parts.mechanism import mechanism
 
 
 @mechanism("dot", causal="option", time="n²·d", memory="n·d")

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard import masks
-from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.nn import dynamic_memory_projected, masking
 from regard.nn.fused_rows.row_maps import RowMaps
-from regard.nn.mechanism import Mechanism, mechanism
 from regard.nn.multihead import Multihead
-from regard.nn.nonfinite import zero_nonfinite
-from regard.nn.scan import lengthened
-from regard.nn.state import State
+from regard.nn.parts import dynamic_memory_projected, masking
+from regard.nn.parts.mechanism import Mechanism, mechanism
+from regard.nn.parts.nonfinite import zero_nonfinite
+from regard.nn.parts.scan import lengthened
+from regard.nn.parts.state import State
+from regard.nn.parts.steps import run_steps, traced_with_any_length
 from regard.nn.static_memory import MemoryState, checked_state
-from regard.nn.steps import run_steps, traced_with_any_length
+from regard.support.arguments import whole_number
 
 UPDATES = ("gru", "memory")
 _FEW = 16  # segments shorter than this run by the plain formula
@@ -211,9 +211,7 @@ class DynamicMemory(Mechanism):
         found = found.masked_fill(nonfinite.any(1)[:, None, None], torch.nan)  # every element sees it
         return _gathered(pad(found, (0, 0, 0, 1)), index)  # padding gets the row of zeros at the end
 
-    def _summary(
-        self, source: Tensor, mask: Mask | Tensor | None, queries: int, state: DynamicState | None
-    ) -> Tensor:
+    def _summary(self, source: Tensor, mask: Mask | Tensor | None, queries: int, state: DynamicState | None) -> Tensor:
         """Return the memory (b,m|2m,dim) after the whole source, including its last short segment."""
         batch, length, _ = source.shape
         keep = masking.kept(mask, batch, queries, length, 0, source.device)
@@ -266,9 +264,7 @@ class DynamicMemory(Mechanism):
         (b,length) which elements are not padding; None: all. `last`: the segments after it need not be written.
         """
         wanted = segments if last is None else last
-        if not traced_with_any_length(
-            segments
-        ):  # a traced loop writes all: it needs one, and there may be none
+        if not traced_with_any_length(segments):  # a traced loop writes all: it needs one, and there may be none
             if wanted == 0:
                 return memory[:, None]
             segments = wanted
@@ -293,7 +289,7 @@ class DynamicMemory(Mechanism):
             mask = None if real is None else PaddingMask(rest[-1])
             query = self.writer.project_query(memory, 0)
             dropout = self.writer.weights_dropout
-            mixed = core.attend(query, key, value, mask=mask, dropout=dropout, impl=impl)
+            mixed = dispatch.attend(query, key, value, mask=mask, dropout=dropout, impl=impl)
             updated = self._updated(self.writer.output(mixed).to(memory.dtype), memory)
             after = updated if writes is None else torch.where(rest[0][:, None, None], updated, memory)
             return [after], [after]

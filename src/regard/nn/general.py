@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.nn.alignment import Alignment, AlignmentModel, head_weights
-from regard.nn.mechanism import mechanism
+from regard.nn.parts.alignment import Alignment, AlignmentModel, head_weights
+from regard.nn.parts.mechanism import mechanism
 
 
 class BilinearAlignmentModel(AlignmentModel):
@@ -49,12 +49,7 @@ class General(Alignment):
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int = 1,
-        dropout: float = 0.0,
-        source_dim: int | None = None,
-        **options: Any,
+        self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim, **options)
         self.compare = BilinearAlignmentModel(self.num_heads, self.head_dim)

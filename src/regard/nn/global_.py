@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.parts.mechanism import mechanism
 
 
 @mechanism("global", causal="option", time="n²·d", memory="n·d", aliases=("soft",))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from regard.nn.attention_layer import AttentionLayer
-from regard.nn.mechanism import mechanism
+from regard.nn.parts.attention_layer import AttentionLayer
+from regard.nn.parts.mechanism import mechanism
 
 
 @mechanism("global-layer", causal="yes", time="(n² + n·m)·d", memory="(n + m)·d")

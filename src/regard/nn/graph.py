@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.core.arguments import described, finite_number, readable, whole_number
-from regard.core.attention import selection
-from regard.core.edge_attention import attend_edges, edge_weights
-from regard.core.edges import Edges
+from regard.dispatch.attention import selection
+from regard.dispatch.edge_attention import attend_edges, edge_weights
 from regard.errors import BadType, BadValue, unknown_name
-from regard.nn.heads import glorot_linear
-from regard.nn.mechanism import dropout_rate
+from regard.formula.edges import Edges
+from regard.nn.parts.heads import glorot_linear
+from regard.nn.parts.mechanism import dropout_rate
+from regard.support.arguments import described, finite_number, readable, whole_number
 
 JOINS = ("concat", "mean")
 
@@ -109,9 +109,7 @@ class GraphAttention(nn.Module):
         parts = self.parts(nodes)
         rate = self.dropout if self.training else 0.0
         value = self.value_dropout(parts.value)
-        mixed = attend_edges(
-            parts.left, parts.right, value, graph, weight=parts.weight, slope=self.slope, dropout=rate
-        )
+        mixed = attend_edges(parts.left, parts.right, value, graph, weight=parts.weight, slope=self.slope, dropout=rate)
         heads = mixed.unflatten(1, (len(nodes), self.num_heads)).transpose(0, 1)  # (b,n,h,width)
         joined: Tensor = heads.flatten(2) if self.join == "concat" else heads.mean(2)
         return joined if self.bias is None else joined + self.bias

@@ -13,30 +13,27 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard import normalizers, scores
 from regard.biases import Bias
-from regard.core.arguments import described, finite_number
-from regard.core.autocast import without_autocast
-from regard.core.dropout import bits, draw_seed
-from regard.core.grid import Grid
 from regard.errors import BadValue, unknown_name
+from regard.formula.dropout import bits, draw_seed
 from regard.masks import Mask
-from regard.nn.attention import AttentionInputs
 from regard.nn.local_p import CenteredWindowMask
-from regard.nn.masking import joined
-from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
-from regard.nn.score_function import Baseline, Choice, Drawn, ScoreFunction, surrogate
+from regard.nn.parts.attention import AttentionInputs
+from regard.nn.parts.masking import joined
+from regard.nn.parts.mechanism import mechanism
+from regard.nn.parts.score_function import Baseline, Choice, Drawn, ScoreFunction, surrogate
 from regard.normalizers import Normalizer
+from regard.support.arguments import described, finite_number
+from regard.support.autocast import without_autocast
+from regard.values.grid import Grid
 
 __all__ = ["Baseline", "Choice", "Hard", "surrogate"]
 
 ESTIMATORS = ("straight-through", "reinforce")
-SHORT_ROW, FEW_SCORES = (
-    256,
-    1 << 22,
-)  # up to so many keys of a query, and scores in all, scores are written out
+SHORT_ROW, FEW_SCORES = (256, 1 << 22)  # up to so many keys of a query, and scores in all, scores are written out
 _EXACT = 1 << 24  # smaller integers are exact in float32
 
 
@@ -186,7 +183,7 @@ class Hard(Multihead):
             mean, made = weights.to(mixed.dtype) @ inputs.value, replace(made, soft=soft)
         else:
             options = super().pieces(inputs) | {"normalize": "softmax", "dropout": self.weights_dropout}
-            mean = core.attend(inputs.query, inputs.key, inputs.value, **options)
+            mean = dispatch.attend(inputs.query, inputs.key, inputs.value, **options)
             made = made.without(soft[..., 0])
         return torch.where(soft, mean.to(mixed.dtype), mixed), made
 
@@ -215,9 +212,7 @@ class Hard(Multihead):
             return self._drawn(inputs)
         dtype, device = inputs.query.dtype, inputs.query.device
         wide = torch.promote_types(dtype, torch.float32)  # log-probabilities in float32 at least
-        inputs = replace(
-            inputs, query=inputs.query.to(wide), key=inputs.key.to(wide), value=inputs.value.to(wide)
-        )
+        inputs = replace(inputs, query=inputs.query.to(wide), key=inputs.key.to(wide), value=inputs.value.to(wide))
         with without_autocast(device):
             pieces = super().pieces(inputs)
             if index is not None:
@@ -227,11 +222,8 @@ class Hard(Multihead):
             else:
                 picking = self._noisy(pieces, inputs) if self.training else pieces
             # The positions of the keys are appended to the values, so that the output contains the chosen position.
-            mixed = core.attend(
-                inputs.query,
-                inputs.key,
-                torch.cat([inputs.value, _encoded_positions(inputs.value)], -1),
-                **picking,
+            mixed = dispatch.attend(
+                inputs.query, inputs.key, torch.cat([inputs.value, _encoded_positions(inputs.value)], -1), **picking
             )
             mixed, position = mixed[..., :-3], mixed[..., -3:].detach()
             kept = nn.functional.dropout(torch.ones_like(position[..., :1]), self.dropout, self.training)
@@ -261,7 +253,7 @@ class Hard(Multihead):
         high, low = position[..., 1:].masked_fill(nonfinite[..., None], 0).long().unbind(-1)
         index = torch.where(chose, high * _EXACT + low, -1)
         ones = torch.ones_like(inputs.value[..., :1])
-        entropy, total = core.attend(
+        entropy, total = dispatch.attend(
             inputs.query, inputs.key, ones, return_logsumexp=True, **pieces | {"normalize": EntropyTerms()}
         )
         score = _scores_at(inputs, pieces, index)
@@ -269,11 +261,7 @@ class Hard(Multihead):
         return Choice(index, log_prob, entropy[..., 0])
 
     def _checked_index(self, index: Tensor, inputs: AttentionInputs) -> Tensor:
-        if (
-            not isinstance(index, Tensor)
-            or index.dtype != torch.int64
-            or index.shape != inputs.query.shape[:3]
-        ):
+        if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.shape != inputs.query.shape[:3]:
             raise BadValue(
                 f"index: expected integers (b,h,q) = {tuple(inputs.query.shape[:3])} of torch.int64, such as "
                 f"choice.index, got {described(index)}."
@@ -310,8 +298,7 @@ def _scores_at(inputs: AttentionInputs, pieces: dict[str, Any], index: Tensor) -
     key = key.gather(2, position.expand(-1, -1, -1, key.shape[3])).view(*index.shape, -1)
     nothing = index[..., None] < 0  # key 0 stands in for it, which may be hidden and contain NaN
     query, key = (
-        rows.masked_fill(nothing, 0).transpose(1, 2).reshape(batch * queries, heads, 1, -1)
-        for rows in (query, key)
+        rows.masked_fill(nothing, 0).transpose(1, 2).reshape(batch * queries, heads, 1, -1) for rows in (query, key)
     )
     device, entries = index.device, batch * queries
     grid = Grid(

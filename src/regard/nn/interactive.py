@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regard.core.arguments import described
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.nn import masking
-from regard.nn.cache import Cache
-from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.multihead import Multihead
-from regard.nn.state import State
+from regard.nn.parts import masking
+from regard.nn.parts.cache import Cache
+from regard.nn.parts.mechanism import Mechanism, check_inputs, mechanism
+from regard.nn.parts.state import State
+from regard.support.arguments import described
 
 
 @mechanism("interactive", causal="no", time="n·m·d", memory="(n + m)·d")
@@ -43,9 +43,7 @@ class Interactive(Mechanism):
     [torch.Size([2, 5, 16]), torch.Size([2, 7, 24])]
     """
 
-    def __init__(
-        self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None
-    ) -> None:
+    def __init__(self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None) -> None:
         super().__init__(dim, num_heads, dropout, source_dim)
         if self.dim % self.num_heads or self.source_dim % self.num_heads:
             shared = [n for n in range(1, self.dim + 1) if self.dim % n == 0 and self.source_dim % n == 0]
@@ -69,11 +67,7 @@ class Interactive(Mechanism):
         return found
 
     def both(
-        self,
-        a: Tensor,
-        b: Tensor,
-        a_mask: Mask | Tensor | None = None,
-        b_mask: Mask | Tensor | None = None,
+        self, a: Tensor, b: Tensor, a_mask: Mask | Tensor | None = None, b_mask: Mask | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return both streams after each attended to the other: a (b,la,dim) and b (b,lb,source_dim).
 
@@ -88,9 +82,7 @@ class Interactive(Mechanism):
         b_seen = None if b_keep is None else PaddingMask(b_keep)
         return self.to_source(a, b, mask=b_seen), self.to_query(b, a, mask=a_seen)
 
-    def weights(
-        self, query: Tensor, source: Tensor | None = None, *, mask: Mask | Tensor | None = None
-    ) -> Tensor:
+    def weights(self, query: Tensor, source: Tensor | None = None, *, mask: Mask | Tensor | None = None) -> Tensor:
         """Return the exact attention weights (b,h,q,k) of a call."""
         return self.to_source.weights(query, source, mask=mask)
 
@@ -109,9 +101,7 @@ def _real(argument: str, mask: Mask | Tensor | None, stream: Tensor) -> Tensor |
     if isinstance(mask, Mask):
         return mask.keep(length, batch).to(stream.device).expand(batch, length)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        raise BadType(
-            f"{argument}: expected a Mask or a bool tensor (b,length), True = real, got {described(mask)}."
-        )
+        raise BadType(f"{argument}: expected a Mask or a bool tensor (b,length), True = real, got {described(mask)}.")
     if mask.shape != (batch, length):
         raise BadValue(
             f"{argument}: expected (b,length) = {(batch, length)}, True where the stream is real, got shape "

@@ -9,19 +9,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from regard.core.arguments import whole_number
-from regard.core.grid import Grid, Sizes
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.nn import masking
-from regard.nn.attention import AttentionInputs
-from regard.nn.cache import Cache
-from regard.nn.masks_in_steps import from_query, refuse_counting_from_the_end
-from regard.nn.mechanism import check_inputs, mechanism
 from regard.nn.multihead import Multihead
-from regard.nn.nonfinite import restore_nonfinite, zero_nonfinite
-from regard.nn.state import State
+from regard.nn.parts import masking
+from regard.nn.parts.attention import AttentionInputs
+from regard.nn.parts.cache import Cache
+from regard.nn.parts.masks_in_steps import from_query, refuse_counting_from_the_end
+from regard.nn.parts.mechanism import check_inputs, mechanism
+from regard.nn.parts.nonfinite import restore_nonfinite, zero_nonfinite
+from regard.nn.parts.state import State
+from regard.support.arguments import whole_number
+from regard.values.grid import Grid, Sizes
 
 
 @mechanism("key-value-memory", causal="yes", time="n²·d / 2", memory="n·d")
@@ -56,12 +56,7 @@ class KeyValueMemory(Multihead):
     fixed_options: ClassVar[tuple[str, ...]] = ("causal", "align")
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int = 1,
-        dropout: float = 0.0,
-        source_dim: int | None = None,
-        **options: Any,
+        self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None, **options: Any
     ) -> None:
         super().__init__(dim, num_heads, dropout, causal=True, **options)
         self.source_map: nn.Linear | None = None
@@ -97,9 +92,12 @@ class KeyValueMemory(Multihead):
         keys, values = self.project_source(clean, 0)
         real = masking.real_sides(given, (batch, self.num_heads, 0, length), source.device)[1]
         return replace(
-            cache, keys=restore_nonfinite(keys, nonfinite), values=restore_nonfinite(values, nonfinite), seen=length,
+            cache,
+            keys=restore_nonfinite(keys, nonfinite),
+            values=restore_nonfinite(values, nonfinite),
+            seen=length,
             keep=None if real is None else real.expand(batch, length),
-        )  # fmt: skip
+        )
 
     def _checked(self, query: Tensor, source: Tensor | None, state: State | None) -> Cache | None:
         """Check the inputs and return the cache. A state that holds a source accepts the same source again."""

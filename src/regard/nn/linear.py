@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from regard.core.arguments import alignment
-from regard.core.formula import accumulation_dtype
 from regard.errors import BadValue
+from regard.formula.formula import accumulation_dtype
 from regard.masks import Mask
-from regard.nn import masking
-from regard.nn.heads import glorot_linear
-from regard.nn.linear_pieces import FEATURE_MAPS
-from regard.nn.mechanism import Mechanism, check_inputs, mechanism
-from regard.nn.scan import Kept, Tensors, packed, scan, unpacked
-from regard.nn.state import State, check_batch, of_kind
+from regard.nn.parts import masking
+from regard.nn.parts.heads import glorot_linear
+from regard.nn.parts.linear_pieces import FEATURE_MAPS
+from regard.nn.parts.mechanism import Mechanism, check_inputs, mechanism
+from regard.nn.parts.scan import Kept, Tensors, packed, scan, unpacked
+from regard.nn.parts.state import State, check_batch, of_kind
+from regard.support.arguments import alignment
 
 
 def linear_attention(
@@ -41,9 +41,7 @@ def linear_attention(
         feature_map: elu (elu(x) + 1), relu or exp (in float64; entries of a key above 600 count as 600).
         align: with top-left, a causal query i sees keys up to i.
     """
-    rows = [
-        tensor.transpose(1, 2) for tensor in (query, key, value)
-    ]  # the scan has the length as its second axis
+    rows = [tensor.transpose(1, 2) for tensor in (query, key, value)]  # the scan has the length as its second axis
     nothing = empty_sums(key.shape[0], key.shape[1], key.shape[3], value.shape[3], key.device)
     if causal and align == "top-left":
         found, _ = followed(rows[0], rows[1], rows[2], keep, feature_map, nothing)
@@ -53,22 +51,14 @@ def linear_attention(
 
 
 def attended(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    keep: Tensor | None,
-    causal: bool,
-    feature_map: str,
-    sums: Tensors,
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, causal: bool, feature_map: str, sums: Tensors
 ) -> tuple[Tensor, Tensors]:
     """Continue from `sums` with inputs (b,length,h,·); return the outputs (b,q,h,v) and the next sums."""
     FEATURE_MAPS[feature_map]  # raises for an unknown name
     if not causal:
         sums = absorbed(key, value, keep, feature_map, sums)
         return read(query, feature_map, sums), sums
-    before = (
-        key.shape[1] - query.shape[1]
-    )  # number of keys that every query sees; if negative, of queries without keys
+    before = key.shape[1] - query.shape[1]  # number of keys that every query sees; if negative, of queries without keys
     if before > 0:
         real, keep = (None, None) if keep is None else (keep[:, :before], keep[:, before:])
         sums = absorbed(key[:, :before], value[:, :before], real, feature_map, sums)
@@ -103,9 +93,7 @@ def read(query: Tensor, feature_map: str, sums: Tensors) -> Tensor:
     return scan(f"linear-read-{feature_map}", [query], None, sums)[0][0]
 
 
-def empty_sums(
-    batch: int, heads: int, dim: int, value_dim: int, device: torch.device | str | None
-) -> Tensors:
+def empty_sums(batch: int, heads: int, dim: int, value_dim: int, device: torch.device | str | None) -> Tensors:
     """Return Σ φ(k) vᵀ (b,h,d,v) and Σ φ(k) (b,h,d) before the first key, in float64 for very long sequences."""
     sizes = ((batch, heads, dim, value_dim), (batch, heads, dim))
     return [torch.zeros(size, dtype=torch.float64, device=device) for size in sizes]
@@ -123,9 +111,7 @@ class LinearState(State):
     keep: Tensor | None = None  # False for padding among those, (b,n); None: no padding
 
     @classmethod
-    def of(
-        cls, sums: Tensors, dtype: torch.dtype, seen: int = 0, fixed: bool = False, **pending: Any
-    ) -> LinearState:
+    def of(cls, sums: Tensors, dtype: torch.dtype, seen: int = 0, fixed: bool = False, **pending: Any) -> LinearState:
         """Create the state that holds these float64 sums."""
         return cls(packed(sums[0], dtype), packed(sums[1], dtype), seen, fixed, **pending)
 
@@ -249,9 +235,13 @@ class Linear(Mechanism):
         mixed, sums = followed(query, key, value, keep, self.feature_map, past.exact())
         rest = slice(min(query.shape[1], key.shape[1]), None)
         return mixed, LinearState.of(
-            sums, torch.promote_types(past.sums.dtype, query.dtype), past.seen, past.fixed,
-            pending=(key[:, rest], value[:, rest]), keep=None if keep is None else keep[:, rest],
-        )  # fmt: skip
+            sums,
+            torch.promote_types(past.sums.dtype, query.dtype),
+            past.seen,
+            past.fixed,
+            pending=(key[:, rest], value[:, rest]),
+            keep=None if keep is None else keep[:, rest],
+        )
 
     def _nothing(self, batch: int, device: torch.device | str | None) -> Tensors:
         return empty_sums(batch, self.num_heads, self.head_dim, self.head_dim, device)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.parts.mechanism import mechanism
 
 
 @mechanism("local", causal="option", time="n·w·d", memory="n·d", window=5)

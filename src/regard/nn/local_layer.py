@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.nn.attention_layer import AttentionLayer
-from regard.nn.mechanism import mechanism
+from regard.nn.parts.attention_layer import AttentionLayer
+from regard.nn.parts.mechanism import mechanism
 
 
 @mechanism("local-layer", causal="yes", time="n·w·d", memory="(n + m)·d", window=5)

@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard import biases
 from regard.biases import Bias
-from regard.core.grid import full_grid
 from regard.errors import unknown_name
 from regard.masks import Mask
-from regard.nn.alignment import Alignment, AlignmentModel
-from regard.nn.attention import AttentionInputs
 from regard.nn.concat import ConcatAlignmentModel
 from regard.nn.general import BilinearAlignmentModel
-from regard.nn.mechanism import mechanism
-from regard.nn.state import State
+from regard.nn.parts.alignment import Alignment, AlignmentModel
+from regard.nn.parts.attention import AttentionInputs
+from regard.nn.parts.mechanism import mechanism
+from regard.nn.parts.state import State
+from regard.values.grid import full_grid
 
 SCORES: dict[str, type[AlignmentModel]] = {
     "dot": AlignmentModel,
@@ -69,23 +69,18 @@ class LocalAlignment(Alignment):
     def scaled_mix(self, inputs: AttentionInputs, pieces: dict[str, Any]) -> Tensor:
         """Return the attended values for these arguments of `attend`."""
         if pieces["bias"] is None or self.renormalize:
-            found: Tensor = core.attend(
+            found: Tensor = dispatch.attend(
                 inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, **pieces
             )
             return found
         if inputs.query.shape[2] == 1 and inputs.value.dtype in (torch.float32, torch.float64):
             return self._step_mix(inputs, pieces)
-        mixed, scaled = core.attend(
-            inputs.query,
-            inputs.key,
-            inputs.value,
-            dropout=self.weights_dropout,
-            return_logsumexp=True,
-            **pieces,
+        mixed, scaled = dispatch.attend(
+            inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, return_logsumexp=True, **pieces
         )
         # A log-sum-exp does not depend on the values, so this pass gets values without columns.
         pieces = pieces | {"bias": None}
-        _, plain = core.attend(
+        _, plain = dispatch.attend(
             inputs.query, inputs.key, inputs.value.detach()[..., :0], return_logsumexp=True, **pieces
         )
         empty = plain == -torch.inf  # −inf − −inf would be NaN
@@ -96,12 +91,8 @@ class LocalAlignment(Alignment):
         """The same for a single query, whose factors can multiply the values: one pass instead of two."""
         grid = full_grid((*inputs.query.shape[:3], inputs.key.shape[2]), inputs.query.device)
         factor = pieces["bias"].values(grid, inputs.value.dtype).exp()  # (b|1,h|1,1,k)
-        found: Tensor = core.attend(
-            inputs.query,
-            inputs.key,
-            inputs.value * factor.mT,
-            dropout=self.weights_dropout,
-            **pieces | {"bias": None},
+        found: Tensor = dispatch.attend(
+            inputs.query, inputs.key, inputs.value * factor.mT, dropout=self.weights_dropout, **pieces | {"bias": None}
         )
         return found
 
@@ -120,13 +111,13 @@ class LocalAlignment(Alignment):
         log_gaussian = None if self.renormalize else pieces["bias"]
         if log_gaussian is not None:
             pieces["bias"] = None
-        found: Tensor = core.weights(inputs.query, inputs.key, **pieces, rows=rows, heads=heads)
+        found: Tensor = dispatch.weights(inputs.query, inputs.key, **pieces, rows=rows, heads=heads)
         if log_gaussian is None:
             return found
         sizes, device = (*inputs.query.shape[:3], inputs.key.shape[2]), found.device
         grid = full_grid(sizes, device).part(
-            heads=core.selection("heads", heads, sizes[1], device),
-            rows=core.selection("rows", rows, sizes[2], device),
+            heads=dispatch.selection("heads", heads, sizes[1], device),
+            rows=dispatch.selection("rows", rows, sizes[2], device),
         )
         wide = torch.promote_types(found.dtype, torch.float32)
         factor: Tensor = log_gaussian.values(grid, wide).exp()

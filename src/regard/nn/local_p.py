@@ -10,18 +10,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard import biases, masks
-from regard.core.arguments import whole_number
-from regard.core.autocast import without_autocast
-from regard.core.grid import Grid, Sizes, broadcasts, full_grid, position_shift
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.algebra import And, Blocks, grade
 from regard.masks.positional import CausalMask, FullMask
-from regard.nn.alignment import head_weights, map_heads
-from regard.nn.attention import AttentionInputs
 from regard.nn.local_m import LocalAlignment
-from regard.nn.masking import joined
-from regard.nn.mechanism import mechanism
+from regard.nn.parts.alignment import head_weights, map_heads
+from regard.nn.parts.attention import AttentionInputs
+from regard.nn.parts.masking import joined
+from regard.nn.parts.mechanism import mechanism
+from regard.support.arguments import whole_number
+from regard.support.autocast import without_autocast
+from regard.values.grid import Grid, Sizes, broadcasts, full_grid, position_shift
 
 _CELLS = 1 << 22  # pairs in memory at once while visible keys are counted
 _FEW = 64  # sorting does not pay for fewer queries: they fit into one strip

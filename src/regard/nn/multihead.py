@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from regard import masks
-from regard.core.arguments import finite_number
-from regard.nn import masking
-from regard.nn.attention import Attention, AttentionInputs
 from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.fused_rows.short_attention import PlainAttention
-from regard.nn.heads import HeadProjections
-from regard.nn.mechanism import mechanism
-from regard.nn.multihead_positions import FARTHEST, IgnoredPositions, MultiheadPositions, positions_of
+from regard.nn.parts import masking
+from regard.nn.parts.attention import Attention, AttentionInputs
+from regard.nn.parts.heads import HeadProjections
+from regard.nn.parts.mechanism import mechanism
+from regard.nn.parts.multihead_positions import FARTHEST, IgnoredPositions, MultiheadPositions, positions_of
 from regard.normalizers import named as named_normalizer
+from regard.support.arguments import finite_number
 
 
 @mechanism("multihead", causal="option", time="n²·d", memory="n·d", num_heads=2)
@@ -93,9 +93,16 @@ class Multihead(HeadProjections, Attention):
         self.positions = positions_of(positions, max_distance)
         widths = (self.dim, self.source_dim, self.source_dim)
         self.add_projections(
-            widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim, key_dim=key_dim,
-            output_bias=output_bias, norm_eps=norm_eps,
-        )  # fmt: skip
+            widths,
+            self.num_heads,
+            kv_heads,
+            bias=bias,
+            qk_norm=qk_norm,
+            value_dim=value_dim,
+            key_dim=key_dim,
+            output_bias=output_bias,
+            norm_eps=norm_eps,
+        )
         self.positions.attach(self)
         self.sink = nn.Parameter(torch.zeros(self.num_heads)) if sink else None
 

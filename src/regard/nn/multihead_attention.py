@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-import regard.core.attention as core
-from regard.core.arguments import described, whole_number
+import regard.dispatch.attention as dispatch
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
-from regard.nn import masking
-from regard.nn.heads import HeadProjections
-from regard.nn.mechanism import dropout_rate
-from regard.nn.nonfinite import restore_nonfinite, zero_nonfinite
+from regard.nn.parts import masking
+from regard.nn.parts.heads import HeadProjections
+from regard.nn.parts.mechanism import dropout_rate
+from regard.nn.parts.nonfinite import restore_nonfinite, zero_nonfinite
+from regard.support.arguments import described, whole_number
 
 
 class MultiheadAttention(HeadProjections):
@@ -71,9 +71,7 @@ class MultiheadAttention(HeadProjections):
         self.dropout = dropout_rate(dropout)
         self.impl = impl
         widths = (self.embed_dim, self.kdim, self.vdim)
-        self.add_projections(
-            widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim
-        )
+        self.add_projections(widths, self.num_heads, kv_heads, bias=bias, qk_norm=qk_norm, value_dim=value_dim)
 
     if TYPE_CHECKING:
 
@@ -100,7 +98,7 @@ class MultiheadAttention(HeadProjections):
         clean, nonfinite = zero_nonfinite(values, given is not None)
         value = restore_nonfinite(self.value_heads(clean), nonfinite)
         dropout = self.dropout if self.training else 0.0
-        return self.output_rows(core.attend(query, key, value, mask=given, dropout=dropout, impl=self.impl))
+        return self.output_rows(dispatch.attend(query, key, value, mask=given, dropout=dropout, impl=self.impl))
 
     def weights(
         self,
@@ -115,7 +113,7 @@ class MultiheadAttention(HeadProjections):
         keys = queries if keys is None else keys
         self._check_inputs(queries, keys, None)
         given, query, key = self._compared(queries, keys, mask)
-        return core.weights(query, key, mask=given, rows=rows, heads=heads)
+        return dispatch.weights(query, key, mask=given, rows=rows, heads=heads)
 
     def extra_repr(self) -> str:
         others = {"kdim": self.kdim, "vdim": self.vdim}

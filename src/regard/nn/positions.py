@@ -1,6 +1,6 @@
 """Positional encodings that are added to embeddings, and the rotation of queries and keys.
 
-Schemes inside attention (rotary, ALiBi, T5, Shaw, Transformer-XL) are in `regard.nn.multihead_positions`.
+Schemes inside attention (rotary, ALiBi, T5, Shaw, Transformer-XL) are in `regard.nn.parts.multihead_positions`.
 
     >>> from regard.nn import positions
     >>> positions.half_wave(3, 4).round(decimals=3)
@@ -17,17 +17,25 @@ import torch
 from torch import Tensor, nn
 
 from regard import registry
-from regard.core.arguments import described, finite_number, float_tensor, whole_number
-from regard.core.grid import fits
 from regard.errors import BadType, BadValue
-from regard.nn.rotary_scaling import RotaryScaling
+from regard.nn.parts.rotary_scaling import RotaryScaling
 from regard.nn.sharing import positions_from, whole_length
 from regard.registry import Registry
+from regard.support.arguments import described, finite_number, float_tensor, whole_number
+from regard.values.grid import fits
 
 __all__ = [
-    "HalfWave", "Learned", "NoPositions", "Sinusoidal", "SplitSinusoidal", "build", "half_wave", "names", "rotary",
+    "HalfWave",
+    "Learned",
+    "NoPositions",
+    "Sinusoidal",
+    "SplitSinusoidal",
+    "build",
+    "half_wave",
+    "names",
+    "rotary",
     "sinusoidal",
-]  # fmt: skip
+]
 
 _BASE = 10000.0  # the longest wave of Vaswani et al. and of Su et al.
 
@@ -71,11 +79,7 @@ def rotary(x: Tensor, positions: Tensor, base: float = _BASE, scaling: RotarySca
     if not isinstance(positions, Tensor) or positions.dtype == torch.bool or positions.is_complex():
         raise BadType(f"positions: expected a tensor of numbers (l,) or (b,l), got {described(positions)}.")
     each = positions.dim() == 2
-    if (
-        positions.dim() not in (1, 2)
-        or positions.shape[-1] != length
-        or (each and positions.shape[0] != batch)
-    ):
+    if positions.dim() not in (1, 2) or positions.shape[-1] != length or (each and positions.shape[0] != batch):
         raise BadValue(
             f"positions: expected (l,) = ({length},) or (b,l) = ({batch}, {length}), got shape "
             f"{tuple(positions.shape)}."
@@ -124,15 +128,11 @@ class PositionalEncoding(nn.Module):
             self._refuse_beyond(first + whole_length(x.shape[1]))
             return positions_from(first, x.shape[1], x.device)
         if offset.is_floating_point() or offset.dtype == torch.bool or offset.dim() > 2:
-            raise BadType(
-                f"offset: expected an int or a tensor of ints, (), (b,) or (b,l), got {described(offset)}."
-            )
+            raise BadType(f"offset: expected an int or a tensor of ints, (), (b,) or (b,l), got {described(offset)}.")
         if offset.dim() == 2 and offset.shape != x.shape[:2]:
             raise BadValue(f"offset: expected (b,l) = {tuple(x.shape[:2])}, got {described(offset)}.")
         if offset.dim() == 1 and not fits(offset.shape[0], x.shape[0]):
-            raise BadValue(
-                f"offset: expected one entry or {x.shape[0]} (the batch), got {described(offset)}."
-            )
+            raise BadValue(f"offset: expected one entry or {x.shape[0]} (the batch), got {described(offset)}.")
         # Reading a tensor on another device would synchronise with it.
         if offset.device.type == "cpu" and offset.numel() and not torch.compiler.is_compiling():
             whole_number("offset", int(offset.min()), 0)
@@ -249,9 +249,7 @@ def _frequencies(dim: int, base: float, device: torch.device) -> Tensor:
 
 def _waves(indices: Tensor, dim: int) -> Tensor:
     angles = indices.double()[..., None] * _frequencies(dim, _BASE, indices.device)
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[
-        ..., :dim
-    ]  # odd dim: no cosine for the last
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :dim]  # odd dim: no cosine for the last
 
 
 def _half_waves(indices: Tensor, dim: int, period: int) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
+from regard.nn.parts.mechanism import mechanism
 
 
 @mechanism("query-key-memory", causal="option", time="n·m·d", memory="(n + m)·d")

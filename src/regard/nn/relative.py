@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from regard.errors import BadValue
-from regard.nn.mechanism import mechanism
 from regard.nn.multihead import Multihead
-from regard.nn.multihead_positions import SCHEMES, MultiheadPositions
+from regard.nn.parts.mechanism import mechanism
+from regard.nn.parts.multihead_positions import SCHEMES, MultiheadPositions
 
 
 @mechanism("relative", causal="option", time="n²·d", memory="n·d")
@@ -52,9 +52,5 @@ class Relative(Multihead):
         **options: Any,
     ) -> None:
         if positions is None:
-            raise BadValue(
-                f"positions: relative attention needs a scheme; expected one of {', '.join(SCHEMES)}."
-            )
-        super().__init__(
-            dim, num_heads, dropout, source_dim, positions=positions, max_distance=max_distance, **options
-        )
+            raise BadValue(f"positions: relative attention needs a scheme; expected one of {', '.join(SCHEMES)}.")
+        super().__init__(dim, num_heads, dropout, source_dim, positions=positions, max_distance=max_distance, **options)

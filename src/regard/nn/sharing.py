@@ -66,11 +66,7 @@ def current() -> Sharing | None:
 def positions_from(first: int, length: int, device: torch.device) -> Tensor:
     """The positions of `length` rows, (length,): those from `first` on, or this rank's of a shared sequence."""
     shared = current()
-    return (
-        torch.arange(first, first + length, device=device)
-        if shared is None
-        else shared.sequence.positions(device)
-    )
+    return torch.arange(first, first + length, device=device) if shared is None else shared.sequence.positions(device)
 
 
 def whole_length(local: int) -> int:

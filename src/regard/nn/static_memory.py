@@ -8,16 +8,16 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.nn import masking
 from regard.nn.fused_rows.layers import join
 from regard.nn.fused_rows.row_maps import RowMaps
-from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.multihead import Multihead
-from regard.nn.state import State, check_batch, of_kind
+from regard.nn.parts import masking
+from regard.nn.parts.mechanism import Mechanism, check_inputs, mechanism
+from regard.nn.parts.state import State, check_batch, of_kind
+from regard.support.arguments import whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +63,7 @@ class StaticMemory(Mechanism):
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int = 1,
-        dropout: float = 0.0,
-        source_dim: int | None = None,
-        *,
-        slots: int = 16,
+        self, dim: int, num_heads: int = 1, dropout: float = 0.0, source_dim: int | None = None, *, slots: int = 16
     ) -> None:
         super().__init__(dim, num_heads, dropout, source_dim)
         self.slots = nn.Parameter(torch.randn(whole_number("slots", slots, 1), self.dim))
@@ -108,9 +102,7 @@ class StaticMemory(Mechanism):
         """Return the memory (b,m,dim) of a source (b,k,source_dim); `keep` (b,k) is False for padding."""
         slots = self.slots.expand(source.shape[0], -1, -1)
         mask = None if keep is None else PaddingMask(keep)
-        memory: Tensor = self.norm(
-            slots + self.writer(slots, masking.without_padding(source, keep), mask=mask)
-        )
+        memory: Tensor = self.norm(slots + self.writer(slots, masking.without_padding(source, keep), mask=mask))
         return memory
 
     def row_maps(self) -> RowMaps | None:
@@ -129,9 +121,7 @@ class StaticMemory(Mechanism):
         written = writer.mixed_heads([slots.to(key.dtype), key, value])
         memory = self.slots.expand(batch, -1, -1).contiguous()
         maps = (reader.key_map, reader.value_map)
-        return reader.mixed_heads(
-            [query, *join(memory, written, writer.output_map, self.norm, maps, self.num_heads)]
-        )
+        return reader.mixed_heads([query, *join(memory, written, writer.output_map, self.norm, maps, self.num_heads)])
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -155,9 +145,7 @@ def checked_state(
     check_batch(past.memory, query)
     begun = past.written or past.seen > 0
     if source is not None and begun and source.shape[1] != past.source:
-        held = (
-            "was written by the queries" if past.source is None else f"holds a source of length {past.source}"
-        )
+        held = "was written by the queries" if past.source is None else f"holds a source of length {past.source}"
         raise BadValue(
             f"source: the memory of this state {held}, got a source of length {source.shape[1]}. A new source needs a "
             f"new initial_state()."

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.arguments import described
 from regard.errors import BadValue, Unsupported
 from regard.observation.capture.storage import Storage
 from regard.observation.observer import Observer
 from regard.observation.seen import Seen
+from regard.support.arguments import described
 
 Heads = Mapping[str, Sequence[int]] | Sequence[tuple[str, int]]
 Measure = Callable[[Any], Any]
@@ -106,11 +106,7 @@ def _again(seen: Seen) -> Callable[[], Any]:
 def checked_heads(seen: Seen, heads: Heads, argument: str = "heads") -> dict[str, list[int]]:
     """Heads by site, each from 0; wrong ones are refused in the name of an argument."""
     found: dict[str, list[int]] = {}
-    pairs = (
-        [(site, head) for site, many in heads.items() for head in many]
-        if isinstance(heads, Mapping)
-        else heads
-    )
+    pairs = [(site, head) for site, many in heads.items() for head in many] if isinstance(heads, Mapping) else heads
     for site, head in pairs:
         count = seen[site].shape()[1]
         if not -count <= head < count:
@@ -135,9 +131,7 @@ def _measure(loss: Measure | None, logit: int | tuple[int, ...] | None) -> tuple
     if logit is None:
         return _own_loss, "loss"
     if isinstance(logit, int):
-        return lambda output: _at(
-            output, (0, *(-1,) * (logits_of(output).dim() - 2), logit)
-        ), f"logit {logit}"
+        return lambda output: _at(output, (0, *(-1,) * (logits_of(output).dim() - 2), logit)), f"logit {logit}"
     return lambda output: _at(output, logit), f"logit {logit}"
 
 
@@ -153,11 +147,7 @@ def _own_loss(output: Any) -> Any:
 
 def logits_of(output: Any) -> Tensor:
     """The logits of a model's output: a tensor, `.logits`, or the first element of a tuple."""
-    for found in (
-        output,
-        getattr(output, "logits", None),
-        output[0] if isinstance(output, tuple) and output else None,
-    ):
+    for found in (output, getattr(output, "logits", None), output[0] if isinstance(output, tuple) and output else None):
         if isinstance(found, Tensor):
             return found
     raise BadValue(
@@ -170,13 +160,9 @@ def _at(output: Any, index: tuple[int, ...]) -> Tensor:
     try:
         found = logits[index]
     except IndexError:
-        raise BadValue(
-            f"logit: expected an index into logits of {tuple(logits.shape)}, got {index}."
-        ) from None
+        raise BadValue(f"logit: expected an index into logits of {tuple(logits.shape)}, got {index}.") from None
     if found.dim():
-        raise BadValue(
-            f"logit: expected {logits.dim()} numbers for logits of {tuple(logits.shape)}, got {index}."
-        )
+        raise BadValue(f"logit: expected {logits.dim()} numbers for logits of {tuple(logits.shape)}, got {index}.")
     return found
 
 

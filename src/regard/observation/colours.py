@@ -1,6 +1,6 @@
-"""The colour map of weights: white for 0, then one ramp of evenly falling lightness.
+"""The colour maps of weights (white for 0, then one ramp of evenly falling lightness) and of effects of both signs.
 
-It stays ordered in grey print and for colour-blind readers. The viewer's page uses the same colours.
+They stay ordered in grey print and for colour-blind readers. The viewer's page uses the same colours.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ LEAST = 1e-4  # the smallest weight of a logarithmic scale
 BAD = "#c9ccd1"  # NaN
 # Lightness, chroma and hue (degrees) in OKLab, from the faintest weight to the largest.
 _STOPS = (
-    (0.985, 0.008, 165.0), (0.86, 0.075, 178.0), (0.7, 0.105, 205.0), (0.53, 0.125, 243.0), (0.38, 0.13, 268.0),
+    (0.985, 0.008, 165.0),
+    (0.86, 0.075, 178.0),
+    (0.7, 0.105, 205.0),
+    (0.53, 0.125, 243.0),
+    (0.38, 0.13, 268.0),
     (0.24, 0.09, 285.0),
-)  # fmt: skip
-_BOTH_WAYS = (
-    (0.43, 0.14, 42.0), (0.58, 0.155, 48.0), (0.73, 0.125, 57.0), (0.87, 0.06, 68.0), (0.985, 0.0, 0.0),
-    (0.87, 0.05, 215.0), (0.73, 0.095, 230.0), (0.58, 0.125, 248.0), (0.43, 0.13, 266.0),
-)  # fmt: skip
+)
+_BOTH_WAYS = (  # blue hurts, orange helps, as on the viewer's page
+    (0.43, 0.13, 266.0),
+    (0.58, 0.125, 248.0),
+    (0.73, 0.095, 230.0),
+    (0.87, 0.05, 215.0),
+    (0.985, 0.0, 0.0),
+    (0.87, 0.06, 68.0),
+    (0.73, 0.125, 57.0),
+    (0.58, 0.155, 48.0),
+    (0.43, 0.14, 42.0),
+)
 
 
 @lru_cache(maxsize=1)
@@ -36,7 +47,7 @@ def ramp() -> Colormap:
 
 @lru_cache(maxsize=1)
 def diverging() -> Colormap:
-    """256 colours for effects of both signs: orange below 0, white at 0, blue above, equally dark at both ends."""
+    """256 colours for effects of both signs: blue below 0, white at 0, orange above, equally dark at both ends."""
     return ListedColormap(_between(_BOTH_WAYS), name="regard-diverging").with_extremes(bad=BAD)
 
 
@@ -70,11 +81,7 @@ def on_scale(table: NDArray[np.float32], shades: Normalize) -> np.ma.MaskedArray
 def _rgb(colours: NDArray[np.float64]) -> NDArray[np.float64]:
     """OKLab (n,3) → sRGB (n,3) from 0 to 1, by Ottosson's matrices."""
     cones = colours @ np.array(
-        [
-            [1, 1, 1],
-            [0.3963377774, -0.1055613458, -0.0894841775],
-            [0.2158037573, -0.0638541728, -1.2914855480],
-        ]
+        [[1, 1, 1], [0.3963377774, -0.1055613458, -0.0894841775], [0.2158037573, -0.0638541728, -1.2914855480]]
     )
     linear = cones**3 @ np.array(
         [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from regard.errors import BadValue
-from regard.observation.capture.written.detection import compiled, should_be_seen, writes_out
+from regard.observation.capture.written.detection import compiled, should_be_seen
 
 MOST = 6  # modules named in a warning
 
@@ -31,11 +31,12 @@ class Unseen:
 
 
 def unseen_parts(
-    parts: Mapping[nn.Module, str], ran: Collection[int], noted: Collection[int]
+    parts: Mapping[nn.Module, str], ran: Collection[int], noted: Collection[int], missed: Mapping[int, str]
 ) -> list[Unseen]:
-    """Modules that ran and look like attention, but in which nothing was captured; only the innermost.
+    """Modules that ran and attend, by what they computed or by their name, but were not captured; only the innermost.
 
-    `ran`, `noted`: ids of the modules that were called, and of those whose attention was captured.
+    `ran`, `noted`: ids of the modules that were called, and of those whose attention was captured. `missed`: by id of a
+    module that was recorded, why nothing was captured.
     """
     hidden_below = [path for module, path in parts.items() if compiled(module)]
     covered = {path for module, path in parts.items() if id(module) in noted}
@@ -44,14 +45,12 @@ def unseen_parts(
         hidden = next((above for above in hidden_below if _any_within([path], above)), None)
         if hidden is None and id(module) not in ran:
             continue
-        if _any_within(covered, path) or not should_be_seen(module):
+        if _any_within(covered, path) or not (id(module) in missed or should_be_seen(module)):
             continue
         if hidden is not None:
             why = f"{hidden or 'the model'} is compiled, and what a compiled graph computes cannot be seen"
-        elif writes_out(module):
-            why = "no product of its softmax with values was found"
         else:
-            why = "it computes neither by a known function nor by a softmax over a product"
+            why = missed.get(id(module), "its code names neither a known function nor a softmax")
         found[path] = Unseen(path, type(module).__name__, why)
     return [one for path, one in found.items() if not _any_within(found.keys() - {path}, path)]
 
@@ -93,11 +92,7 @@ def refuse_nothing(seen: object, what: str) -> None:
     names = seen.names() if hasattr(seen, "names") else ()
     if not names:
         unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
-        told = (
-            f"Not seen: {'; '.join(map(str, unseen[:MOST]))}."
-            if unseen
-            else "Call the model in the with block."
-        )
+        told = f"Not seen: {'; '.join(map(str, unseen[:MOST]))}." if unseen else "Call the model in the with block."
         raise BadValue(f"{what}: nothing was seen. {told}")
 
 

@@ -16,11 +16,28 @@ MISSING = "□"  # for a character that no installed font has
 _MARKS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "": "·"}
 # Fonts with characters that DejaVu Sans (which comes with matplotlib) lacks, used where they are installed.
 _MORE = (
-    "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR", "Source Han Sans",
-    "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback", "IPAGothic", "Noto Sans Devanagari",
-    "Noto Sans Thai", "Noto Sans Arabic", "Unifont", "Arial Unicode MS", "Hiragino Sans", "PingFang SC",
-    "Microsoft YaHei", "Malgun Gothic", "Yu Gothic", "Nirmala UI",
-)  # fmt: skip
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Noto Sans JP",
+    "Noto Sans SC",
+    "Noto Sans KR",
+    "Source Han Sans",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Droid Sans Fallback",
+    "IPAGothic",
+    "Noto Sans Devanagari",
+    "Noto Sans Thai",
+    "Noto Sans Arabic",
+    "Unifont",
+    "Arial Unicode MS",
+    "Hiragino Sans",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Malgun Gothic",
+    "Yu Gothic",
+    "Nirmala UI",
+)
 
 
 def readable(piece: str, longest: int = LETTERS) -> str:
@@ -28,9 +45,7 @@ def readable(piece: str, longest: int = LETTERS) -> str:
     if not piece.strip():
         return "".join(_MARKS.get(letter, "·") for letter in piece[:longest]) or _MARKS[""]
     stripped = piece.strip()
-    shown = "".join(
-        letter if letter == " " else _MARKS.get(letter, letter) for letter in stripped[: 4 * longest]
-    )
+    shown = "".join(letter if letter == " " else _MARKS.get(letter, letter) for letter in stripped[: 4 * longest])
     # NFC, so that an accent is not drawn beside its letter. Control and direction characters become boxes.
     shown = unicodedata.normalize("NFC", shown)
     shown = "".join(letter if letter.isprintable() and letter in _drawable() else MISSING for letter in shown)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import regard.core.attention as core
-from regard.core.attention import Rows
+import regard.dispatch.attention as dispatch
+from regard.dispatch.attention import Rows
 from regard.errors import BadValue
 from regard.observation.capture.reading import GradientInputs, Reading, Steps
 from regard.observation.seen import Seen
@@ -59,7 +59,7 @@ def times_gradient(reading: Reading, rows: Rows = None, heads: Rows = None) -> T
         )
     slope, value = graph.slope, spread_heads(graph.value, graph.slope.shape[1])
     for axis, name, asked in ((1, "heads", heads), (2, "rows", rows)):
-        part = core.selection(name, asked, graph.slope.shape[axis], slope.device)
+        part = dispatch.selection(name, asked, graph.slope.shape[axis], slope.device)
         if part is not None:
             index = torch.arange(graph.slope.shape[axis], device=slope.device)[part]
             slope = slope.index_select(axis, index)

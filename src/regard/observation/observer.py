@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 from torch import nn
 
 from regard.errors import BadValue
-from regard.nn.mechanism import Mechanism
+from regard.nn.parts.mechanism import Mechanism
 from regard.observation.capture.huggingface import Eager
 from regard.observation.capture.interception import Adapter, CallEvent, Function, Patching
 from regard.observation.capture.mechanisms import sides
 from regard.observation.capture.patch_points import patch_points
 from regard.observation.capture.reading import Pairs, Reading, Side, Steps, UnreadableCall
 from regard.observation.capture.storage import Storage
+from regard.observation.capture.transforms import is_vmapped
 from regard.observation.coverage import Unseen, unseen_parts, warn_if_partial
 from regard.observation.seen import Seen, Site
 
@@ -24,12 +26,7 @@ class Observer:
     """The context manager that `observe` returns; entering it gives the `Seen`."""
 
     def __init__(
-        self,
-        model: nn.Module | None,
-        storage: Storage,
-        calls: int | None,
-        gradients: bool,
-        warns: bool = False,
+        self, model: nn.Module | None, storage: Storage, calls: int | None, gradients: bool, warns: bool = False
     ) -> None:
         self.model, self.storage, self.most, self.gradients = model, storage, calls, gradients
         self.warns = warns  # on exit, where only a part of the model was seen
@@ -41,11 +38,12 @@ class Observer:
         self.sides: dict[int, tuple[Side, Side]] = {}
         self.known: set[int] = set()  # ids of modules that attend through functions with adapters
         self.ran: set[int] = set()  # ids of modules that should attend and were called
+        self.missed: dict[int, str] = {}  # why attention was not captured, by id of its module
         self.noted: set[int] = set()  # ids of modules whose attention was captured
         self.silence: Mapping[str, Sequence[int]] = {}  # heads to silence, by site
         self.expected: Collection[str] = ()  # the sites of the run without silenced heads
-        self.depth = 0  # of nested forward passes of the model
-        self.met: dict[str, int] = {}  # how often each path has attended in this forward pass
+        self.calls = _ThreadCalls()
+        self.lock = threading.Lock()  # several threads may call the model
         self.patching: Patching | None = None
 
     def __enter__(self) -> Seen:
@@ -62,7 +60,7 @@ class Observer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         patching, self.patching = self.patching, None
-        self.depth, self.met, self.foreign = 0, {}, {}
+        self.calls, self.foreign = _ThreadCalls(), {}
         self.storage.pairwise_cache.clear()
         if patching is not None:
             patching.__exit__(kind, error, trace)
@@ -72,7 +70,7 @@ class Observer:
             warn_if_partial(unseen, len(self.seen), self.seen.inputs is not None)
 
     def _coverage(self) -> list[Unseen]:
-        return unseen_parts(self.parts, self.ran, self.noted)
+        return unseen_parts(self.parts, self.ran, self.noted, self.missed)
 
     # The `Listener` of `interception`.
 
@@ -86,16 +84,16 @@ class Observer:
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A forward pass of the model begins."""
-        if not self.depth:
-            self.met = {}
+        if not self.calls.depth:
+            self.calls.met = {}
             self.seen.inputs = (args, kwargs)
-        self.depth += 1
+        self.calls.depth += 1
 
     def end(self) -> None:
         """A forward pass of the model ends."""
-        self.depth = max(0, self.depth - 1)
-        if not self.depth:
-            self.met = {}
+        self.calls.depth = max(0, self.calls.depth - 1)
+        if not self.calls.depth:
+            self.calls.met = {}
 
     def changed(self, adapter: Adapter, module: nn.Module | None, function: Function) -> Function:
         """The function of this module's next call, with heads silenced where that was asked for."""
@@ -107,11 +105,9 @@ class Observer:
     def next_name(self, adapter: Adapter, module: nn.Module | None) -> str:
         """The site of this module's next call, if the model attends at the expected sites."""
         path = self.path(adapter, module)
-        met = self.met.get(path, 0)
+        met = self.calls.met.get(path, 0)
         name = numbered(path, met + 1)
-        return (
-            numbered(path, met) if met and name not in self.expected else name
-        )  # one more step of the last site
+        return numbered(path, met) if met and name not in self.expected else name  # one more step of the last site
 
     def path(self, adapter: Adapter, module: nn.Module | None) -> str:
         """The name of a site: the module's path; for the model itself the name of its class."""
@@ -134,19 +130,20 @@ class Observer:
         event = CallEvent(original, module, args, kwargs, result, self.storage, self.gradients, before)
         path = self.path(adapter, module)
         self.noted.add(id(module))
-        try:
-            found = adapter.readings(event)
-        except Exception as why:  # an error of ours must never reach the model
-            found = [
-                (
-                    "",
-                    UnreadableCall(
-                        f"{adapter.kind}: this call could not be captured ({type(why).__name__}: {why})."
-                    ),
-                )
-            ]
-        for suffix, reading in found:
-            self._add(path + suffix, adapter.kind, module, reading)
+        for suffix, reading in self._readings(adapter, event):
+            with self.lock:
+                self._add(path + suffix, adapter.kind, module, reading)
+
+    @staticmethod
+    def _readings(adapter: Adapter, event: CallEvent) -> list[tuple[str, Reading]]:
+        if is_vmapped():
+            why = "this call ran under torch.vmap, whose tensors exist only inside it. Call the model on a batch."
+        else:
+            try:
+                return adapter.readings(event)
+            except Exception as error:  # an error of ours must never reach the model
+                why = f"this call could not be captured ({type(error).__name__}: {error})."
+        return [("", UnreadableCall(f"{adapter.kind}: {why}"))]
 
     def _add(self, path: str, kind: str, module: nn.Module | None, reading: Reading) -> None:
         pairs = reading.pairs if isinstance(reading, Eager) else reading
@@ -156,17 +153,22 @@ class Observer:
         site = self.seen.sites.get(name)
         if site is None:
             site = self.seen.sites[name] = Site(name, kind, module)
-        elif not shared:
-            _share_keys(site, pairs, self.storage)
-        elif isinstance(module, Mechanism) and _is_same_source(site.readings[-1], reading):
-            last = site.readings[-1]
-            joined = last if isinstance(last, Steps) else Steps(last)
-            joined.steps.append(reading)
-            site.readings[-1] = joined
+        last, self.calls.last[name] = self.calls.last.get(name), reading
+        if last is not None and not shared:
+            _share_keys(last, pairs, self.storage)
+        elif last is not None and isinstance(module, Mechanism) and _is_same_source(last, reading):
+            self._join(site, last, reading)
             return
         site.readings.append(reading)
         if self.most is not None:
             del site.readings[: -self.most]
+
+    def _join(self, site: Site, last: Reading, reading: Reading) -> None:
+        """Add a step of a mechanism to the call that its steps are the rows of."""
+        joined = last if isinstance(last, Steps) else Steps(last)
+        joined.steps.append(reading)
+        self.calls.last[site.name] = joined
+        site.readings = [joined if call is last else call for call in site.readings]
 
     def _site_of(self, path: str, reading: Reading, pairs: Reading) -> tuple[str, bool]:
         """The site of a call, and whether it already shares the keys of the call before.
@@ -175,16 +177,25 @@ class Observer:
         query, over keys that continue those of the last call. The steps of a mechanism of ours over one source are the
         rows of a single call.
         """
-        if not self.depth:
+        if not self.calls.depth:
             return path, False
-        number = self.met.get(path, 0)
-        current = self.seen.sites.get(numbered(path, number)) if number else None
-        if current is not None and reading.sizes[2] == 1:
-            continues = reading.continues and _is_same_source(current.readings[-1], reading)
-            if continues or _share_keys(current, pairs, self.storage):
-                return current.name, True
-        self.met[path] = number + 1
+        number = self.calls.met.get(path, 0)
+        last = self.calls.last.get(numbered(path, number)) if number else None
+        if last is not None and reading.sizes[2] == 1:
+            continues = reading.continues and _is_same_source(last, reading)
+            if continues or _share_keys(last, pairs, self.storage):
+                return numbered(path, number), True
+        self.calls.met[path] = number + 1
         return numbered(path, number + 1), False
+
+
+class _ThreadCalls(threading.local):
+    """The calls of one thread: each thread that calls the model makes forward passes of its own."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of nested forward passes of the model
+        self.met: dict[str, int] = {}  # how often each path has attended in this forward pass
+        self.last: dict[str, Reading] = {}  # the last call of each site
 
 
 def parts_of(model: nn.Module) -> dict[nn.Module, str]:
@@ -213,9 +224,8 @@ def _is_same_source(last: Reading, newer: Reading) -> bool:
     return one.sizes[2] == 1 and one.sizes == newer.sizes and one.sizes[3] > 0
 
 
-def _share_keys(site: Site, newer: Reading, storage: Storage) -> bool:
+def _share_keys(last: Reading, newer: Reading, storage: Storage) -> bool:
     """Let a decoding step share the keys of the steps before it, if its keys continue theirs."""
-    last = site.readings[-1]
     last = last.steps[-1] if isinstance(last, Steps) else last
     last = last.pairs if isinstance(last, Eager) else last
     if not isinstance(last, Pairs) or not isinstance(newer, Pairs) or newer.sizes[2] >= newer.sizes[3] > 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from regard.observation.colours import LEAST, on_scale, ramp
 from regard.observation.figure_text import LETTERS, families, thinned
+from regard.support.paper_figure import PaperFigure
 
 Floats = NDArray[np.float32]
 INK, MUTED = "#1b1f24", "#5b6570"
@@ -37,13 +37,31 @@ _TICKS = {
     "log": (LEAST, 1e-3, 0.01, 0.1, 1.0),
 }
 _LOOKS: Any = {
-    "font.size": 7, "axes.titlesize": 7, "axes.labelsize": 7, "xtick.labelsize": 6, "ytick.labelsize": 6,
-    "axes.linewidth": 0.5, "axes.edgecolor": MUTED, "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK,
-    "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
-    "xtick.major.size": 1.5, "ytick.major.size": 1.5, "xtick.major.width": 0.4, "ytick.major.width": 0.4,
-    "xtick.major.pad": 1.5, "ytick.major.pad": 1.5, "axes.titlepad": 2.5, "axes.labelpad": 2.0,
-    "text.parse_math": False, "text.usetex": False,  # a $ in a token is a $
-}  # fmt: skip
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.labelsize": 7,
+    "xtick.labelsize": 6,
+    "ytick.labelsize": 6,
+    "axes.linewidth": 0.5,
+    "axes.edgecolor": MUTED,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.size": 1.5,
+    "ytick.major.size": 1.5,
+    "xtick.major.width": 0.4,
+    "ytick.major.width": 0.4,
+    "xtick.major.pad": 1.5,
+    "ytick.major.pad": 1.5,
+    "axes.titlepad": 2.5,
+    "axes.labelpad": 2.0,
+    "text.parse_math": False,
+    "text.usetex": False,  # a $ in a token is a $
+}
 
 
 @contextmanager
@@ -55,19 +73,10 @@ def looks() -> Iterator[None]:
         yield
 
 
-class NotebookFigure(Figure):
-    """A figure that a notebook shows by itself, whether or not pyplot is in use."""
-
-    def _repr_png_(self) -> bytes:
-        drawn = io.BytesIO()
-        self.savefig(drawn, format="png", dpi=160)
-        return drawn.getvalue()
-
-
 def frames(down: int, beside: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """A figure of `down` × `beside` axes; `trimmed` sets its final height."""
     engine = ConstrainedLayoutEngine(w_pad=EDGE, h_pad=EDGE, wspace=0.0, hspace=0.0, compress=True)
-    figure = NotebookFigure(figsize=(width, height), layout=engine)
+    figure = PaperFigure(figsize=(width, height), layout=engine)
     return figure, list(figure.subplots(down, beside, squeeze=False).flat)
 
 
@@ -91,9 +100,13 @@ def shade(frame: Axes, table: Floats, shades: Normalize, sizes: tuple[int, int])
     queries, keys = max(sizes[0], 1), max(sizes[1], 1)
     cells = on_scale(table, shades) if table.size else np.ma.masked_all((1, 1))
     return frame.imshow(
-        cells, cmap=ramp(), norm=shades, interpolation="none", extent=(-0.5, keys - 0.5, queries - 0.5, -0.5),
+        cells,
+        cmap=ramp(),
+        norm=shades,
+        interpolation="none",
+        extent=(-0.5, keys - 0.5, queries - 0.5, -0.5),
         aspect=ratio(*sizes) * keys / queries,
-    )  # fmt: skip
+    )
 
 
 def mosaic(
@@ -109,15 +122,18 @@ def mosaic(
             cells = on_scale(table, shades) if table.size else np.ma.masked_all((1, 1))
             drawn = frame.imshow(
                 cells, cmap=ramp(), norm=shades, interpolation="none", extent=(left, left + 1, top + form, top)
-            )  # fmt: skip
+            )
             edge = Rectangle((left, top), 1, form, fill=False, linewidth=0.4, edgecolor=MUTED, clip_on=False)
             frame.add_patch(edge)
         centres.append(top + form / 2)
         top += form + _GAP
     frame.set(
-        xlim=(0, beside * (1 + _GAP) - _GAP), ylim=(max(top - _GAP, _GAP), 0), aspect="equal",
-        xticks=[column * (1 + _GAP) + 0.5 for column in range(beside)], yticks=centres,
-    )  # fmt: skip
+        xlim=(0, beside * (1 + _GAP) - _GAP),
+        ylim=(max(top - _GAP, _GAP), 0),
+        aspect="equal",
+        xticks=[column * (1 + _GAP) + 0.5 for column in range(beside)],
+        yticks=centres,
+    )
     frame.spines[:].set_visible(False)
     return drawn
 
@@ -160,9 +176,7 @@ def unmarked(frame: Axes, which: str) -> None:
 
 def bar(figure: Figure, drawn: AxesImage, beside: Sequence[Axes], scale: str, words: str) -> None:
     """The colour bar."""
-    made = figure.colorbar(
-        drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / _BAR, pad=0.01
-    )
+    made = figure.colorbar(drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / _BAR, pad=0.01)
     low, high = (float(np.asarray(end).item()) for end in drawn.get_clim())
     inner = [value for value in _TICKS[scale] if low <= value < 0.85 * high]
     if len(inner) < 3 and scale != "log":  # all weights of a long map are small

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from PIL import Image
 
-from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue, unknown_name
 from regard.observation import panels
 from regard.observation.analysis.sites import Rows, SeenLike, SiteLike, at, chosen
 from regard.observation.colours import norm, on_scale, ramp
 from regard.observation.figure_text import lines_of, readable
 from regard.observation.panels import Floats
+from regard.support.arguments import finite_number, whole_number
 
 ONE_COLUMN, TWO_COLUMNS = 3.35, 6.9  # inches: the widths of a paper's column and of its page
 FINE = 512  # cells along a side: a longer map shows the largest weight of each cell
@@ -189,13 +189,7 @@ def _heads_of(
 
 
 def _overview(
-    seen: SeenLike,
-    heads: Rows,
-    width: float | None,
-    scale: str,
-    largest: float | None,
-    call: int | None,
-    batch: int,
+    seen: SeenLike, heads: Rows, width: float | None, scale: str, largest: float | None, call: int | None, batch: int
 ) -> Figure:
     """All heads: a row for each site."""
     names = seen.names()
@@ -232,9 +226,7 @@ def shortest(names: Sequence[str]) -> list[str]:
         while all(len(one) > 2 for one in parts) and len({one[0] for one in parts}) == 1:
             parts = [one[1:] for one in parts]
     whole = [readable(name, max(len(name), 1)) for name in (".".join(one) for one in parts)]
-    return [
-        name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in whole
-    ]  # the number is at the end
+    return [name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in whole]  # the number is at the end
 
 
 def _labels(argument: str, given: Sequence[str] | None, count: int) -> list[str] | None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from regard.core.attention import Rows
-from regard.core.grid import Sizes
-from regard.core.summary import Summary
+from regard.dispatch.attention import Rows
+from regard.dispatch.summary import Summary
 from regard.errors import BadValue, unknown_name
 from regard.observation.capture.reading import IN_FLIGHT, How, Reading, Side
 from regard.observation.coverage import Unseen, label_partial
+from regard.observation.pages import opener
+from regard.values.grid import Sizes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,9 +113,7 @@ class Site:
         found: Tensor | None = None
         few = max(1, IN_FLIGHT // max(1, reading.sizes[0] * reading.sizes[1] * keys))
         for start in range(0, len(picked), few):
-            weights = (
-                reading.weights(picked[start : start + few], heads)[batch].float().cpu()
-            )  # (heads, rows, k)
+            weights = reading.weights(picked[start : start + few], heads)[batch].float().cpu()  # (heads, rows, k)
             if found is None:
                 found = torch.zeros(len(weights), height, width)
             narrow = torch.zeros(*weights.shape[:2], width)
@@ -157,9 +155,7 @@ class Seen:
 
     def __init__(self, model: nn.Module | None) -> None:
         self.model = model
-        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = (
-            None  # arguments of the last forward pass
-        )
+        self.inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None  # arguments of the last forward pass
         self.sites: dict[str, Site] = {}
         self.coverage: Callable[[], list[Unseen]] = list  # set by the observer while it observes
 
@@ -286,12 +282,11 @@ class Seen:
 
     def show(self, tokens: Sequence[str] | None = None, **options: Any) -> Any:
         """The page of `regard view` inside a notebook (needs anywidget)."""
-        # The viewer is built on observation, so it is imported only here, by name.
-        return import_module("regard.viewer").show(self, tokens, **options)
+        return opener("show")(self, tokens, **options)
 
     def export(self, path: str | Path, tokens: Sequence[str] | None = None, **options: Any) -> Path:
         """The page of `regard view` as one HTML file."""
-        written: Path = import_module("regard.viewer").export(self, path, tokens, **options)
+        written: Path = opener("export")(self, path, tokens, **options)
         return written
 
     def __iter__(self) -> Iterator[str]:

@@ -8,32 +8,47 @@ from typing import Any, Literal, Unpack, overload
 import torch
 from torch import Tensor
 
-from regard import biases, masks
-from regard.core import request
-from regard.core.arguments import described
-from regard.core.autocast import autocasts, without_autocast
-from regard.core.call import OPTIONS, Options, read_call, spell_out
+from regard import biases, masks, scores
 from regard.errors import BadType, BadValue, Unsupported, unknown_name
+from regard.formula import request
+from regard.formula.call import OPTIONS, Options, read_call, spell_out
 from regard.masks import Mask
 from regard.normalizers import Normalizer, Sigmoid, Softmax
 from regard.parallel import heads, ring, schedule
 from regard.parallel.sequence import ShardedSequence
 from regard.parallel.work import RingWork
+from regard.scores import Score
+from regard.scores.dot import CosineScore
+from regard.support.arguments import described
+from regard.support.autocast import autocasts, without_autocast
 
 EXCHANGES = ("ring", "heads")
 
 
 @overload
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, sequence: ShardedSequence, *, exchange: str = "ring",
-    key_sequence: ShardedSequence | None = None, return_logsumexp: Literal[True], **options: Unpack[Options],
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sequence: ShardedSequence,
+    *,
+    exchange: str = "ring",
+    key_sequence: ShardedSequence | None = None,
+    return_logsumexp: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[Tensor, Tensor]: ...
 @overload
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, sequence: ShardedSequence, *, exchange: str = "ring",
-    key_sequence: ShardedSequence | None = None, return_logsumexp: Literal[False] = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sequence: ShardedSequence,
+    *,
+    exchange: str = "ring",
+    key_sequence: ShardedSequence | None = None,
+    return_logsumexp: Literal[False] = False,
     **options: Unpack[Options],
-) -> Tensor: ...  # fmt: skip
+) -> Tensor: ...
 @torch.compiler.disable
 @spell_out(OPTIONS)
 def attend(
@@ -49,8 +64,9 @@ def attend(
     """`regard.attend` of this rank's queries over the keys of all ranks; all of them call it with equal options.
 
     Query (b,h,n,d), key (b,g,n,d) and value (b,g,n,v) hold the positions of this rank. Masks and biases are those of
-    the whole sequence, in its own positions. Blocks that a mask hides are neither computed nor sent. Keep tensors of a
-    mask on the CPU: on a GPU nobody may wait to read them, and what they hide is sent, too.
+    the whole sequence, in its own positions; so may be the strength of a cosine for each query. Blocks that a mask
+    hides are neither computed nor sent. Keep tensors of a mask on the CPU: on a GPU nobody may wait to read them, and
+    what they hide is sent, too.
 
     Args:
         sequence: which positions this rank holds.
@@ -68,12 +84,10 @@ def attend(
     mask, bias = _values(call.mask, call.bias)
     single = query.dim() == 3
     if single:
-        mask, bias = (
-            None if mask is None else mask.single_head(),
-            None if bias is None else bias.single_head(),
-        )
+        mask, bias = (None if mask is None else mask.single_head(), None if bias is None else bias.single_head())
     # The mask and the bias are for the whole sequence, so they are checked apart from this rank's rows.
-    asked = request.build(call._replace(mask=None, bias=None))
+    score = _of_this_rank(scores.named(call.score), sequence)
+    asked = request.build(call._replace(score=score, mask=None, bias=None))
     _check_length("query", asked.query, sequence)
     _check_length("key", asked.key, others)
     sizes = (*asked.sizes[:2], sequence.length, others.length)
@@ -88,10 +102,17 @@ def attend(
         if isinstance(bias, biases.DenseBias) and autocasts(query.device):
             bias = biases.DenseBias(bias.tensor.to(reduced.query.dtype))
         common: dict[str, Any] = {
-            "group": sequence.group, "rank": sequence.rank, "sizes": sizes, "score": reduced.score, "mask": mask,
-            "bias": bias, "normalizer": asked.normalizer, "scale": asked.scale, "dropout": asked.dropout,
+            "group": sequence.group,
+            "rank": sequence.rank,
+            "sizes": sizes,
+            "score": reduced.score,
+            "mask": mask,
+            "bias": bias,
+            "normalizer": asked.normalizer,
+            "scale": asked.scale,
+            "dropout": asked.dropout,
             "impl": call.impl,
-        }  # fmt: skip
+        }
         rows = (reduced.query, reduced.key, reduced.value)
         logsumexp: Tensor | None
         if exchange == "heads":
@@ -116,14 +137,19 @@ def _values(mask: object, bias: object) -> tuple[Mask | None, biases.Bias | None
     if isinstance(bias, Tensor):
         bias = biases.dense(bias)
     if not (mask is None or isinstance(mask, Mask)):
-        raise BadType(
-            f"mask: expected a Mask or a bool tensor over the whole sequence, got {described(mask)}."
-        )
+        raise BadType(f"mask: expected a Mask or a bool tensor over the whole sequence, got {described(mask)}.")
     if not (bias is None or isinstance(bias, biases.Bias)):
-        raise BadType(
-            f"bias: expected a Bias or a float tensor over the whole sequence, got {described(bias)}."
-        )
+        raise BadType(f"bias: expected a Bias or a float tensor over the whole sequence, got {described(bias)}.")
     return mask, bias
+
+
+def _of_this_rank(score: Score, sequence: ShardedSequence) -> Score:
+    """A score whose strength for each query, if it is that of the whole sequence, is cut to this rank's queries."""
+    strength = score.strength if isinstance(score, CosineScore) else None
+    if not isinstance(strength, Tensor) or strength.dim() < 2:
+        return score
+    whole = strength.shape[-2] == sequence.length != sequence.local_length
+    return CosineScore(sequence.shard(strength, -2)) if whole else score
 
 
 def _check_length(argument: str, rows: Tensor, sequence: ShardedSequence) -> None:
@@ -144,7 +170,5 @@ def _check_mergeable(normalizer: Normalizer) -> None:
 
 def _with_sink(output: Tensor, logsumexp: Tensor, sink: Tensor) -> Tensor:
     """The output when one more logit for each head takes its share of the weight; it is applied once, to all keys."""
-    known = logsumexp.masked_fill(
-        logsumexp == -torch.inf, 0
-    )  # such rows are zero whatever they are multiplied by
+    known = logsumexp.masked_fill(logsumexp == -torch.inf, 0)  # such rows are zero whatever they are multiplied by
     return output * torch.sigmoid(known - sink.to(known.dtype).view(-1, 1)).to(output.dtype)[..., None]

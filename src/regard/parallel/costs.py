@@ -5,9 +5,9 @@ ranks, without starting a process. docs/scaling.md has the formulas; tests compa
 
 >>> from regard import masks
 >>> from regard.parallel import costs
->>> shape = costs.Shape(length=10_000_000, heads=32, groups=8, width=128)
+>>> shape = costs.Shape(length=10_485_760, heads=32, groups=8, width=128)
 >>> found = costs.ring(shape, masks.causal(), ranks=1024, layout="zigzag")
->>> round(found.flops.max() / found.flops.min(), 6)
+>>> float(found.flops.max() / found.flops.min())
 1.0
 """
 
@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.core.arguments import whole_number
-from regard.core.grid import full_grid
-from regard.core.value import rebuild
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.parallel import schedule
 from regard.parallel.layout import Layout
+from regard.support.arguments import whole_number
+from regard.values.grid import Sizes, full_grid
+from regard.values.value import rebuild
 
 Counts = NDArray[np.int64]
 
@@ -103,11 +103,7 @@ def ring(
     found = _pairs(shape, mask, chosen) if pairs is None else np.asarray(pairs, dtype=np.float64)
     flops = found * (shape.per_pair + shape.per_pair_backward)
     return Costs(
-        sent * rows,
-        received * rows,
-        sent * rows + received * gradients,
-        received * rows + sent * gradients,
-        flops,
+        sent * rows, received * rows, sent * rows + received * gradients, received * rows + sent * gradients, flops
     )
 
 
@@ -121,12 +117,7 @@ def heads(
     held = np.array([chosen.local_length(rank) for rank in range(ranks)], dtype=np.int64)
     others = shape.length - held
     copied = lcm(shape.groups, ranks)
-    rows = (
-        shape.batch
-        * (shape.heads * shape.width + copied * (shape.width + shape.values))
-        // ranks
-        * shape.itemsize
-    )
+    rows = shape.batch * (shape.heads * shape.width + copied * (shape.width + shape.values)) // ranks * shape.itemsize
     results = shape.batch * shape.heads * shape.values // ranks * shape.itemsize
     sent = held * (ranks - 1) * rows + others * results
     received = others * rows + held * (ranks - 1) * results
@@ -142,25 +133,29 @@ def _layout(shape: Shape, mask: Mask | None, ranks: int, layout: str | Layout) -
 
 
 def _pairs(shape: Shape, mask: Mask | None, layout: Layout) -> NDArray[np.float64]:
-    """The visible pairs of each rank's queries: exact where visibility depends on the distance alone."""
-    if mask is None or mask.by_distance:
-        before = _seen_before(None if mask is None else mask.spec, shape.length)
+    """The visible pairs of each rank's queries in a head, the mean of all: exact where distance and head decide."""
+    sizes = (shape.batch, shape.heads, shape.length, shape.length)
+    if mask is None or (mask.by_distance and not mask.tensors):
+        before = _seen_before(None if mask is None else mask.spec, sizes)
         spans = [[layout.span(chunk) for chunk in held] for held in layout.chunks]
-        found = [sum(int(before[span.stop] - before[span.start]) for span in held) for held in spans]
+        found = [sum(float(before[span.stop] - before[span.start]) for span in held) for held in spans]
         return np.array(found, dtype=np.float64)
-    work = schedule.estimated_work(mask, (shape.batch, shape.heads, shape.length, shape.length), layout.count)
+    work = schedule.estimated_work(mask, sizes, layout.count)
     return torch.stack([work[list(held)].sum() for held in layout.chunks]).numpy()
 
 
 @lru_cache(maxsize=4)
-def _seen_before(spec: str | None, length: int) -> Counts:
+def _seen_before(spec: str | None, sizes: Sizes) -> NDArray[np.float64]:
     """How many keys all queries before each one see together, (length + 1,), under a mask of distances."""
+    length = sizes[2]
     if spec is None:
-        return np.arange(length + 1, dtype=np.int64) * length
+        return np.arange(length + 1, dtype=np.float64) * length
     mask = rebuild(spec, ())
     assert isinstance(mask, Mask)
     # The first and the last query know every distance from −(length − 1) on. Query i reaches from −i to length − 1 − i.
-    grid = full_grid((1, 1, length, length), "cpu")
-    last, first = (mask.tile(grid.part(rows=slice(row, row + 1)))[0, 0, 0].numpy() for row in (length - 1, 0))
-    up_to = np.concatenate([[0], np.cumsum(np.concatenate([last, first[1:]]), dtype=np.int64)])
+    grid = full_grid(sizes, "cpu")
+    last, first = (
+        mask.tile(grid.part(rows=slice(row, row + 1))).double().mean((0, 1))[0].numpy() for row in (length - 1, 0)
+    )
+    up_to = np.concatenate([[0], np.cumsum(np.concatenate([last, first[1:]]))])
     return np.concatenate([[0], np.cumsum(up_to[length:][::-1] - up_to[:length][::-1])])

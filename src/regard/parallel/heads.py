@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard.errors import BadValue
 from regard.parallel.exchange import note_bytes, reporting_loss, through_host
 from regard.parallel.layout import Layout
@@ -50,9 +50,12 @@ def attend(
     count = heads // ranks
     section = Section.of(work.sizes, heads=slice(work.rank * count, (work.rank + 1) * count))
     options: dict[str, Any] = {
-        "score": of_score(work.score, section), "normalize": work.normalizer, "scale": work.scale,
-        "dropout": work.dropout, "impl": work.impl,
-    }  # fmt: skip
+        "score": of_score(work.score, section),
+        "normalize": work.normalizer,
+        "scale": work.scale,
+        "dropout": work.dropout,
+        "impl": work.impl,
+    }
     if work.mask is not None:
         where = work.mask.tensors[0].device if work.mask.tensors else query.device
         options["mask"] = of_mask(work.mask, section, where).to(query.device)
@@ -62,8 +65,8 @@ def attend(
         options["sink"] = sink[section.heads]
     rows = (all_queries, all_keys, all_values)
     if not want_logsumexp:
-        return _to_positions(work.group, work.rank, work.rows, core.attend(*rows, **options)), None
-    found = core.attend(*rows, return_logsumexp=True, **options)
+        return _to_positions(work.group, work.rank, work.rows, dispatch.attend(*rows, **options)), None
+    found = dispatch.attend(*rows, return_logsumexp=True, **options)
     output, logsumexp = (
         _to_positions(work.group, work.rank, work.rows, one) for one in (found[0], found[1][..., None])
     )
@@ -89,9 +92,7 @@ def _to_positions(group: dist.ProcessGroup | None, rank: int, layout: Layout, mi
     return torch.cat(_all_to_all(group, parts, [shape] * layout.ranks), 1)
 
 
-def _all_to_all(
-    group: dist.ProcessGroup, parts: list[Tensor], shapes: Sequence[tuple[int, ...]]
-) -> list[Tensor]:
+def _all_to_all(group: dist.ProcessGroup, parts: list[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     message = torch.cat([part.reshape(-1) for part in parts])
     sizes = [torch.Size(shape).numel() for shape in shapes]
     received: Tensor = _AllToAll.apply(group, [part.numel() for part in parts], sizes, message)
@@ -102,9 +103,7 @@ class _AllToAll(torch.autograd.Function):
     """Sends `out[i]` numbers to rank i and receives `into[i]` from it; the gradient goes the other way."""
 
     @staticmethod
-    def forward(
-        ctx: Any, group: dist.ProcessGroup, out: list[int], into: list[int], message: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, group: dist.ProcessGroup, out: list[int], into: list[int], message: Tensor) -> Tensor:
         ctx.group, ctx.sizes = group, (out, into)
         return _exchange(group, message, out, into)
 

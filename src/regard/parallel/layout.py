@@ -15,8 +15,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
+from regard.support.arguments import whole_number
 
 KINDS = ("contiguous", "zigzag")
 

@@ -47,9 +47,14 @@ class Upstream(NamedTuple):
 
 
 def part_gradients(
-    grad: Tensor, grad_logsumexp: Tensor, merged: Tensor, all_logsumexp: Tensor, output: Tensor, logsumexp: Tensor,
+    grad: Tensor,
+    grad_logsumexp: Tensor,
+    merged: Tensor,
+    all_logsumexp: Tensor,
+    output: Tensor,
+    logsumexp: Tensor,
     weighted: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """The gradients of a part's output and log-sum-exp, from those of the merged ones.
 
     A row that is not finite takes the gradient as it is: its weight is NaN, and 0 · NaN would reach the gradients of

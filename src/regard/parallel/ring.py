@@ -82,16 +82,12 @@ class _Ring(torch.autograd.Function):
 class _Backward:
     """The gradients of this rank's queries, keys and values, and this rank's share of those of other tensors."""
 
-    def __init__(
-        self, work: RingWork, inputs: list[Tensor], needed: tuple[bool, ...], upstream: Upstream
-    ) -> None:
+    def __init__(self, work: RingWork, inputs: list[Tensor], needed: tuple[bool, ...], upstream: Upstream) -> None:
         self.work, self.inputs, self.needed, self.upstream = work, inputs, needed, upstream
         self.query, self.key, self.value = inputs[:3]
         self.dtype = upstream.grad.dtype
         self.totals = [
-            torch.zeros_like(one, dtype=torch.promote_types(one.dtype, self.dtype))
-            if one.is_floating_point()
-            else one
+            torch.zeros_like(one, dtype=torch.promote_types(one.dtype, self.dtype)) if one.is_floating_point() else one
             for one in inputs
         ]
 
@@ -183,9 +179,15 @@ def _request(work: RingWork, step: int, key: Tensor, value: Tensor) -> _Message:
 
 
 def _start(
-    work: RingWork, what: str, out: tuple[int, list[Tensor]], wanted: tuple[int, tuple[Piece, ...]], key: Tensor,
-    value: Tensor, dtype: torch.dtype, tag: int,
-) -> _Message:  # fmt: skip
+    work: RingWork,
+    what: str,
+    out: tuple[int, list[Tensor]],
+    wanted: tuple[int, tuple[Piece, ...]],
+    key: Tensor,
+    value: Tensor,
+    dtype: torch.dtype,
+    tag: int,
+) -> _Message:
     """Start to send parts to a rank, and to receive pieces from a rank; either may be empty."""
     (target, parts), (source, pieces) = out, wanted
     sends = [(target, pack(parts, dtype))] if parts else []

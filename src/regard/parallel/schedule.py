@@ -14,12 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.grid import Sizes
-from regard.core.value import rebuild
 from regard.masks import EMPTY, FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
 from regard.parallel.layout import Layout, build, deal
 from regard.parallel.sections import Section, of_mask
+from regard.values.grid import Sizes
+from regard.values.value import rebuild
 
 _FINEST = 2048  # blocks on a side of the table that estimates work
 _PARTS = 64  # blocks in which the ends of a piece are searched, twice
@@ -76,9 +76,7 @@ class Schedule:
 
         Where they are many (a mask that hides a little of everything), all are sent whole.
         """
-        found = self.needed & ~torch.stack(
-            [(self.grades[list(held)] == FULL).any(0) for held in self.rows.chunks]
-        )
+        found = self.needed & ~torch.stack([(self.grades[list(held)] == FULL).any(0) for held in self.rows.chunks])
         for rank, held in enumerate(self.columns.chunks):
             found[rank, list(held)] = False
         return found if int(found.sum()) <= _MOST_CUTS * self.columns.count else torch.zeros_like(found)
@@ -199,9 +197,7 @@ def _seen(mask: Mask, sizes: Sizes, rows: slice, columns: slice) -> list[slice]:
         return []
     block = -(-width // _PARTS)
     part = of_mask(mask, Section.of(sizes, rows, columns), torch.device("cpu"))
-    seen = (
-        (_grades(part, (*sizes[:2], queries, width), queries, block)[0] != EMPTY).nonzero().view(-1).tolist()
-    )
+    seen = (_grades(part, (*sizes[:2], queries, width), queries, block)[0] != EMPTY).nonzero().view(-1).tolist()
     starts = [columns.start + index * block for index in (seen[0], seen[-1])] if seen else []
     return [slice(start, min(columns.stop, start + block)) for start in starts]
 
@@ -217,9 +213,7 @@ def estimated_work(mask: Mask | None, sizes: Sizes, chunks: int) -> Tensor:
     return per_chunk.index_add_(0, (torch.arange(finer[0]) * block // size).clamp(max=chunks - 1), work)
 
 
-def choose(
-    kind: str, length: int, ranks: int, mask: Mask | None = None, batch: int = 1, heads: int = 1
-) -> Layout:
+def choose(kind: str, length: int, ranks: int, mask: Mask | None = None, batch: int = 1, heads: int = 1) -> Layout:
     """The layout of a name; `balanced` takes the one that a mask over the whole sequence suggests.
 
     Dealing the chunks out by their work, from the most to the least and back and forth over the ranks, gives zig-zag

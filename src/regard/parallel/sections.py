@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from regard.biases import AlibiBias, Bias, DenseBias, GaussianBias, RelativeBias, SumBias, T5Bias
-from regard.core.grid import Grid, Part, Sizes, position_shift
 from regard.masks import Mask
 from regard.masks.algebra import And, Not, Or
 from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PackedMask, PaddingMask
@@ -33,6 +32,7 @@ from regard.scores import Score
 from regard.scores.additive import AdditiveScore
 from regard.scores.dot import DotScore, SoftcapScore
 from regard.scores.relative import ShawScore, TransformerXLScore
+from regard.values.grid import Grid, Part, Sizes, position_shift
 
 
 @dataclass(frozen=True)
@@ -204,9 +204,7 @@ def _fewer(count: Any, first: int) -> Any:
 
 _OF_POSITIONS: dict[type[Mask], Callable[[Any, Section, torch.device], Mask]] = {
     FullMask: lambda mask, section, device: mask,
-    CausalMask: lambda mask, section, device: CausalMask(
-        "bottom-right", section.shift(mask.align, mask.offset)
-    ),
+    CausalMask: lambda mask, section, device: CausalMask("bottom-right", section.shift(mask.align, mask.offset)),
     WindowMask: lambda mask, section, device: WindowMask(
         mask.before, mask.after, "bottom-right", section.shift(mask.align, mask.offset)
     ),

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.masks import Mask
 from regard.parallel.exchange import note_bytes, reporting_loss
 from regard.parallel.layout import Layout
 from regard.parallel.schedule import choose
+from regard.support.arguments import described, whole_number
 
 
 class ShardedSequence:

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard.biases import Bias
-from regard.core import plan, request
-from regard.core.call import Call
-from regard.core.grid import Sizes
+from regard.dispatch import plan
+from regard.formula import request
+from regard.formula.call import Call
 from regard.masks import Mask
 from regard.normalizers import Normalizer, Softmax
 from regard.parallel.exchange import note_pairs
@@ -22,6 +22,7 @@ from regard.parallel.merging import Upstream, part_gradients
 from regard.parallel.schedule import Piece, RingBlock, Schedule
 from regard.parallel.sections import Section, depends_on_positions, of_bias, of_mask, of_score
 from regard.scores import Score
+from regard.values.grid import Sizes
 
 Held = dict[Piece, tuple[Tensor, Tensor]]  # keys and values (b,g,n,·) of pieces, or their gradients
 
@@ -108,9 +109,7 @@ class RingWork(ShardedCall):
     ) -> tuple[Tensor, Tensor]:
         """The output and log-sum-exp of a block. `tensors` stand for those of the score and the bias."""
         note_pairs(query.shape[2] * key.shape[2])
-        return core.attend(
-            query, key, value, return_logsumexp=True, **self._options(block, query.device, tensors)
-        )
+        return dispatch.attend(query, key, value, return_logsumexp=True, **self._options(block, query.device, tensors))
 
     def gradients(
         self, block: RingBlock, inputs: Sequence[Tensor], needed: Sequence[bool], upstream: Upstream
@@ -127,7 +126,7 @@ class RingWork(ShardedCall):
         if self.weighted and share_backward is not None:
             return _direct(share_backward, asked, leaves, upstream)
         with torch.enable_grad():
-            output, logsumexp = core.attend(query, key, value, return_logsumexp=True, **options)
+            output, logsumexp = dispatch.attend(query, key, value, return_logsumexp=True, **options)
         grads = part_gradients(*upstream, output.detach(), logsumexp.detach(), self.weighted)
         return _through([output, logsumexp], leaves, grads)
 
@@ -135,9 +134,12 @@ class RingWork(ShardedCall):
         """The options of `attend` for a block."""
         count = len(self.score.tensors)
         options: dict[str, Any] = {
-            "score": self.score.with_tensors(tuple(tensors[:count])), "normalize": self.normalizer,
-            "scale": self.scale, "dropout": self.dropout, "impl": self.impl,
-        }  # fmt: skip
+            "score": self.score.with_tensors(tuple(tensors[:count])),
+            "normalize": self.normalizer,
+            "scale": self.scale,
+            "dropout": self.dropout,
+            "impl": self.impl,
+        }
         if len(block.rows) == len(block.columns) == 1:
             section = Section.of(self.sizes, self.schedule.rows.span(block.rows[0]), block.columns[0].span)
             options["score"] = of_score(options["score"], section)
@@ -156,27 +158,24 @@ class RingWork(ShardedCall):
 
 
 def _direct(
-    share_backward: Callable[..., list[Tensor]],
-    asked: request.Request,
-    leaves: list[Tensor],
-    upstream: Upstream,
+    share_backward: Callable[..., list[Tensor]], asked: request.Request, leaves: list[Tensor], upstream: Upstream
 ) -> list[Tensor | None]:
     """The gradients of `leaves`, from the operator that differentiates weights among those of other blocks."""
     reduced = asked.widened().reduced()
-    values = [
-        one for one in (reduced.score, reduced.mask, reduced.bias, reduced.normalizer) if one is not None
-    ]
+    values = [one for one in (reduced.score, reduced.mask, reduced.bias, reduced.normalizer) if one is not None]
     tensors = [tensor for one in values for tensor in one.tensors]
     rows = leaves[:3]
     needed = [one.requires_grad for one in (*rows, *tensors)]
     with torch.no_grad():
         parts = share_backward(
-            reduced, upstream.grad, upstream.grad_logsumexp, upstream.output, upstream.logsumexp,
+            reduced,
+            upstream.grad,
+            upstream.grad_logsumexp,
+            upstream.output,
+            upstream.logsumexp,
             [*needed[:3], False, *needed[3:]],
-        )  # fmt: skip
-    found: list[Tensor | None] = [
-        part if need else None for part, need in zip(parts, needed[:3], strict=False)
-    ]
+        )
+    found: list[Tensor | None] = [part if need else None for part, need in zip(parts, needed[:3], strict=False)]
     # Tensors of a section may be slices of the whole ones.
     sliced = [(one, part) for one, part in zip(tensors, parts[4:], strict=True) if one.requires_grad]
     return found + _through([one for one, _ in sliced], leaves[3:], [part for _, part in sliced])
@@ -189,8 +188,6 @@ def _through(outputs: list[Tensor], leaves: list[Tensor], grads: Sequence[Tensor
     if not pairs or not sources:
         return [None] * len(leaves)
     found = iter(
-        torch.autograd.grad(
-            [one for one, _ in pairs], sources, [grad for _, grad in pairs], allow_unused=True
-        )
+        torch.autograd.grad([one for one, _ in pairs], sources, [grad for _, grad in pairs], allow_unused=True)
     )
     return [next(found) if one.requires_grad else None for one in leaves]

@@ -12,18 +12,27 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from regard.core.arguments import anchor, described, finite_number, float_tensor
 from regard.errors import BadType, unknown_name
 from regard.registry import Registry, call_meant, calls_of
 from regard.scores.additive import AdditiveScore, ConcatScore
 from regard.scores.base import Score
 from regard.scores.dot import CosineScore, DotScore, GeneralScore, ScaledDotScore, SoftcapScore
 from regard.scores.relative import ShawScore, TransformerXLScore
+from regard.support.arguments import anchor, described, finite_number, float_tensor
 
 __all__ = [
-    "Score", "additive", "concat", "cosine", "dot", "general", "named", "scaled_dot", "shaw", "softcap",
+    "Score",
+    "additive",
+    "concat",
+    "cosine",
+    "dot",
+    "general",
+    "named",
+    "scaled_dot",
+    "shaw",
+    "softcap",
     "transformer_xl",
-]  # fmt: skip
+]
 
 
 def scaled_dot() -> Score:
@@ -73,11 +82,7 @@ def shaw(table: Tensor, align: str = "bottom-right", offset: int | None = None) 
 
 
 def transformer_xl(
-    content_bias: Tensor,
-    position_bias: Tensor,
-    table: Tensor,
-    align: str = "bottom-right",
-    offset: int | None = None,
+    content_bias: Tensor, position_bias: Tensor, table: Tensor, align: str = "bottom-right", offset: int | None = None
 ) -> Score:
     """(q + content_bias)·k + (q + position_bias)·table[clip(pos_k − pos_q)]. Dai et al. 2019."""
     return TransformerXLScore(
@@ -100,11 +105,7 @@ def named(given: str | Score) -> Score:
     if isinstance(given, str):
         name_with_hyphens = given.replace("_", "-")
         if name_with_hyphens not in _NAMES:
-            built = {
-                name: call
-                for name, call in calls_of(__name__).items()
-                if name.replace("_", "-") not in _NAMES
-            }
+            built = {name: call for name, call in calls_of(__name__).items() if name.replace("_", "-") not in _NAMES}
             raise unknown_name("score", given, _NAMES, built)
         return _NAMES[name_with_hyphens]
     raise BadType(

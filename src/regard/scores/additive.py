@@ -17,9 +17,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import summation_dtype
-from regard.core.grid import Grid
 from regard.scores.base import Score, check_shape, per_head, spread_heads, transform_rows
+from regard.support.differentiate import summation_dtype
+from regard.values.grid import Grid
 
 _SMALL, _LARGE = 1.0, 40.0  # exp(2·40) is still far from the largest float32
 _CELLS = 1 << 18  # pairs × dim at once: about a megabyte of float32, which stays in the cache of one core
@@ -45,8 +45,9 @@ class AdditiveScore(Score):
         key = spread_heads(key, query.shape[1])
         weight = per_head(self.weight, grid, 1).to(query.dtype) * scale
         scores = query.new_empty(*query.shape[:3], key.shape[2])
-        for rows, columns, tanh in _method(query, key).parts(query, key):
-            scores[:, :, rows, columns] = _weigh(tanh, weight)
+        for method, entries in _methods(query, key):
+            for rows, columns, tanh in method.parts(query, key):
+                scores[entries, :, rows, columns] = _weigh(tanh, weight)[entries]
         return scores
 
     def backward(
@@ -57,15 +58,16 @@ class AdditiveScore(Score):
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
         grad_weight = query.new_zeros(heads, query.shape[3], dtype=summation_dtype(query))
         one = query.new_ones(())
-        for rows, columns, tanh in _method(query, wide).parts(query, wide):
-            part = grad[:, :, rows, columns]
-            # One product over all pairs would sum them one after the other; summing by rows, as the formula does,
-            # has a rounding error several times smaller.
-            by_row = torch.matmul(part[..., None, :], tanh)[..., 0, :]  # (b,h,r,d)
-            grad_weight += by_row.sum((0, 2), dtype=grad_weight.dtype)
-            slope = torch.addcmul(one, tanh, tanh, value=-1, out=tanh).mul_(part[..., None])
-            grad_query[:, :, rows] += slope.sum(-2)
-            grad_key[:, :, columns] += slope.sum(-3)
+        for method, entries in _methods(query, wide):
+            for rows, columns, every in method.parts(query, wide):
+                part, tanh = grad[entries, :, rows, columns], every[entries]
+                # One product over all pairs would sum them one after the other; summing by rows, as the formula does,
+                # has a rounding error several times smaller.
+                by_row = torch.matmul(part[..., None, :], tanh)[..., 0, :]  # (b,h,r,d)
+                grad_weight += by_row.sum((0, 2), dtype=grad_weight.dtype)
+                slope = torch.addcmul(one, tanh, tanh, value=-1, out=tanh).mul_(part[..., None])
+                grad_query[entries, :, rows] += slope.sum(-2)
+                grad_key[entries, :, columns] += slope.sum(-3)
         weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * scale
         grad_query, grad_key = grad_query * weight, grad_key * weight
         if shared != heads:
@@ -143,19 +145,32 @@ def _ratio(power: Tensor) -> Tensor:
     return above.div_(power.add_(1))
 
 
-def _method(query: Tensor, key: Tensor) -> _Method:
-    """The cheapest exact method for these magnitudes. On a GPU, reading them would synchronize."""
+def _methods(query: Tensor, key: Tensor) -> list[tuple[_Method, slice | Tensor]]:
+    """The methods to compute with, and the batch entries that each is for.
+
+    Each entry's own magnitudes decide, and all entries are computed by each method that some of them need: so neither a
+    NaN nor a large number in one entry changes a bit of another.
+    """
     if (
         query.device.type != "cpu" or query.shape[2] == 1
-    ):  # what is computed once for each key serves one query only
-        return _BY_TANH
-    of_query, of_key = _largest(query), _largest(key)
+    ):  # what is computed once for each key serves one query only; on a GPU, reading magnitudes would synchronize
+        return [(_BY_TANH, slice(None))]
+    largest = zip(_largest(query), _largest(key), strict=True)
+    chosen = [_cheapest(of_query, of_key) for of_query, of_key in largest]
+    known = list(dict.fromkeys(chosen))
+    if len(known) == 1:
+        return [(known[0], slice(None))]
+    return [(one, torch.tensor([n for n, other in enumerate(chosen) if other is one])) for one in known]
+
+
+def _cheapest(of_query: float, of_key: float) -> _Method:
+    """The cheapest exact method for rows of these magnitudes."""
     if max(of_query, of_key) <= _SMALL:
         return _BY_ADDITION
     return _BY_EXPONENTIALS if of_query + of_key <= _LARGE else _BY_TANH
 
 
-def _largest(rows: Tensor) -> float:
-    """The largest magnitude; infinite where there is a NaN."""
-    largest = float(rows.abs().amax()) if rows.numel() else 0.0
-    return largest if largest == largest else math.inf
+def _largest(rows: Tensor) -> list[float]:
+    """The largest magnitude of each batch entry; infinite where there is a NaN."""
+    largest = rows.abs().flatten(1).amax(1).tolist() if rows.numel() else [0.0] * len(rows)
+    return [one if one == one else math.inf for one in largest]

@@ -13,10 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import vjp
-from regard.core.grid import Grid
-from regard.core.value import Value
 from regard.errors import BadValue
+from regard.support.differentiate import vjp
+from regard.values.grid import Grid
+from regard.values.value import Value
 
 
 class Score(Value):

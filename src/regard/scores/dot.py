@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.grid import Grid, broadcasts, fits
 from regard.errors import BadValue
 from regard.scores.base import Score, check_shape, transform_rows
+from regard.values.grid import Grid, broadcasts, fits
 
 
 class DotScore(Score):
@@ -92,14 +92,8 @@ class CosineScore(Score):
     strength: float | Tensor
 
     def check(self, heads: int, dim: int) -> None:
-        if (
-            isinstance(self.strength, Tensor)
-            and self.strength.dim() == 1
-            and not fits(self.strength.shape[0], heads)
-        ):
-            raise BadValue(
-                f"score: strength has {len(self.strength)} entries, expected one per query head, {heads}."
-            )
+        if isinstance(self.strength, Tensor) and self.strength.dim() == 1 and not fits(self.strength.shape[0], heads):
+            raise BadValue(f"score: strength has {len(self.strength)} entries, expected one per query head, {heads}.")
 
     def reduce(self, query: Tensor, key: Tensor, guarded: bool) -> tuple[Score, Tensor, Tensor]:
         strength = self.strength

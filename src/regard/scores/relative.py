@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from regard.core.grid import Grid
 from regard.errors import BadValue
 from regard.scores.base import Score, check_shape, per_head
 from regard.scores.dot import dot_products
+from regard.values.grid import Grid
 
 
 class ShawScore(Score):

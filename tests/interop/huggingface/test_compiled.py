@@ -6,9 +6,7 @@ import torch
 from tests.interop.huggingface.models import CLOSE, apart, built, on, padding
 from tests.observation import peers
 
-BACKEND = (
-    "aot_eager"  # traced and differentiated as for every backend; only the code that runs is not generated
-)
+BACKEND = "aot_eager"  # traced and differentiated as for every backend; only the code that runs is not generated
 pytestmark = [
     pytest.mark.slow,  # a tracer runs
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),

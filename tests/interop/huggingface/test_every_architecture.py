@@ -6,11 +6,12 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from benchmarks.observing import on_regard
+from benchmarks.observing import changed_attention, on_regard
 from benchmarks.observing.records import recorded, save
 from benchmarks.observing.worker import examine, library
 
 from benchmarks import huggingface_everything
+from regard.interop.huggingface import attention
 from tests.observation import peers  # noqa: F401  keeps transformers offline
 
 
@@ -20,9 +21,44 @@ def test_an_architecture_is_built_and_compared():
     record = examine(library("transformers"), "gpt2", "regard", seconds=120.0)
     assert record["status"] == "equal", record
     assert record["difference"] <= 1e-5 < 0.1 < record["without_attention"]
+    assert record["wrong_scale"] > 1e-3 and "without_choice" not in record
     assert record["right_padded"] <= 1e-5
     assert record["left_padded"] <= 1e-5
     assert record["generation"] == {"greedy": "equal", "beams": "equal", "static": "equal"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_a_scale_that_is_wrong_by_a_tenth_is_seen(name):
+    with changed_attention.wrong_scale():
+        record = examine(library("transformers"), name, "regard", seconds=120.0)
+    assert record["status"] == "differs" and "difference" in record["reason"], record
+    assert record["difference"] > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["deepseek_v32", "minimax_m3_vl_text"])
+def test_a_choice_of_keys_that_is_overlooked_is_seen(name, monkeypatch):
+    source = library("transformers")
+    if name not in source.names():
+        pytest.skip(f"this transformers has no {name}")
+    record = examine(source, name, "regard", seconds=120.0)
+    assert record["status"] == "equal" and record["without_choice"] > 1e-2 and record["wrong_scale"] > 1e-3, record
+    monkeypatch.setattr(attention, "chosen_keys", lambda *given: None)
+    record = examine(source, name, "regard", seconds=120.0)
+    assert record["status"] == "differs" and record["difference"] > 1e-2, record
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_comparison_in_which_a_mistake_does_not_show_is_not_counted_as_equal(monkeypatch):
+    """A fresh BERT: its weights are so small that all scores are about zero."""
+    monkeypatch.setattr(on_regard, "_sharpen", lambda *given: None)
+    record = examine(library("transformers"), "bert", "regard", seconds=120.0)
+    assert record["status"] == "blunt" and "a scale times 1.1" in record["reason"], record
+    assert "0 of 0 architectures" in huggingface_everything.headline([record])
 
 
 @pytest.mark.slow
@@ -35,7 +71,7 @@ def test_rows_of_padding_that_an_output_reads_are_told_apart_from_wrong_numbers(
     record = examine(source, name, "regard", seconds=120.0)
     assert record["status"] == "equal", record
     assert record["left_padded"].endswith("empty rows") and record["right_padded"] <= 1e-5
-    monkeypatch.setattr(on_regard, "_uniform_where_nothing_is_seen", lambda output, *rest: output * 1.01)
+    monkeypatch.setattr(changed_attention, "uniform_where_nothing_is_seen", lambda output, *rest: output * 1.01)
     record = examine(source, name, "regard", seconds=120.0)
     assert record["status"] == "differs" and "left_padded" in record["reason"]
 
@@ -51,13 +87,22 @@ def test_every_architecture_equals_its_eager_attention(tmp_path):
 
 def test_the_page_names_what_was_not_compared():
     equal = {
-        "library": "transformers", "name": "a", "status": "equal", "class": "A", "calls": 2, "difference": 1e-7,
-        "right_padded": 2e-7, "left_padded": "no text", "without_attention": 0.5, "generation": {"greedy": "equal"},
-    }  # fmt: skip
+        "library": "transformers",
+        "name": "a",
+        "status": "equal",
+        "class": "A",
+        "calls": 2,
+        "difference": 1e-7,
+        "right_padded": 2e-7,
+        "left_padded": "no text",
+        "without_attention": 0.5,
+        "wrong_scale": 0.25,
+        "generation": {"greedy": "equal"},
+    }
     lost = {"library": "transformers", "name": "b", "status": "could not be built", "reason": "no <b|c>"}
     page = huggingface_everything.page([equal, lost])
     assert "1 of 1 architectures" in page
-    assert "| a | A | 2 | 1.0e-07 | 2.0e-07 | – | 5.0e-01 | equal |" in page
+    assert "| a | A | 2 | 1.0e-07 | 2.0e-07 | – | 5.0e-01 | 2.5e-01 | – | equal |" in page
     assert "- b: no ‹b/c›" in page
 
 
@@ -94,7 +139,5 @@ def test_a_walk_takes_what_is_left_and_is_taken_into_the_record(monkeypatch, tmp
 def test_the_page_is_that_of_the_record():
     records = recorded(huggingface_everything.RECORD)
     page = huggingface_everything.PAGE.read_text()
-    left = (
-        page.split("## Not walked yet")[1].splitlines()[-1].split(", ") if "## Not walked yet" in page else []
-    )
+    left = page.split("## Not walked yet")[1].splitlines()[-1].split(", ") if "## Not walked yet" in page else []
     assert page == huggingface_everything.page(records, left)

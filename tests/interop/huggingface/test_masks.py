@@ -24,13 +24,9 @@ FUNCTIONS = {
     "no_window": lambda: library.sliding_window_causal_mask_function(0),
     "sliding_both_ways": lambda: library.sliding_window_bidirectional_mask_function(3),
     "chunked": lambda: library.chunked_causal_mask_function(4, torch.tensor([3, 0])),
-    "packed": lambda: library.and_masks(
-        library.causal_mask_function, library.packed_sequence_mask_function(IDS)
-    ),
+    "packed": lambda: library.and_masks(library.causal_mask_function, library.packed_sequence_mask_function(IDS)),
     "blocks": lambda: library.or_masks(library.causal_mask_function, library.blockwise_overlay(GROUPS)),
-    "own_overlay": lambda: library.and_masks(
-        library.causal_mask_function, lambda b, h, q, k: (q - k) % 3 != 1
-    ),
+    "own_overlay": lambda: library.and_masks(library.causal_mask_function, lambda b, h, q, k: (q - k) % 3 != 1),
 }
 # queries, keys, position of the first query, of the first key: a whole text, a step, a piece, a window of a cache,
 # a static cache
@@ -50,10 +46,15 @@ def queries_at(first, count):
 def test_every_mask_is_that_of_the_library(name, extent, padded):
     queries, keys, first_query, first_key = extent
     given = {
-        "batch_size": 2, "kv_length": keys, "kv_offset": first_key, **queries_at(first_query, queries),
-        "mask_function": FUNCTIONS[name](), "attention_mask": REAL if padded or name == "chunked" else None,
-        "allow_is_causal_skip": True, "device": "cpu",
-    }  # fmt: skip
+        "batch_size": 2,
+        "kv_length": keys,
+        "kv_offset": first_key,
+        **queries_at(first_query, queries),
+        "mask_function": FUNCTIONS[name](),
+        "attention_mask": REAL if padded or name == "chunked" else None,
+        "allow_is_causal_skip": True,
+        "device": "cpu",
+    }
     found = mask_function(library)(**given)
     expected = library.eager_mask(**given)
     assert isinstance(found, StructuredMask)
@@ -67,9 +68,14 @@ def test_every_mask_is_that_of_the_library(name, extent, padded):
 def test_of_more_rows_than_the_batch_has_the_first_are_read(name):
     """MusicGen passes a mask with a row for each codebook of each example."""
     given = {
-        "batch_size": 1, "kv_length": 13, **queries_at(0, 13), "mask_function": FUNCTIONS[name](),
-        "attention_mask": REAL, "allow_is_causal_skip": True, "device": "cpu",
-    }  # fmt: skip
+        "batch_size": 1,
+        "kv_length": 13,
+        **queries_at(0, 13),
+        "mask_function": FUNCTIONS[name](),
+        "attention_mask": REAL,
+        "allow_is_causal_skip": True,
+        "device": "cpu",
+    }
     found = mask_function(library)(**given)
     assert found.shape == (1, 1, 13, 13) and found.covers(13, 13)
     assert torch.equal(found + 0, library.eager_mask(**given))
@@ -77,10 +83,15 @@ def test_of_more_rows_than_the_batch_has_the_first_are_read(name):
 
 def test_every_factory_of_the_installed_version_is_understood():
     assert Factories(library).known == {
-        "causal_mask_function", "bidirectional_mask_function", "sliding_window_overlay",
-        "sliding_window_bidirectional_overlay", "chunked_overlay", "blockwise_overlay", "packed_sequence_mask_function",
+        "causal_mask_function",
+        "bidirectional_mask_function",
+        "sliding_window_overlay",
+        "sliding_window_bidirectional_overlay",
+        "chunked_overlay",
+        "blockwise_overlay",
+        "packed_sequence_mask_function",
         "padding_mask_function",
-    }  # fmt: skip
+    }
 
 
 def test_a_factory_that_changed_its_meaning_is_evaluated_instead():
@@ -91,9 +102,7 @@ def test_a_factory_that_changed_its_meaning_is_evaluated_instead():
     factories = Factories(changed)
     assert factories.known == set()
     evaluated = torch.rand(1, 1, 3, 3) < 0.5
-    found = factories.read(
-        changed.sliding_window_overlay(2), Extent(1, 3, 3, 0, 0), lambda function: evaluated
-    )
+    found = factories.read(changed.sliding_window_overlay(2), Extent(1, 3, 3, 0, 0), lambda function: evaluated)
     assert torch.equal(found.dense(3, 3), evaluated)
 
 
@@ -104,9 +113,7 @@ def test_windows_and_causal_masks_of_one_alignment_become_one_window():
     assert joined([masks.causal(), masks.causal()]) == masks.causal()
     assert joined([masks.full()]) == joined([]) == masks.full()
     apart = joined([masks.causal(), masks.window(4, 7, offset=2)])
-    assert torch.equal(
-        apart.dense(5, 9), masks.causal().dense(5, 9) & masks.window(4, 7, offset=2).dense(5, 9)
-    )
+    assert torch.equal(apart.dense(5, 9), masks.causal().dense(5, 9) & masks.window(4, 7, offset=2).dense(5, 9))
 
 
 def structured(mask=None, queries=5, keys=7):
@@ -158,18 +165,10 @@ def test_a_structured_mask_that_is_written_to_holds_what_was_written(write):
 
 
 def test_a_mask_that_hides_nothing_is_none_where_the_model_takes_that():
-    given = {
-        "batch_size": 2,
-        "kv_length": 7,
-        **queries_at(0, 7),
-        "mask_function": library.bidirectional_mask_function,
-    }
+    given = {"batch_size": 2, "kv_length": 7, **queries_at(0, 7), "mask_function": library.bidirectional_mask_function}
     make = mask_function(library)
     assert make(**given, allow_is_bidirectional_skip=True) is None
-    assert (
-        make(**given, allow_is_bidirectional_skip=True, attention_mask=torch.ones(2, 7, dtype=torch.bool))
-        is None
-    )
+    assert make(**given, allow_is_bidirectional_skip=True, attention_mask=torch.ones(2, 7, dtype=torch.bool)) is None
     assert make(**given, allow_is_bidirectional_skip=True, attention_mask=REAL[:, :7]) is not None
     assert make(**given).structure == masks.full()
     causal = given | {"mask_function": library.causal_mask_function, "allow_is_causal_skip": True}

@@ -26,16 +26,13 @@ def test_local_makes_a_sliding_window_of_llama_as_mistral_has_it():
 @torch.no_grad()
 def test_every_cache_gives_the_tokens_of_no_cache(name, way):
     model, prompt = on(built("llama"), f"regard:{name}"), peers.ids(7)
-    same = {
-        "max_new_tokens": 6,
-        "do_sample": False,
-        "attention_mask": padding(2, 7, "left"),
-        "min_new_tokens": 6,
-    }
+    same = {"max_new_tokens": 6, "do_sample": False, "attention_mask": padding(2, 7, "left"), "min_new_tokens": 6}
     options = {
-        "greedy": {}, "beams": {"num_beams": 3}, "static": {"cache_implementation": "static"},
+        "greedy": {},
+        "beams": {"num_beams": 3},
+        "static": {"cache_implementation": "static"},
         "no_cache": {"use_cache": False},
-    }[way]  # fmt: skip
+    }[way]
     beams = {"num_beams": 3} if way == "beams" else {}
     expected = model.generate(prompt, use_cache=False, **same, **beams)
     assert torch.equal(model.generate(prompt, **same, **options), expected)

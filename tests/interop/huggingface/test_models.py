@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import regard
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard.masks import Mask
 from tests.interop.huggingface.models import CAUSAL, CLOSE, KINDS, apart, built, first_output, on, padding
 from tests.observation import peers
@@ -26,9 +26,7 @@ def test_padded_batches_equal_those_of_eager_attention(kind, side):
     mask = padding(*given["input_ids"].shape, side)
     expected = first_output(on(model, "eager")(**given, attention_mask=mask))
     found = first_output(on(model, "regard")(**given, attention_mask=mask))
-    real = (
-        mask.bool() if "decoder_input_ids" not in given else torch.ones(expected.shape[:2], dtype=torch.bool)
-    )
+    real = mask.bool() if "decoder_input_ids" not in given else torch.ones(expected.shape[:2], dtype=torch.bool)
     assert apart(found[real], expected[real]) <= CLOSE
 
 
@@ -51,10 +49,7 @@ def test_returned_attentions_are_those_of_eager_attention(kind):
 @pytest.mark.parametrize("kind", [*CAUSAL, "t5", "bart"])
 @torch.no_grad()
 def test_generation_writes_the_tokens_of_eager_attention(kind, way):
-    model, prompt = (
-        built(kind),
-        torch.randint(3, peers.WORDS, (2, 7), generator=torch.Generator().manual_seed(3)),
-    )
+    model, prompt = (built(kind), torch.randint(3, peers.WORDS, (2, 7), generator=torch.Generator().manual_seed(3)))
     options = {"greedy": {}, "beams": {"num_beams": 3}, "static": {"cache_implementation": "static"}}[way]
     mask = padding(2, 7, "right" if kind in ("t5", "bart") else "left")
     options |= {"attention_mask": mask, "max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
@@ -170,9 +165,9 @@ def test_dense_masks_of_a_caller_are_used_as_they_are(kind):
 )
 @torch.no_grad()
 def test_attention_gets_the_structure_of_the_mask(kind, expected, monkeypatch):
-    given, attend = [], core.attend
+    given, attend = [], dispatch.attend
     monkeypatch.setattr(
-        core, "attend", lambda *args, **options: given.append(options["mask"]) or attend(*args, **options)
+        dispatch, "attend", lambda *args, **options: given.append(options["mask"]) or attend(*args, **options)
     )
     model = on(built(kind), "regard")
     model(peers.ids(11), attention_mask=torch.ones(2, 11))
@@ -228,7 +223,7 @@ def test_a_layer_that_calls_itself_causal_sees_all_keys_if_its_model_asks_for_th
     vision = pytest.importorskip("transformers.models.phi4_multimodal.modeling_phi4_multimodal")
     config = transformers.models.phi4_multimodal.Phi4MultimodalVisionConfig(
         hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     model, image = vision.Phi4MultimodalVisionModel(config).eval(), torch.randn(1, 3, 28, 28)
     assert all(layer.self_attn.is_causal for layer in model.encoder.layers)

@@ -4,19 +4,28 @@ import warnings
 
 import torch
 
-from regard.models import from_pretrained, save_pretrained
-from regard.tasks.answers import Decoded, shifted
-from regard.tasks.batch import Batch
+from regard_workbench.models import from_pretrained, save_pretrained
+from regard_workbench.tasks.answers import Decoded, shifted
+from regard_workbench.tasks.parts.batch import Batch
 
 VOCABULARY, LENGTH = 97, 41
 SIZES = {
-    "vocab_size": VOCABULARY, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "intermediate_size": 37, "max_position_embeddings": LENGTH,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 37,
+    "max_position_embeddings": LENGTH,
+}
 GPT2_SIZES = {
-    "vocab_size": VOCABULARY, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": LENGTH, "bos_token_id": 1,
+    "vocab_size": VOCABULARY,
+    "n_embd": 24,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": LENGTH,
+    "bos_token_id": 1,
     "eos_token_id": 2,
-}  # fmt: skip
+}
 
 
 def random_model(cls, config):
@@ -82,11 +91,7 @@ def check_same(model, folder, sides=("none", "right", "left"), padding=0):
         assert wanted.std() > 0.01, "the outputs would agree by chance"
         bound = min(1e-4, 1e-5 * max(1.0, float(wanted.abs().max())))
         torch.testing.assert_close(
-            ours(loaded, ids, keep),
-            wanted,
-            rtol=0,
-            atol=bound,
-            msg=lambda text, side=side: f"padding: {side}. {text}",
+            ours(loaded, ids, keep), wanted, rtol=0, atol=bound, msg=lambda text, side=side: f"padding: {side}. {text}"
         )
     save_pretrained(loaded, folder / "ours")
     again, report = type(model).from_pretrained(folder / "ours", output_loading_info=True)

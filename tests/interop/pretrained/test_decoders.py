@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 
-from regard.models import from_pretrained
-from regard.tasks.batch import Batch
+from regard_workbench.models import from_pretrained
+from regard_workbench.tasks.parts.batch import Batch
 from tests.interop.pretrained.checkpoints import GPT2_SIZES, SIZES, check_same, inputs, random_model, write
 
 GPT2 = {
@@ -18,18 +18,30 @@ GPT2 = {
 ROPE = {
     "linear": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0},
     "llama3": {
-        "rope_type": "llama3", "factor": 8.0, "rope_theta": 500.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "rope_theta": 500.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
         "original_max_position_embeddings": 23,
     },
     "yarn": {
-        "rope_type": "yarn", "factor": 41 / 16, "rope_theta": 500.0, "original_max_position_embeddings": 16,
-        "beta_fast": 4.0, "beta_slow": 0.5,
+        "rope_type": "yarn",
+        "factor": 41 / 16,
+        "rope_theta": 500.0,
+        "original_max_position_embeddings": 16,
+        "beta_fast": 4.0,
+        "beta_slow": 0.5,
     },
     "yarn with its own gain": {
-        "rope_type": "yarn", "factor": 41 / 16, "rope_theta": 700.0, "original_max_position_embeddings": 16,
-        "attention_factor": 1.3, "truncate": False,
+        "rope_type": "yarn",
+        "factor": 41 / 16,
+        "rope_theta": 700.0,
+        "original_max_position_embeddings": 16,
+        "attention_factor": 1.3,
+        "truncate": False,
     },
-}  # fmt: skip
+}
 GROUPED = {**SIZES, "num_key_value_heads": 2}
 LLAMA = {
     "plain": ("Llama", SIZES),
@@ -40,11 +52,12 @@ LLAMA = {
     "Mistral without a window": ("Mistral", {**GROUPED, "sliding_window": None}),
     "Qwen 2": ("Qwen2", GROUPED),
     "Qwen 2 with a window in its last layers": (
-        "Qwen2", {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+        "Qwen2",
+        {**GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
     ),
     "Qwen 3": ("Qwen3", {**GROUPED, "head_dim": 14, "tie_word_embeddings": True}),
     "Qwen 3 with biases": ("Qwen3", {**SIZES, "num_key_value_heads": 1, "head_dim": 6, "attention_bias": True}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("options", GPT2.values(), ids=GPT2)

@@ -4,8 +4,8 @@ import pytest
 import torch
 import transformers
 
-from regard.models import from_pretrained
-from regard.tasks.batch import Batch
+from regard_workbench.models import from_pretrained
+from regard_workbench.tasks.parts.batch import Batch
 from tests.interop.pretrained.checkpoints import (
     LENGTH,
     VOCABULARY,
@@ -18,22 +18,37 @@ from tests.interop.pretrained.checkpoints import (
 )
 
 T5_SIZES = {
-    "vocab_size": VOCABULARY, "d_model": 24, "d_kv": 7, "d_ff": 37, "num_layers": 3, "num_heads": 4,
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "d_kv": 7,
+    "d_ff": 37,
+    "num_layers": 3,
+    "num_heads": 4,
     "decoder_start_token_id": 0,
-}  # fmt: skip
+}
 T5 = {
     "plain": {},
     "few buckets, other depth of the decoder": {
-        "relative_attention_num_buckets": 8, "relative_attention_max_distance": 9, "num_decoder_layers": 2,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 9,
+        "num_decoder_layers": 2,
     },
     "version 1.1: gated, logits not scaled": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     "gated with SiLU": {"feed_forward_proj": "gated-silu", "layer_norm_epsilon": 1e-3, "decoder_start_token_id": 5},
-}  # fmt: skip
+}
 MARIAN_SIZES = {
-    "vocab_size": VOCABULARY, "d_model": 24, "encoder_layers": 3, "decoder_layers": 2, "encoder_ffn_dim": 37,
-    "decoder_ffn_dim": 37, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-    "max_position_embeddings": LENGTH, "decoder_start_token_id": 96, "pad_token_id": 96,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 37,
+    "decoder_ffn_dim": 37,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": LENGTH,
+    "decoder_start_token_id": 96,
+    "pad_token_id": 96,
+}
 MARIAN = {
     "plain": {},
     "as translation models are": {"scale_embedding": True, "activation_function": "swish"},
@@ -56,9 +71,7 @@ def test_the_encoder_of_t5_alone_gives_the_same_rows(tmp_path):
 def test_a_head_of_its_own_in_the_file_counts_as_transformers_counts_it(tmp_path):
     from safetensors.torch import load_file, save_file
 
-    config = transformers.T5Config(
-        **{**T5_SIZES, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-    )
+    config = transformers.T5Config(**{**T5_SIZES, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False})
     write(random_model(transformers.T5ForConditionalGeneration, config), tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["lm_head.weight"] = torch.randn(VOCABULARY, 24, generator=torch.Generator().manual_seed(3))
@@ -88,9 +101,7 @@ def test_texts_are_written_token_by_token_as_transformers_writes_them(kind, tmp_
         model.generation_config.bad_words_ids = model.generation_config.forced_eos_token_id = None
     loaded = from_pretrained(write(model, tmp_path))
     ids, keep = inputs("right", model.config.pad_token_id)
-    wanted = model.generate(ids, attention_mask=keep.long(), max_new_tokens=9, do_sample=False, num_beams=1)[
-        :, 1:
-    ]
+    wanted = model.generate(ids, attention_mask=keep.long(), max_new_tokens=9, do_sample=False, num_beams=1)[:, 1:]
     found = loaded.generate(Batch.of(ids, keep), max_length=9)
     for row, (best,) in zip(wanted.tolist(), found, strict=True):
         assert best.tokens[: len(row)] == row[: len(best.tokens)] and best.tokens

@@ -7,9 +7,9 @@ import torch
 import transformers
 
 from regard.errors import BadValue
-from regard.models import from_pretrained, save_pretrained
-from regard.models.pretrained.llama2c import llama2c_vocabulary
-from regard.tasks.batch import Batch
+from regard_workbench.models import from_pretrained, save_pretrained
+from regard_workbench.models.pretrained.llama2c import llama2c_vocabulary
+from regard_workbench.tasks.parts.batch import Batch
 from tests.interop.pretrained.checkpoints import SIZES, inputs, random_model
 from tests.observation import peers
 
@@ -18,9 +18,16 @@ STORY = (
     "big, red ball. She wanted to play with it, but it was too high."
 )
 LAYER = (
-    "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "post_attention_layernorm", "mlp.gate_proj", "mlp.down_proj", "mlp.up_proj",
-)  # fmt: skip
+    "input_layernorm",
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "post_attention_layernorm",
+    "mlp.gate_proj",
+    "mlp.down_proj",
+    "mlp.up_proj",
+)
 
 
 def neighbours(weight, width):
@@ -36,9 +43,14 @@ def write_llama2c(model, path, shared):
     """The bytes that llama2.c's export.py writes (version 0)."""
     config, tensors = model.config, model.state_dict()
     sizes = (
-        config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.num_attention_heads,
-        config.num_key_value_heads, config.vocab_size * (1 if shared else -1), config.max_position_embeddings,
-    )  # fmt: skip
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        config.vocab_size * (1 if shared else -1),
+        config.max_position_embeddings,
+    )
     width = config.hidden_size // config.num_attention_heads
     parts = [tensors["model.embed_tokens.weight"]]
     for name in LAYER:
@@ -47,9 +59,7 @@ def write_llama2c(model, path, shared):
             parts.append(neighbours(weight, width) if name.endswith(("q_proj", "k_proj")) else weight)
     parts += [tensors["model.norm.weight"], torch.zeros(config.max_position_embeddings, width)]
     parts += [] if shared else [tensors["lm_head.weight"]]
-    path.write_bytes(
-        struct.pack("<7i", *sizes) + b"".join(part.contiguous().numpy().tobytes() for part in parts)
-    )
+    path.write_bytes(struct.pack("<7i", *sizes) + b"".join(part.contiguous().numpy().tobytes() for part in parts))
 
 
 @pytest.fixture
@@ -57,9 +67,7 @@ def made():
     """A function that makes a model of transformers, written to a file."""
 
     def make(path, shared=True):
-        config = transformers.LlamaConfig(
-            **SIZES, num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=shared
-        )
+        config = transformers.LlamaConfig(**SIZES, num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=shared)
         model = random_model(transformers.LlamaForCausalLM, config)
         write_llama2c(model, path, shared)
         return model
@@ -67,9 +75,7 @@ def made():
     return make
 
 
-@pytest.mark.parametrize(
-    "shared", [True, False], ids=["the head shares the embedding", "the head has its own weights"]
-)
+@pytest.mark.parametrize("shared", [True, False], ids=["the head shares the embedding", "the head has its own weights"])
 def test_a_file_of_llama2c_gives_the_logits_of_the_llama_that_it_was_written_from(made, shared, tmp_path):
     model = made(tmp_path / "model.bin", shared)
     loaded = from_pretrained(tmp_path / "model.bin")
@@ -88,12 +94,7 @@ def test_damaged_files_are_refused_before_memory_is_taken(made, tmp_path):
     path.write_bytes(whole[:-4])
     with pytest.raises(BadValue, match=r"expected [\d,]+ bytes for the sizes in its header"):
         from_pretrained(path)
-    for sizes in (
-        (64, 172, 5, 8, 4, 512, 0),
-        (2**30,) * 7,
-        (-1, 172, 5, 8, 4, 512, 512),
-        (63, 172, 5, 8, 4, 512, 512),
-    ):
+    for sizes in ((64, 172, 5, 8, 4, 512, 0), (2**30,) * 7, (-1, 172, 5, 8, 4, 512, 512), (63, 172, 5, 8, 4, 512, 512)):
         path.write_bytes(struct.pack("<7i", *sizes) + whole[28:])
         with pytest.raises(BadValue, match="not in the format of llama2"):
             from_pretrained(path)
@@ -131,8 +132,7 @@ def merged_by_score(pieces, scores, text):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Once upon a time, there was a cat.", "Lily's mom said, \"Don't!\"\n\tOK  two", "é 中 🙂 <s> </s>", ""],
+    "text", ["Once upon a time, there was a cat.", "Lily's mom said, \"Don't!\"\n\tOK  two", "é 中 🙂 <s> </s>", ""]
 )
 def test_texts_are_split_as_llama2c_splits_them(text):
     path = peers.shared("models", "stories260k") / "tok512.bin"
@@ -150,11 +150,7 @@ def test_texts_are_split_as_llama2c_splits_them(text):
 
 def test_a_damaged_vocabulary_is_refused(tmp_path):
     path = tmp_path / "tokenizer.bin"
-    for data in (
-        b"",
-        b"1234" + struct.pack("<fi", 0.0, 10**9),
-        b"1234" + struct.pack("<fi", 0.0, 2) + b"\xff\xfe",
-    ):
+    for data in (b"", b"1234" + struct.pack("<fi", 0.0, 10**9), b"1234" + struct.pack("<fi", 0.0, 2) + b"\xff\xfe"):
         path.write_bytes(data)
         with pytest.raises(BadValue, match="path: "):
             llama2c_vocabulary(path)

@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from regard.errors import BadValue
-from regard.models import from_pretrained
+from regard_workbench.models import from_pretrained
 from tests.interop.pretrained.checkpoints import GPT2_SIZES, SIZES, random_model, write
 
 LLAMA = {**SIZES, "num_key_value_heads": 2}
@@ -39,9 +39,7 @@ def changed(folder, target, **settings):
         (target / path.name).write_bytes(path.read_bytes())
     config = json.loads((target / "config.json").read_text())
     config |= settings
-    (target / "config.json").write_text(
-        json.dumps({key: one for key, one in config.items() if one is not None})
-    )
+    (target / "config.json").write_text(json.dumps({key: one for key, one in config.items() if one is not None}))
     return target
 
 
@@ -70,11 +68,7 @@ CANNOT = [
     ("gpt2", "tie_word_embeddings", "yes"),
     ("llama", "rope_parameters", {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}),
     ("llama", "rope_parameters", {"rope_type": "linear", "factor": 0, "rope_theta": 10000.0}),
-    (
-        "llama",
-        "rope_parameters",
-        {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-    ),
+    ("llama", "rope_parameters", {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}),
     ("llama", "rope_parameters", [1]),
     ("llama", "num_key_value_heads", 3),
     ("llama", "head_dim", 7),
@@ -112,9 +106,7 @@ def test_missing_and_surplus_tensors_are_named(folders, tmp_path):
     save_file(left, folder / "model.safetensors")
     with pytest.raises(BadValue, match=r"1 tensors are missing: model\.layers\.1\.mlp\.up_proj\.weight"):
         from_pretrained(folder)
-    save_file(
-        {**tensors, "model.layers.0.self_attn.q_proj.bias": torch.zeros(24)}, folder / "model.safetensors"
-    )
+    save_file({**tensors, "model.layers.0.self_attn.q_proj.bias": torch.zeros(24)}, folder / "model.safetensors")
     with pytest.raises(BadValue, match=r"1 tensors have no place .*q_proj\.bias"):
         from_pretrained(folder)
 
@@ -133,9 +125,7 @@ def test_pickles_are_never_read(folders, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    "place", ["../a.safetensors", "/etc/passwd", "x/y.safetensors", "a.bin", "a\0.safetensors", 7]
-)
+@pytest.mark.parametrize("place", ["../a.safetensors", "/etc/passwd", "x/y.safetensors", "a.bin", "a\0.safetensors", 7])
 def test_an_index_names_files_of_its_folder_only(folders, tmp_path, place):
     folder = changed(folders["bert"], tmp_path / "a")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": place}}))
@@ -152,10 +142,15 @@ def test_an_index_that_names_a_tensor_where_it_is_not_is_refused(folders, tmp_pa
 
 
 HEADERS = [
-    b"", b"\0" * 7, struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 4) + b"nope",
-    struct.pack("<Q", 30) + b'{"a": {"dtype": "F32", "shap":' + b" ", struct.pack("<Q", 9) + b'{"a": [] }'[:9],
+    b"",
+    b"\0" * 7,
+    struct.pack("<Q", 2**60) + b"{}",
+    struct.pack("<Q", 2) + b"[]",
+    struct.pack("<Q", 4) + b"nope",
+    struct.pack("<Q", 30) + b'{"a": {"dtype": "F32", "shap":' + b" ",
+    struct.pack("<Q", 9) + b'{"a": [] }'[:9],
     struct.pack("<Q", 40) + b'{"a": {"dtype":"F32","shape":[-1,true]}}',
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(HEADERS)))
@@ -193,11 +188,7 @@ def test_odd_configurations_are_refused(folders, tmp_path, text):
         from_pretrained(folder)
 
 
-OWN = {
-    "model_type": "regard",
-    "model": "encoder(dim=12, layers=1)",
-    "answer": {"kind": "OneOf", "classes": 5},
-}
+OWN = {"model_type": "regard", "model": "encoder(dim=12, layers=1)", "answer": {"kind": "OneOf", "classes": 5}}
 TOKENS = {"inputs": {"kind": "Tokens", "count": 97}}
 
 
@@ -225,9 +216,7 @@ def test_odd_configurations_of_regard_s_own_form_are_refused(folders, tmp_path, 
         from_pretrained(folder)
 
 
-@pytest.mark.parametrize(
-    "name", ["no/such/folder/at/all", "a b", "../up", "x\0y", "", "hf:", "hf:../up", "hf:a/b/c"]
-)
+@pytest.mark.parametrize("name", ["no/such/folder/at/all", "a b", "../up", "x\0y", "", "hf:", "hf:../up", "hf:a/b/c"])
 def test_what_is_neither_a_folder_nor_a_name_is_refused(name):
     with pytest.raises(BadValue, match="name"):
         from_pretrained(name)
@@ -248,7 +237,5 @@ def test_a_name_is_taken_from_the_hub_s_cache_and_nothing_is_fetched(folders, tm
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     for name in ("someone/bert", "hf:someone/bert"):
         assert from_pretrained(name).pretrained.folder == kept / "1a2b"
-    with pytest.raises(
-        BadValue, match=r"neither a folder nor in the Hub's cache.*asked for \('someone/gpt2',\)"
-    ):
+    with pytest.raises(BadValue, match=r"neither a folder nor in the Hub's cache.*asked for \('someone/gpt2',\)"):
         from_pretrained("someone/gpt2")

@@ -8,13 +8,13 @@ import transformers
 import yaml
 from safetensors.torch import load_file
 
-from regard import models
 from regard.errors import BadType, BadValue
-from regard.models import from_pretrained, push_to_hub, save_pretrained
-from regard.tasks.answers import EachOf, NextToken, OneOf, Writes
-from regard.tasks.batch import Batch
-from regard.tasks.problem import Problem
-from regard.tasks.streams import Patches, Tokens, Vectors
+from regard_workbench import models
+from regard_workbench.models import from_pretrained, push_to_hub, save_pretrained
+from regard_workbench.tasks.answers import EachOf, NextToken, OneOf, Writes
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.streams import Patches, Tokens, Vectors
 from tests.interop.pretrained.checkpoints import SIZES, inputs, ours, random_model, theirs, write
 
 OWN = {
@@ -35,7 +35,7 @@ OWN = {
         "encoder(dim=12, layers=1)",
         Problem.of(Patches.of(1, 8, 8, 4, mean=(0.5,), spread=(0.25,)), OneOf(3)),
     ),
-}  # fmt: skip
+}
 
 
 def example(model):
@@ -56,9 +56,7 @@ def test_a_model_of_regard_comes_back_with_the_same_outputs(text, problem, tmp_p
     assert again.problem == model.problem and type(again) is type(model) and not again.training
     assert torch.equal(again(example(model)), model(example(model)))
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["model_type"] == "regard"
-    assert (
-        len({path.stat().st_mode for path in (tmp_path / "saved").iterdir()}) == 1
-    )  # all may be read by the same
+    assert len({path.stat().st_mode for path in (tmp_path / "saved").iterdir()}) == 1  # all may be read by the same
 
 
 def test_what_cannot_be_built_again_is_not_saved(tmp_path):
@@ -82,13 +80,24 @@ def test_a_large_model_is_written_as_several_files_that_both_libraries_read(tmp_
     wanted = theirs(model, ids, keep)
     again = transformers.BertModel.from_pretrained(tmp_path / "several").eval()
     assert torch.equal(theirs(again, ids, keep), wanted)
-    torch.testing.assert_close(
-        ours(from_pretrained(tmp_path / "several"), ids, keep), wanted, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(ours(from_pretrained(tmp_path / "several"), ids, keep), wanted, rtol=0, atol=1e-5)
     save_pretrained(loaded, tmp_path / "several")
-    torch.testing.assert_close(
-        ours(from_pretrained(tmp_path / "several"), ids, keep), wanted, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(ours(from_pretrained(tmp_path / "several"), ids, keep), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("files", [1, 2, 3])
+def test_weights_in_so_many_files_are_read_by_both_libraries(files, tmp_path):
+    model = random_model(transformers.BertModel, transformers.BertConfig(**SIZES))
+    loaded = from_pretrained(write(model, tmp_path / "theirs"))
+    sizes = [4 * one.numel() for one in model.parameters()]
+    save_pretrained(loaded, tmp_path, largest_file=sum(sizes) // files + (max(sizes) if files > 1 else 0))
+    names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert len(names) == files
+    assert (tmp_path / "model.safetensors.index.json").exists() == (files > 1)
+    ids, keep = inputs("right")
+    wanted = theirs(model, ids, keep)
+    assert torch.equal(theirs(transformers.BertModel.from_pretrained(tmp_path).eval(), ids, keep), wanted)
+    torch.testing.assert_close(ours(from_pretrained(tmp_path), ids, keep), wanted, rtol=0, atol=1e-5)
 
 
 def test_tensors_without_a_place_here_are_written_back_as_they_were(tmp_path):
@@ -96,9 +105,7 @@ def test_tensors_without_a_place_here_are_written_back_as_they_were(tmp_path):
     save_pretrained(from_pretrained(write(model, tmp_path / "theirs")), tmp_path / "ours")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "ours"))
     assert set(after) >= {"bert.pooler.dense.weight", "cls.seq_relationship.weight"}
-    again, report = transformers.BertForPreTraining.from_pretrained(
-        tmp_path / "ours", output_loading_info=True
-    )
+    again, report = transformers.BertForPreTraining.from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
@@ -132,8 +139,11 @@ def test_the_card_holds_results_and_signature_and_no_text_in_it_ends_its_place(t
     assert {one["type"]: one["value"] for one in metrics} == results
     assert "| accuracy | 0.875 |" in body and "    task:classify|seed:0 # not a heading" in body
     assert [line for line in body.splitlines() if line.startswith("#")] == [
-        "# encoder: the class of an example", "## Results", "## Signature", "## Model",
-    ]  # fmt: skip
+        "# encoder: the class of an example",
+        "## Results",
+        "## Signature",
+        "## Model",
+    ]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.9", True, None])
@@ -172,13 +182,13 @@ def test_push_to_hub_creates_the_repository_and_uploads_what_save_pretrained_wri
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
     model = small().eval()
-    found = push_to_hub(
-        model, "classifier", private=True, token="secret", results={"accuracy": 0.5}, message="first"
-    )
+    found = push_to_hub(model, "classifier", private=True, token="secret", results={"accuracy": 0.5}, message="first")
     assert found == "https://huggingface.co/someone/classifier/commit/1"
     assert calls == [
-        ("token", "secret"), ("create", "classifier", True, True), ("upload", "someone/classifier", "first"),
-    ]  # fmt: skip
+        ("token", "secret"),
+        ("create", "classifier", True, True),
+        ("upload", "someone/classifier", "first"),
+    ]
     assert torch.equal(from_pretrained(tmp_path)(example(model)), model(example(model)))
     assert "| accuracy | 0.5 |" in (tmp_path / "README.md").read_text()
     assert not any(b"secret" in path.read_bytes() for path in tmp_path.iterdir())

@@ -17,10 +17,29 @@ SOURCE = 10  # source_dim of cross use, unequal to every dim
 
 # The mechanisms of the specification (part A), by name.
 SPECIFIED = [
-    "additive", "causal", "concat", "dot", "dynamic-memory", "general", "global", "global-layer", "global-query",
-    "hard", "interactive", "key-value-memory", "linear", "local", "local-layer", "local-m", "local-p", "multihead",
-    "ntm", "query-key-memory", "relative", "static-memory",
-]  # fmt: skip
+    "additive",
+    "causal",
+    "concat",
+    "dot",
+    "dynamic-memory",
+    "general",
+    "global",
+    "global-layer",
+    "global-query",
+    "hard",
+    "interactive",
+    "key-value-memory",
+    "linear",
+    "local",
+    "local-layer",
+    "local-m",
+    "local-p",
+    "multihead",
+    "ntm",
+    "query-key-memory",
+    "relative",
+    "static-memory",
+]
 
 # They accept only masks that have a `keep`; linear accepts causal() besides.
 KEEP_ONLY = {"static-memory", "dynamic-memory", "ntm", "global-query"}
@@ -59,11 +78,7 @@ VARIANTS = {
     "local-p": [{"score": "concat", "renormalize": True}],
     "global-layer": [{"norm": "post"}, {"norm": "none", "residual": False}],
     "global-query": [{"project": True, "activation": "tanh"}],
-    "dynamic-memory": [
-        {"slots": 2, "segment": 1},
-        {"update": "memory"},
-        {"bidirectional": True, "segment": 3},
-    ],
+    "dynamic-memory": [{"slots": 2, "segment": 1}, {"update": "memory"}, {"bidirectional": True, "segment": 3}],
     "ntm": [{"controller": "lstm", "initial": "constant", "write_heads": 1}],
 }
 
@@ -137,9 +152,7 @@ def causal_cases():
 
 
 def variants():
-    return [
-        Case(name, options) for name in VARIANTS if name in regard.nn.names() for options in VARIANTS[name]
-    ]
+    return [Case(name, options) for name in VARIANTS if name in regard.nn.names() for options in VARIANTS[name]]
 
 
 PLAIN = plain_cases()
@@ -160,9 +173,7 @@ def named(part):
 def weight_of(shape):
     """Weights for a sum over an output; entry (b,q) does not depend on the shape."""
     generator = torch.Generator().manual_seed(11)
-    return torch.randn(8, 16, 16, generator=generator, dtype=torch.float64)[
-        : shape[0], : shape[1], : shape[2]
-    ]
+    return torch.randn(8, 16, 16, generator=generator, dtype=torch.float64)[: shape[0], : shape[1], : shape[2]]
 
 
 def gradients(layer, out, rows, inputs):
@@ -196,9 +207,7 @@ def assert_same(found, expected, leave=(), **tolerance):
     for part, x in expected.items():
         if part not in leave:
             assert x.isfinite().all(), f"{part}: the expected numbers are finite"
-            torch.testing.assert_close(
-                found[part], x, msg=lambda text, part=part: f"{part}: {text}", **tolerance
-            )
+            torch.testing.assert_close(found[part], x, msg=lambda text, part=part: f"{part}: {text}", **tolerance)
 
 
 HOLES = torch.tensor([[1, 0, 1, 1, 0, 1, 1], [1, 1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1, 1]], dtype=torch.bool)

@@ -46,6 +46,4 @@ def measured(name, lengths):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(
-        json.dumps({name: measured(name, [int(n) for n in sys.argv[2:]]) for name in sys.argv[1].split(",")})
-    )
+    print(json.dumps({name: measured(name, [int(n) for n in sys.argv[2:]]) for name in sys.argv[1].split(",")}))

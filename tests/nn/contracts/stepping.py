@@ -4,7 +4,7 @@ import torch
 
 import regard.nn
 from regard import masks
-from regard.nn.mechanism import options_of
+from regard.nn.parts.mechanism import options_of
 from tests.nn.contracts.layers import ALL, CAUSAL, Case
 
 

@@ -4,17 +4,7 @@ import pytest
 import torch
 
 from regard import masks
-from tests.nn.contracts.layers import (
-    CAUSAL,
-    HOLES,
-    PLAIN,
-    PRESETS,
-    Case,
-    K,
-    answer,
-    assert_same,
-    gradients,
-)
+from tests.nn.contracts.layers import CAUSAL, HOLES, PLAIN, PRESETS, Case, K, answer, assert_same, gradients
 from tests.nn.contracts.stepping import OVER_A_SOURCE, steps
 
 by_case = pytest.mark.parametrize("case", CAUSAL, ids=str)
@@ -192,9 +182,7 @@ def test_a_first_call_with_a_state_equals_a_call_without(case):
 POSITIONS = ("rotary", "alibi", "t5", "shaw", "transformer-xl", "relative")
 
 
-@pytest.mark.parametrize(
-    "options", [{"positions": p} for p in POSITIONS] + [{"window": 3}, {"causal": True}], ids=str
-)
+@pytest.mark.parametrize("options", [{"positions": p} for p in POSITIONS] + [{"window": 3}, {"causal": True}], ids=str)
 def test_alignment_with_a_sources_end_is_refused_in_steps_with_advice(options):
     case = Case("multihead", {"dim": 8, **options})
     layer, inputs = case.build(cross=True), case.inputs(cross=True)

@@ -5,11 +5,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from regard import masks
-from tests.nn.contracts.layers import (
-    PLAIN,
-    PRESETS,
-    SEQUENTIAL,
-)
+from tests.nn.contracts.layers import PLAIN, PRESETS, SEQUENTIAL
 
 UNROLLED = {"dynamic-memory"}
 LENGTHS = [37, 41, 53]  # as in the tests of the core
@@ -44,9 +40,7 @@ def assert_equal_to_eager(compiled, layer, inputs, mask):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=() if case.name in USUAL else pytest.mark.nightly) for case in AT_ONCE],
-    ids=str,
+    "case", [pytest.param(case, marks=() if case.name in USUAL else pytest.mark.nightly) for case in AT_ONCE], ids=str
 )
 def test_one_graph_serves_every_length(case):
     """Over a padded source. `aot_eager` traces the backward pass as well as what `eager` traces."""

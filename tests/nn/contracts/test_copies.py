@@ -10,13 +10,7 @@ import torch
 
 from regard import masks
 from regard.nn import State
-from tests.nn.contracts.layers import (
-    ALL,
-    HOLES,
-    PLAIN,
-    PRESETS,
-    K,
-)
+from tests.nn.contracts.layers import ALL, HOLES, PLAIN, PRESETS, K
 from tests.nn.contracts.stepping import steps
 
 
@@ -100,9 +94,7 @@ def test_a_state_in_an_autograd_graph_can_be_copied(case):
     layer, (rows,) = case.build(), case.inputs()
     _, state = steps(layer, rows[:, :4], (4,))
     expected, _ = layer(rows[:, 4:], state=state)
-    torch.testing.assert_close(
-        layer(rows[:, 4:], state=copy.deepcopy(state))[0], expected, rtol=1e-9, atol=1e-9
-    )
+    torch.testing.assert_close(layer(rows[:, 4:], state=copy.deepcopy(state))[0], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("case", PRESETS, ids=str)

@@ -72,11 +72,7 @@ def test_a_row_that_a_pairwise_mask_empties_equals_that_of_an_empty_source(case)
 
 
 # Projections without a bias map zeros to zeros, so the row is exactly zero.
-PROJECTED = [
-    Case("multihead", {"bias": False}),
-    Case("global", {"bias": False}),
-    Case("causal", {"bias": False}),
-]
+PROJECTED = [Case("multihead", {"bias": False}), Case("global", {"bias": False}), Case("causal", {"bias": False})]
 
 
 @pytest.mark.parametrize("case", PROJECTED, ids=str)

@@ -46,10 +46,6 @@ def test_gradients_by_a_transform_are_those_of_autograd(case):
     names, targets = list(parameters), [*parameters.values(), given.requires_grad_()]
     expected = torch.autograd.grad(loss(parameters, given), targets, allow_unused=True)
     by_parameter, by_input = grad(loss, argnums=(0, 1))(parameters, given.detach())
-    for name, found, other in zip(
-        [*names, "input"], [*by_parameter.values(), by_input], expected, strict=True
-    ):
+    for name, found, other in zip([*names, "input"], [*by_parameter.values(), by_input], expected, strict=True):
         other = torch.zeros_like(found) if other is None else other
-        torch.testing.assert_close(
-            found, other, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
-        )
+        torch.testing.assert_close(found, other, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")

@@ -5,10 +5,7 @@ import torch
 from torch.func import functional_call
 
 from regard import masks
-from tests.nn.contracts.layers import (
-    USED,
-    named,
-)
+from tests.nn.contracts.layers import USED, named
 
 
 @pytest.mark.parametrize(("case", "cross"), USED, ids=named)

@@ -25,9 +25,7 @@ by_use = pytest.mark.parametrize("cross", USES, ids=named)
 
 def poisoned(rows, keep, poison):
     """Replace the rows that are not kept, by a mixture of numbers or by the poison."""
-    other = (
-        torch.randn(rows.shape, dtype=rows.dtype) * poison if poison == 4.0 else torch.full_like(rows, poison)
-    )
+    other = torch.randn(rows.shape, dtype=rows.dtype) * poison if poison == 4.0 else torch.full_like(rows, poison)
     return torch.where(keep[..., None], rows, other)
 
 

@@ -42,7 +42,7 @@ PAIRWISE = {
         lambda a, b: masks.blocks(3) & ~masks.padding(~HOLES[:, a:b]),
     ),
     "lengths of queries": (masks.lengths(LENGTHS, LENGTHS), lambda a, b: masks.lengths(LENGTHS, LENGTHS)),
-}  # fmt: skip
+}
 BY_KEY = {
     "lengths & padding": (
         masks.lengths(LENGTHS) & masks.padding(HOLES),
@@ -53,7 +53,7 @@ BY_KEY = {
         lambda a, b: masks.padding(HOLES[:, a:b]) | masks.prefix(2),
     ),
     "not padded": (~masks.padding(~HOLES), lambda a, b: ~masks.padding(~HOLES[:, a:b])),
-}  # fmt: skip
+}
 
 
 def takes_pairs(case):
@@ -64,11 +64,7 @@ def real_rows(name):
     """Outputs of padded positions are not compared."""
     if "documents" in name:
         rows = DOCUMENTS >= 0
-        return (
-            rows & (DOCUMENTS.flip(0) >= 0)
-            if "other" in name
-            else rows & (HOLES if "first" in name else True)
-        )
+        return rows & (DOCUMENTS.flip(0) >= 0) if "other" in name else rows & (HOLES if "first" in name else True)
     if "lengths" in name:
         return (torch.arange(K) < LENGTHS[:, None]) & (HOLES if "padding" in name else True)
     return HOLES | (torch.arange(K) < 2) if "prefix" in name else HOLES
@@ -148,11 +144,7 @@ OVER = [case for case in OVER_A_SOURCE if takes_pairs(case)]
 def test_masks_over_a_source_count_the_queries_of_earlier_steps(case):
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     queries = torch.tensor([5, 2, 4])
-    for mask in (
-        masks.window(2, align="top-left"),
-        masks.causal(align="top-left"),
-        masks.lengths(LENGTHS, queries),
-    ):
+    for mask in (masks.window(2, align="top-left"), masks.causal(align="top-left"), masks.lengths(LENGTHS, queries)):
         expected = layer(query, source, mask=mask)
         real = torch.arange(5) < (queries if "lengths" in repr(mask) else torch.full((3,), 5))[:, None]
         state, found = layer.initial_state(3), []
@@ -163,9 +155,7 @@ def test_masks_over_a_source_count_the_queries_of_earlier_steps(case):
 
 
 @pytest.mark.parametrize(
-    "mask",
-    [masks.causal(), masks.window(2), masks.blocks(2), masks.dilated(2), masks.global_tokens([1])],
-    ids=repr,
+    "mask", [masks.causal(), masks.window(2), masks.blocks(2), masks.dilated(2), masks.global_tokens([1])], ids=repr
 )
 @pytest.mark.parametrize("name", ["multihead", "key-value-memory", "global-layer"])
 def test_masks_aligned_with_a_sources_end_are_refused_in_steps(name, mask):

@@ -6,12 +6,7 @@ import pytest
 import torch
 
 from regard import masks
-from tests.nn.contracts.layers import (
-    HOLES,
-    PLAIN,
-    USES,
-    named,
-)
+from tests.nn.contracts.layers import HOLES, PLAIN, USES, named
 
 by_case = pytest.mark.parametrize("case", PLAIN, ids=str)
 by_use = pytest.mark.parametrize("cross", USES, ids=named)

@@ -4,14 +4,7 @@ import pytest
 import torch
 
 from regard import masks
-from tests.nn.contracts.layers import (
-    CAUSAL,
-    PLAIN,
-    QUERIES_ARE_KEYS,
-    USED,
-    B,
-    named,
-)
+from tests.nn.contracts.layers import CAUSAL, PLAIN, QUERIES_ARE_KEYS, USED, B, named
 
 # Short enough for every window of the cases to reach every position.
 LENGTH = 3

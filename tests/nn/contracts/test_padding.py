@@ -93,9 +93,7 @@ def test_padding_on_the_left_changes_nothing(case):
 
 
 # Where queries are keys as well, a mask over the source does not hide padding among the queries: see below.
-@pytest.mark.parametrize(
-    "case", [case for case in PLAIN if case.name not in QUERIES_ARE_KEYS | FROM_THE_LEFT], ids=str
-)
+@pytest.mark.parametrize("case", [case for case in PLAIN if case.name not in QUERIES_ARE_KEYS | FROM_THE_LEFT], ids=str)
 def test_padding_of_queries_and_source_on_the_left_changes_nothing(case):
     assert_padding_changes_nothing(case, True, "left")
 
@@ -137,9 +135,7 @@ def test_the_longest_column_may_be_padding_in_every_entry(case):
     """The output keeps its length, and the column changes nothing."""
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     # The query at this column is not padding and may be a key (key-value memory), so it is finite.
-    longer = [
-        torch.cat([x, torch.full_like(x[:, :1], pad)], 1) for x, pad in ((query, 9.0), (source, torch.nan))
-    ]
+    longer = [torch.cat([x, torch.full_like(x[:, :1], pad)], 1) for x, pad in ((query, 9.0), (source, torch.nan))]
     mask = masks.padding(torch.arange(K + 1).expand(B, -1) < K)
     out = layer(*longer, mask=mask)
     assert out.shape[1] == Q + 1

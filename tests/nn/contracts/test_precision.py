@@ -4,13 +4,7 @@ import pytest
 import torch
 
 from regard import masks
-from tests.nn.contracts.layers import (
-    ALL,
-    HOLES,
-    PLAIN,
-    USES,
-    named,
-)
+from tests.nn.contracts.layers import ALL, HOLES, PLAIN, USES, named
 
 by_use = pytest.mark.parametrize("cross", USES, ids=named)
 by_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

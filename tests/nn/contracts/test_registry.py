@@ -8,18 +8,7 @@ import torch
 
 import regard.nn
 from regard import masks
-from tests.nn.contracts.layers import (
-    ALL,
-    CAUSAL,
-    HOLES,
-    KEEP_ONLY,
-    PLAIN,
-    SPECIFIED,
-    B,
-    Case,
-    K,
-    Q,
-)
+from tests.nn.contracts.layers import ALL, CAUSAL, HOLES, KEEP_ONLY, PLAIN, SPECIFIED, B, Case, K, Q
 
 by_name = pytest.mark.parametrize("case", PLAIN, ids=str)
 
@@ -138,13 +127,7 @@ def test_mechanisms_that_keep_a_summary_refuse_masks_that_depend_on_the_query(na
     case = Case(name)
     layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
     dependent = torch.ones(Q, K, dtype=torch.bool).tril()
-    for mask in (
-        masks.causal(),
-        masks.window(2),
-        dependent,
-        dependent.expand(B, Q, K),
-        masks.dense(dependent),
-    ):
+    for mask in (masks.causal(), masks.window(2), dependent, dependent.expand(B, Q, K), masks.dense(dependent)):
         with pytest.raises(ValueError, match=r"mask|keep|query") as caught:
             layer(query, source, mask=mask)
         assert isinstance(caught.value, regard.RegardError)

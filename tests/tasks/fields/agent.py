@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.tasks import Answer, Batch, Head, Mean, Recipe, Stream, Task, Tokens, task
-from regard.tasks.measures.metrics import LOSS
+from regard_workbench.tasks import Answer, Batch, Head, Mean, Recipe, Stream, Task, Tokens, task
+from regard_workbench.tasks.measures.metrics import LOSS
 
 CUES, STEPS = 4, 4  # a cue is shown once; at the last step the agent must name it
 
@@ -66,9 +66,7 @@ class Remember(Task):
     """Sees one of four cues, waits, and must say which it was; any other action on the way changes nothing."""
 
     metric = SUCCESS
-    recipe = Recipe(
-        model="decoder(dim=16, layers=1, num_heads=2, dropout=0.0)", steps=120, batch_size=64, lr=1e-2
-    )
+    recipe = Recipe(model="decoder(dim=16, layers=1, num_heads=2, dropout=0.0)", steps=120, batch_size=64, lr=1e-2)
 
     def streams(self):
         return {"seen": Tokens(CUES + 3, length=STEPS)}
@@ -96,9 +94,7 @@ class Remember(Task):
         training = model is not None and model.training
         with torch.no_grad():
             for step in range(STEPS) if model is not None else ():
-                logits = (
-                    model(Batch({"seen": Stream(seen[:, : step + 1].to(device))}))[:, -1, :-1].float().cpu()
-                )
+                logits = model(Batch({"seen": Stream(seen[:, : step + 1].to(device))}))[:, -1, :-1].float().cpu()
                 drawn = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
                 action[:, step] = drawn if training else logits.argmax(-1)
         gain = (action[:, -1] == cues).float()[:, None].expand(-1, STEPS).contiguous()

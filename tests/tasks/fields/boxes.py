@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 
-from regard.tasks import Answer, Batch, Head, Metric, Recipe, Task, Vectors, task
-from regard.tasks.padding import padded
+from regard_workbench.tasks import Answer, Batch, Head, Metric, Recipe, Task, Vectors, task
+from regard_workbench.tasks.parts.padding import padded
 
 CELLS = 24
 
@@ -100,10 +100,7 @@ class Intervals(Task):
     def examples(self, split):
         draw, found = random.Random(split), []
         for _ in range(600 if split == "train" else 60):
-            lit = [
-                (draw.randrange(0, 9), draw.randrange(2, 6)),
-                (draw.randrange(14, 19), draw.randrange(2, 6)),
-            ]
+            lit = [(draw.randrange(0, 9), draw.randrange(2, 6)), (draw.randrange(14, 19), draw.randrange(2, 6))]
             found.append(lit[: draw.randrange(1, 3)])
         return found
 

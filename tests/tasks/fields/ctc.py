@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from regard.tasks import Answer, Batch, Counts, Head, Recipe, Task, Vectors, task
-from regard.tasks.measures.metrics import LOSS
-from regard.tasks.padding import padded
+from regard_workbench.tasks import Answer, Batch, Counts, Head, Recipe, Task, Vectors, task
+from regard_workbench.tasks.measures.metrics import LOSS
+from regard_workbench.tasks.parts.padding import padded
 
 SYMBOLS, WIDTH = 6, 8  # symbol 0 is the blank
 PATTERNS = torch.randn(SYMBOLS, WIDTH, generator=torch.Generator().manual_seed(3))
@@ -42,9 +42,7 @@ class CtcHead(Head):
 
     def predict(self, outputs, batch):
         found = []
-        for row, frames in zip(
-            outputs.argmax(-1).tolist(), lengths(batch.inputs, batch.keep).tolist(), strict=True
-        ):
+        for row, frames in zip(outputs.argmax(-1).tolist(), lengths(batch.inputs, batch.keep).tolist(), strict=True):
             row = row[:frames]
             found.append([s for i, s in enumerate(row) if s and (i == 0 or s != row[i - 1])])
         return found
@@ -66,10 +64,7 @@ def distance(one, other):
 def _errors(answered):
     batch, found = answered.batch, {"wrong": 0, "symbols": 0}
     for said, gold, count in zip(
-        answered.predicted,
-        batch.targets.tolist(),
-        lengths(batch.targets, batch.target_keep).tolist(),
-        strict=True,
+        answered.predicted, batch.targets.tolist(), lengths(batch.targets, batch.target_keep).tolist(), strict=True
     ):
         found["wrong"] += distance(said, gold[:count])
         found["symbols"] += count
@@ -77,9 +72,14 @@ def _errors(answered):
 
 
 WER = Counts(
-    "wer", higher_is_better=False, unit="share", look=_errors, total="symbols", over="symbols",
+    "wer",
+    higher_is_better=False,
+    unit="share",
+    look=_errors,
+    total="symbols",
+    over="symbols",
     made=lambda counts: counts["wrong"] / max(1.0, counts["symbols"]),
-)  # fmt: skip
+)
 
 
 @task("test-ctc")
@@ -102,9 +102,7 @@ class Spelling(Task):
         draw, found = random.Random(split), []
         for _ in range(800 if split == "train" else 100):
             spelt = [draw.randrange(1, SYMBOLS) for _ in range(draw.randrange(2, 6))]
-            found.append(
-                (spelt, [f for s in spelt for f in [s] * draw.randrange(2, 6) + [0] * draw.randrange(1, 3)])
-            )
+            found.append((spelt, [f for s in spelt for f in [s] * draw.randrange(2, 6) + [0] * draw.randrange(1, 3)]))
         return found
 
     def length(self, example):

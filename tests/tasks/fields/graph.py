@@ -2,8 +2,8 @@
 
 import torch
 
-from regard.tasks import Batch, EachOf, Nodes, Recipe, Stream, Task, task
-from regard.tasks.measures.metrics import ACCURACY, LOSS
+from regard_workbench.tasks import Batch, EachOf, Nodes, Recipe, Stream, Task, task
+from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS
 
 NODES, CLASSES, WIDTH = 200, 3, 8
 SPLIT = {"train": slice(0, 100), "validation": slice(100, 150), "test": slice(150, NODES)}

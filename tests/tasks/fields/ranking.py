@@ -4,9 +4,9 @@ import random
 
 import torch
 
-from regard.tasks import Batch, Mean, NextToken, Recipe, Task, Tokens, task
-from regard.tasks.measures.metrics import LOSS
-from regard.tasks.padding import padded
+from regard_workbench.tasks import Batch, Mean, NextToken, Recipe, Task, Tokens, task
+from regard_workbench.tasks.measures.metrics import LOSS
+from regard_workbench.tasks.parts.padding import padded
 
 ITEMS, TOP = 30, 5
 
@@ -14,11 +14,7 @@ ITEMS, TOP = 30, 5
 def ranks(answered):
     """The rank of each user's held-out item, from 1: how many items score at least as high, itself included."""
     keep = answered.batch.target_keep
-    last = (
-        keep.sum(1) - 1
-        if keep is not None
-        else torch.full((answered.batch.size,), answered.outputs.shape[1] - 1)
-    )
+    last = keep.sum(1) - 1 if keep is not None else torch.full((answered.batch.size,), answered.outputs.shape[1] - 1)
     rows = torch.arange(len(last), device=answered.outputs.device)
     scores = answered.outputs[rows, last.to(rows.device)]
     own = scores.gather(1, answered.batch.targets[rows, last.to(rows.device)][:, None])

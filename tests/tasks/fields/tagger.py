@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from regard.tasks import Answer, Batch, Counts, Head, Recipe, Task, Tokens, task
-from regard.tasks.measures.metrics import LOSS
-from regard.tasks.padding import padded
+from regard_workbench.tasks import Answer, Batch, Counts, Head, Recipe, Task, Tokens, task
+from regard_workbench.tasks.measures.metrics import LOSS
+from regard_workbench.tasks.parts.padding import padded
 
 TAGS = ("O", "B", "I")
 WORDS = 6  # 1 opens a name, 2 goes on with one, 3 opens one after an even word
@@ -81,10 +81,11 @@ def _overlap(answered):
     return found
 
 
-F1 = Counts(
-    "f1", unit="share", look=_overlap, total="true", over="entities",
-    made=lambda counts: 2 * counts["right"] / max(1, counts["guessed"] + counts["true"]),
-)  # fmt: skip
+def _f1(counts):
+    return 2 * counts["right"] / max(1, counts["guessed"] + counts["true"])
+
+
+F1 = Counts("f1", unit="share", look=_overlap, total="true", over="entities", made=_f1)
 
 
 @task("test-tagger")

@@ -4,9 +4,9 @@ import random
 
 import torch
 
-from regard.tasks import Batch, OneOf, Recipe, Stream, Task, Tokens, Vectors, task
-from regard.tasks.measures.metrics import ACCURACY, LOSS
-from regard.tasks.padding import padded
+from regard_workbench.tasks import Batch, OneOf, Recipe, Stream, Task, Tokens, Vectors, task
+from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS
+from regard_workbench.tasks.parts.padding import padded
 
 DIGITS, WIDTH = (
     5,

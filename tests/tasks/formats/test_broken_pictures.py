@@ -1,13 +1,57 @@
 """A broken image of `ask` and `caption`: training stops at it and names it, or goes on without it and says so."""
 
+import io
 import json
+import os
+import struct
 import warnings
 
+import numpy as np
 import pytest
 from PIL import Image
 
 import regard
-from regard.tasks.formats.bad_files import PicturesRead
+from regard.errors import BadValue
+from regard_workbench.tasks.formats import libtiff
+from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.formats.image_files import decoded, read_picture
+
+
+def damaged_tiff():
+    """One whose packing is broken, of which libtiff says so in the terminal by itself."""
+    content = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 255, (61, 67, 3), np.uint8)
+    Image.fromarray(pixels).save(content, "TIFF", compression="tiff_lzw")
+    damaged = bytearray(content.getvalue())
+    damaged[200:700:7] = bytes(byte ^ 0xFF for byte in damaged[200:700:7])
+    return bytes(damaged)
+
+
+def test_a_damaged_tiff_is_refused_without_libtiffs_own_words(capfd):
+    with pytest.raises(BadValue, match=r"data: 'a\.tif' cannot be read: "):
+        decoded(damaged_tiff(), "a.tif")
+    assert capfd.readouterr().err == ""
+
+
+def test_what_pillow_logs_about_a_damaged_tiff_is_not_printed(tmp_path, capfd):
+    content = io.BytesIO()
+    Image.new("RGB", (5, 7)).save(content, "TIFF")
+    entry = struct.pack("<HHI", 277, 3, 1)  # samples per pixel
+    damaged = content.getvalue().replace(entry + b"\3", entry + b"\x7f")
+    (tmp_path / "a.tif").write_bytes(damaged)
+    with pytest.raises(BadValue, match=r"a\.tif' (cannot be read|is no image)"):
+        read_picture(tmp_path / "a.tif")
+    assert damaged != content.getvalue() and capfd.readouterr().err == ""
+
+
+def test_what_others_print_while_libtiff_is_silenced_is_printed_afterwards(capfd):
+    with libtiff.silenced(), libtiff.silenced():
+        os.write(2, b"tempfile.tif: Using code not yet in table.\nLZWDecode: Strip 0 not terminated.\n")
+        os.write(2, b"note: the disk is nearly full.\n")
+        assert capfd.readouterr().err == ""
+    os.write(2, b"behind\n")
+    assert capfd.readouterr().err == "note: the disk is nearly full.\nbehind\n"
+
 
 SIZES = {"train": 6, "validation": 3, "test": 3}
 SPECS = {"ask": "ask(size=24)", "caption": "caption(size=32)"}
@@ -46,9 +90,7 @@ def written_in(folder, task, *broken):
 
 def trained(task, data, out, bad_files="stop"):
     spec = SPECS[task].replace(")", f", bad_files={bad_files})")
-    return regard.train(
-        spec, model=MODELS[task], data=data, out=out, steps=1, batch_size=4, device="cpu", quiet=True
-    )
+    return regard.train(spec, model=MODELS[task], data=data, out=out, steps=1, batch_size=4, device="cpu", quiet=True)
 
 
 def told(act):

@@ -6,25 +6,18 @@ import pytest
 from PIL import Image
 
 import regard
-from regard import tasks
-from regard.tasks.formats import coco
-from regard.tasks.formats.bad_files import BadFiles, PicturesRead
+from regard_workbench import tasks
+from regard_workbench.tasks.formats import coco
+from regard_workbench.tasks.formats.bad_files import BadFiles, PicturesRead
 
 WIDTH, HEIGHT = 40, 30
 
 
 def content(count: int = 23) -> dict:
     """Pictures with one box each, whose category says on which side it lies; the first also has a crowd."""
-    images = [
-        {"id": 100 + n, "file_name": f"p{n}.png", "width": WIDTH, "height": HEIGHT} for n in range(count)
-    ]
+    images = [{"id": 100 + n, "file_name": f"p{n}.png", "width": WIDTH, "height": HEIGHT} for n in range(count)]
     boxes = [
-        {
-            "id": n,
-            "image_id": 100 + n,
-            "category_id": 7 if n % 2 else 3,
-            "bbox": [20.0 * (n % 2), 5.0, 10.0, 20.0],
-        }
+        {"id": n, "image_id": 100 + n, "category_id": 7 if n % 2 else 3, "bbox": [20.0 * (n % 2), 5.0, 10.0, 20.0]}
         for n in range(count)
     ]
     boxes.append({"id": 99, "image_id": 100, "category_id": 7, "bbox": [0, 0, 40, 30], "iscrowd": 1})
@@ -51,8 +44,10 @@ def test_boxes_are_shares_of_the_longer_side_and_lie_where_the_picture_has_them(
     task = tasks.build("detect", data=str(tmp_path), side=20, patch=5)
     assert task.classes == ["left", "right"]  # in the order of their ids
     assert {split: len(task.examples(split)) for split in ("train", "validation", "test")} == {
-        "train": 19, "validation": 2, "test": 2,
-    }  # fmt: skip
+        "train": 19,
+        "validation": 2,
+        "test": 2,
+    }
     seen = set()
     for split in ("train", "validation", "test"):
         for example in task.examples(split):
@@ -60,9 +55,7 @@ def test_boxes_are_shares_of_the_longer_side_and_lie_where_the_picture_has_them(
             first = example.boxes[0]
             assert example.picture.shape == (3, 20, 20) and not example.picture[:, 15:].any()
             left, top, right, bottom = (first * 20).round(3).tolist()
-            assert (top, bottom) == (2.5, 12.5) and (left, right) == (
-                (10, 15) if example.labels[0] else (0, 5)
-            )
+            assert (top, bottom) == (2.5, 12.5) and (left, right) == ((10, 15) if example.labels[0] else (0, 5))
             assert example.in_file(first.tolist()) == [int(4 * left / 2), 5, int(4 * left / 2) + 10, 25]
             red = example.picture[0, 3:12, int(left) + 1 : int(right) - 1]
             assert red.min() > 0.9
@@ -97,30 +90,22 @@ def broken(change) -> dict:
 
 
 WRONG = {
-    "annotations[3]: bbox: expected [left, top, width, height], got '[1, 2, 3]'": lambda w: w["annotations"][
-        3
-    ].update(bbox=[1, 2, 3]),
+    "annotations[3]: bbox: expected [left, top, width, height], got '[1, 2, 3]'": lambda w: w["annotations"][3].update(
+        bbox=[1, 2, 3]
+    ),
     "annotations[4]: bbox: expected a box with an area inside": lambda w: w["annotations"][4].update(
         bbox=[50, 5, 10, 10]
     ),
-    "annotations[5]: bbox: expected a box with an area": lambda w: w["annotations"][5].update(
-        bbox=[5, 5, 0, 10]
-    ),
-    "annotations[6]: bbox: expected [left": lambda w: w["annotations"][6].update(
-        bbox=[5, 5, float("nan"), 10]
-    ),
+    "annotations[5]: bbox: expected a box with an area": lambda w: w["annotations"][5].update(bbox=[5, 5, 0, 10]),
+    "annotations[6]: bbox: expected [left": lambda w: w["annotations"][6].update(bbox=[5, 5, float("nan"), 10]),
     "annotations[0]: image_id 12 is the id of nothing": lambda w: w["annotations"][0].update(image_id=12),
     "annotations[1]: category_id 5 is the id of nothing": lambda w: w["annotations"][1].update(category_id=5),
     "images[2]: the id 100 stands twice": lambda w: w["images"][2].update(id=100),
     "images[1]: file_name: there is no 'none.png'": lambda w: w["images"][1].update(file_name="none.png"),
-    "images[1]: file_name: expected a name below the folder": lambda w: w["images"][1].update(
-        file_name="../p1.png"
-    ),
+    "images[1]: file_name: expected a name below the folder": lambda w: w["images"][1].update(file_name="../p1.png"),
     "images[4]: width: expected a number of pixels, got 'None'": lambda w: w["images"][4].update(width=None),
     "images[5]: id: expected a whole number or a text": lambda w: w["images"][5].pop("id"),
-    "categories[1]: the id 7 or the name 'other' stands twice": lambda w: w["categories"][1].update(
-        id=7, name="other"
-    ),
+    "categories[1]: the id 7 or the name 'other' stands twice": lambda w: w["categories"][1].update(id=7, name="other"),
     "categories[0]: name: expected a text, got '5'": lambda w: w["categories"][0].update(name=5),
     "expected a list under 'annotations'": lambda w: w.pop("annotations"),
     "images[0]: expected an object": lambda w: w["images"].__setitem__(0, 3),
@@ -139,7 +124,7 @@ def test_what_is_wrong_is_said_with_file_and_entry(message: str, tmp_path: Path)
 def test_text_that_is_not_json_and_other_json_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     file.write_text('{"images": [],\n "annotations" []}')
-    with pytest.raises(regard.RegardError, match=r"a\.json:2: is not JSON: .* column 16"):
+    with pytest.raises(regard.RegardError, match=r"a\.json:2: not valid JSON: .* column 16"):
         coco.read(file, [], BadFiles())
     file.write_text("[1]")
     with pytest.raises(regard.RegardError, match=r"a\.json: expected an object with images, annotations"):
@@ -181,9 +166,7 @@ def test_a_picture_of_another_size_a_broken_one_and_an_empty_box_stop_or_are_ski
 
 def test_two_files_must_have_the_same_categories(tmp_path: Path) -> None:
     one = written(tmp_path, content(), "train.json")
-    other = written(
-        tmp_path, {**content(), "categories": [{"id": 3, "name": "a"}, {"id": 7, "name": "b"}]}, "val.json"
-    )
+    other = written(tmp_path, {**content(), "categories": [{"id": 3, "name": "a"}, {"id": 7, "name": "b"}]}, "val.json")
     with pytest.raises(regard.RegardError, match=r"val\.json: has other categories than .*train\.json"):
         coco.load([one, other, tmp_path], 0, BadFiles())
 
@@ -192,7 +175,5 @@ def test_a_run_refuses_categories_it_was_not_trained_on(tmp_path: Path) -> None:
     written(tmp_path, content())
     task = tasks.TASKS["detect"](data=str(tmp_path), side=20, patch=5)
     task.restore({"classes": ["left", "middle"], "channels": 3})
-    with pytest.raises(
-        regard.RegardError, match="has the category 'right', which this run was not trained on"
-    ):
+    with pytest.raises(regard.RegardError, match="has the category 'right', which this run was not trained on"):
         task.examples("test")

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.formats.reading import read_lines
-from regard.tasks.formats.splits import chosen_files
+from regard_workbench import tasks
+from regard_workbench.tasks.formats.reading import read_lines
+from regard_workbench.tasks.formats.splits import chosen_files
 
 SPLITS = ("train", "validation", "test")
 
@@ -29,7 +29,7 @@ FORMS = {
     "respond": (".tsv", lambda split, n: f"1\t{sentence(split, n)}\tyes {n}\n0\t{sentence(split, n)}\tno {n}"),
     "tag": (".txt", lambda split, n: f"name{n} B-person\nof O\n{split} O\n"),
     "hidden-words": (".txt", lambda split, n: f"name{n} B-person\nof O\n{split} O\n"),
-}  # fmt: skip
+}
 
 
 def write(path, name, split, count=23):
@@ -92,10 +92,7 @@ def test_a_folder_with_a_test_file_alone_is_not_trained_on(tmp_path, name):
 @pytest.mark.parametrize("name", ["classify", "language", "reply", "tag"])
 def test_a_file_without_a_split_beside_named_ones_is_asked_about(tmp_path, name):
     ending = FORMS[name][0]
-    book, held = (
-        write(tmp_path / f"book{ending}", name, "train"),
-        write(tmp_path / f"test{ending}", name, "test"),
-    )
+    book, held = (write(tmp_path / f"book{ending}", name, "train"), write(tmp_path / f"test{ending}", name, "test"))
     with pytest.raises(BadValue, match=rf"book\{ending}' does not say which split it is for, and .*test"):
         tasks.build(name, data=f"{book},{held}").examples("train")
 
@@ -105,8 +102,10 @@ def test_in_a_folder_a_readme_beside_the_splits_is_left_out(tmp_path):
         (tmp_path / name).write_text("x\n")
     found = chosen_files([tmp_path])
     assert {split: [path.name for path in some] for split, some in found.items()} == {
-        "train": ["train.txt"], "validation": ["valid.txt"], "test": ["test_a.txt"],
-    }  # fmt: skip
+        "train": ["train.txt"],
+        "validation": ["valid.txt"],
+        "test": ["test_a.txt"],
+    }
 
 
 def test_one_table_in_a_folder_is_enough_for_a_series_and_for_histories(tmp_path):

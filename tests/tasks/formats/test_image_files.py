@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from regard.errors import BadValue
-from regard.tasks.formats import image_files
-from regard.tasks.formats.image_files import PicturesRead, decoded, read_frames, read_image, read_picture
+from regard_workbench.tasks.formats import image_files
+from regard_workbench.tasks.formats.image_files import PicturesRead, decoded, read_frames, read_image, read_picture
 
 
 def content(image, kind="PNG", **options):
@@ -32,12 +32,8 @@ def test_sixteen_bits_of_grey_become_eight_and_stay_grey():
 
 
 def test_floats_are_read_from_0_to_1_or_to_255():
-    assert pixels(Image.fromarray(np.array([[0.0, 0.2, 1.0]], np.float32)), "TIFF")[1].tolist() == [
-        [0, 51, 255]
-    ]
-    assert pixels(Image.fromarray(np.array([[0.0, 51.0, 204.0]], np.float32)), "TIFF")[1].tolist() == [
-        [0, 51, 204]
-    ]
+    assert pixels(Image.fromarray(np.array([[0.0, 0.2, 1.0]], np.float32)), "TIFF")[1].tolist() == [[0, 51, 255]]
+    assert pixels(Image.fromarray(np.array([[0.0, 51.0, 204.0]], np.float32)), "TIFF")[1].tolist() == [[0, 51, 204]]
     bad = np.array([[np.nan, 0.2, np.inf]], np.float32)
     assert pixels(Image.fromarray(bad), "TIFF")[1].tolist() == [[0, 51, 0]]
 
@@ -112,12 +108,7 @@ def test_cut_off_and_foreign_files_are_refused_with_their_names(tmp_path):
     whole = content(Image.fromarray(np.random.default_rng(3).integers(0, 255, (31, 37, 3), np.uint8)))
     with pytest.raises(BadValue, match=r"data: 'a/b\.png' cannot be read"):
         decoded(whole[: len(whole) // 2], "a/b.png")
-    for foreign in (
-        b"",
-        b"hello",
-        b"<svg xmlns='http://www.w3.org/2000/svg'/>",
-        b"%!PS-Adobe-3.0 EPSF-3.0\n",
-    ):
+    for foreign in (b"", b"hello", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0 EPSF-3.0\n"):
         with pytest.raises(BadValue, match="is no image that can be read"):
             decoded(foreign, "x.png")
     with pytest.raises(BadValue, match="--image: there is no file"):

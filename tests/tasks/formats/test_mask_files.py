@@ -6,10 +6,10 @@ import torch
 from PIL import Image
 
 import regard
-from regard import tasks
-from regard.tasks.formats import mask_files
-from regard.tasks.formats.bad_files import BadFiles, PicturesRead
-from regard.tasks.pictures.located import Canvas
+from regard_workbench import tasks
+from regard_workbench.tasks.formats import mask_files
+from regard_workbench.tasks.formats.bad_files import BadFiles, PicturesRead
+from regard_workbench.tasks.pictures.located import Canvas
 
 WIDTH, HEIGHT = 24, 12
 
@@ -26,9 +26,7 @@ def written(folder: Path, count: int = 11, mode: str = "L") -> Path:
         (folder / part).mkdir(parents=True)
     for number in range(count):
         mask = mask_of(number)
-        Image.fromarray(np.repeat(20 * mask[..., None], 3, 2)).save(
-            folder / "images" / f"p{number}.jpg", quality=95
-        )
+        Image.fromarray(np.repeat(20 * mask[..., None], 3, 2)).save(folder / "images" / f"p{number}.jpg", quality=95)
         made = Image.fromarray(mask)
         if mode == "P":
             made.putpalette(list(range(255, -1, -1)) * 3)
@@ -45,10 +43,7 @@ def test_masks_hold_numbers_of_classes_whatever_their_colours(mode: str, tmp_pat
         assert len(examples) == count
         for example in examples:
             number = int(example.name[1:-4])
-            assert (
-                np.array_equal(example.pixels[:HEIGHT], mask_of(number))
-                and (example.pixels[HEIGHT:] == 255).all()
-            )
+            assert np.array_equal(example.pixels[:HEIGHT], mask_of(number)) and (example.pixels[HEIGHT:] == 255).all()
             batch = task.collate([example], torch.Generator())
             assert int(batch.target_keep.sum()) == WIDTH * (HEIGHT - 1) and int(batch.targets.max()) < 4
 
@@ -73,9 +68,7 @@ def test_folders_named_by_split(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_with_the_file(tmp_path: Path) -> None:
     folder = written(tmp_path / "set")
     Image.new("RGB", (WIDTH, HEIGHT)).save(folder / "masks" / "p3.png")
-    with pytest.raises(
-        regard.RegardError, match=r"p3\.png: has the mode RGB. Expected one number for each pixel"
-    ):
+    with pytest.raises(regard.RegardError, match=r"p3\.png: has the mode RGB. Expected one number for each pixel"):
         mask_files.load([folder], 0, BadFiles())
     Image.new("L", (5, 7)).save(folder / "masks" / "p3.png")
     pairs, classes = mask_files.load([folder], 0, BadFiles())
@@ -84,9 +77,7 @@ def test_what_is_wrong_is_said_with_the_file(tmp_path: Path) -> None:
     with pytest.raises(regard.RegardError, match=r"p3\.png: has 5 × 7 pixels, its picture 24 × 12"):
         mask_files.MaskReader(classes, Canvas(24))(odd, odd[0].read_bytes())
     (full,) = [pair for pair in every if pair[1].name == "p5.png"]
-    with pytest.raises(
-        regard.RegardError, match=r"p5\.png: holds the class 3, expected numbers below 2, or 255"
-    ):
+    with pytest.raises(regard.RegardError, match=r"p5\.png: holds the class 3, expected numbers below 2, or 255"):
         mask_files.MaskReader(2, Canvas(24))(full, full[0].read_bytes())
     (folder / "masks" / "p3.png").write_bytes(b"x")
     with pytest.raises(regard.RegardError, match=r"p3\.png: is no PNG that can be read"):

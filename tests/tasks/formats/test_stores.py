@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 from regard.errors import BadValue
-from regard.tasks.formats import stores
+from regard_workbench.tasks.formats import stores
 
 
 def packed(path, members, mode="w"):
@@ -23,8 +23,7 @@ def packed(path, members, mode="w"):
 
 
 @pytest.mark.parametrize(
-    ("ending", "mode"),
-    [("tar", "w"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")],
+    ("ending", "mode"), [("tar", "w"), ("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")]
 )
 def test_members_of_a_tar_archive_are_read_by_name(tmp_path, ending, mode):
     members = [("b/two.txt", b"2" * 17), ("a/one.txt", b"one"), ("a/.hidden.txt", b"x"), ("a/other.bin", b"")]
@@ -39,9 +38,11 @@ def test_members_of_a_tar_archive_are_read_by_name(tmp_path, ending, mode):
 
 def test_links_and_devices_of_a_tar_archive_are_no_members(tmp_path):
     members = [
-        ("good.txt", b"fine"), ("link.txt", (tarfile.SYMTYPE, "/etc/passwd")),
-        ("hard.txt", (tarfile.LNKTYPE, "good.txt")), ("device.txt", (tarfile.CHRTYPE, "")),
-    ]  # fmt: skip
+        ("good.txt", b"fine"),
+        ("link.txt", (tarfile.SYMTYPE, "/etc/passwd")),
+        ("hard.txt", (tarfile.LNKTYPE, "good.txt")),
+        ("device.txt", (tarfile.CHRTYPE, "")),
+    ]
     with stores.opened(packed(tmp_path / "data.tar", members)) as store:
         assert store.names((".txt",)) == ["good.txt"]
         with pytest.raises(BadValue, match="is not in the archive"):
@@ -58,7 +59,7 @@ def test_names_of_a_tar_archive_that_point_outside_are_refused(tmp_path, name):
 
 
 def test_a_tar_archive_that_unpacks_to_far_more_than_it_holds_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("regard.tasks.formats.reading.SMALL", 100_000)
+    monkeypatch.setattr("regard_workbench.tasks.formats.budget.SMALL", 100_000)
     path = packed(tmp_path / "data.tar.gz", [("zeros.txt", bytes(2_000_000))], "w:gz")
     with pytest.raises(BadValue, match="unpacks to more than"):
         stores.opened(path)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from regard.errors import BadValue
-from regard.tasks.formats.tables import find_columns, labelled, read_table
+from regard_workbench.tasks.formats.tables import find_columns, labelled, read_table
 
 
 def rows(path, text=None, label=None):
@@ -39,10 +39,7 @@ def test_headers_are_found_by_usual_names_in_any_order(tmp_path):
 def test_columns_are_given_by_name_or_by_number_from_one(tmp_path):
     path = kept(tmp_path, "a.tsv", "what\tsays\tn\nx\tone\t1\ny\ttwo\t2\n")
     assert rows(path, "says", "what") == [(2, "one", "x"), (3, "two", "y")]
-    assert rows(kept(tmp_path, "b.tsv", "x\tone\t1\ny\ttwo\t2\n"), 2, "1") == [
-        (1, "one", "x"),
-        (2, "two", "y"),
-    ]
+    assert rows(kept(tmp_path, "b.tsv", "x\tone\t1\ny\ttwo\t2\n"), 2, "1") == [(1, "one", "x"), (2, "two", "y")]
     assert rows(kept(tmp_path, "c.tsv", "x\tone\ny\ttwo\n"), text=2) == [(1, "one", "x"), (2, "two", "y")]
 
 
@@ -52,11 +49,7 @@ def test_cells_of_csv_may_span_lines(tmp_path):
 
 
 def test_json_lines_are_read_with_any_kind_of_label(tmp_path):
-    lines = [
-        {"text": "one", "label": 1},
-        {"label": 0, "text": "two", "more": None},
-        {"text": "t", "label": True},
-    ]
+    lines = [{"text": "one", "label": 1}, {"label": 0, "text": "two", "more": None}, {"text": "t", "label": True}]
     path = kept(tmp_path, "a.jsonl.gz", gzip.compress("\n".join(map(json.dumps, lines)).encode()))
     assert rows(path) == [(1, "one", "1"), (2, "two", "0"), (3, "t", "true")]
 

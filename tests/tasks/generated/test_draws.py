@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from regard.tasks.generated.draws import Draws, Generated, rank, shares
+from regard_workbench.tasks.generated.draws import Draws, Generated, rank, shares
 
 
 def test_equal_keys_draw_the_same_and_other_keys_do_not():

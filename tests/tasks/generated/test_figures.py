@@ -6,11 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from regard import tasks
-from regard.tasks.caption import scene
-from regard.tasks.digits import images, numbers_of
-from regard.tasks.generated.figure_questions import COLOURS, Figure, answered
-from regard.tasks.generated.figure_sentences import NUMBERS, is_clear, sentences
+from regard_workbench import tasks
+from regard_workbench.tasks.caption import scene
+from regard_workbench.tasks.generated.figure_questions import COLOURS, Figure, answered
+from regard_workbench.tasks.generated.figure_sentences import NUMBERS, is_clear, sentences
+from regard_workbench.tasks.pictures.written_digits import images, numbers_of
 
 GRAMMAR = [
     (r"a (\w+) left of a (\w+)", "left"),

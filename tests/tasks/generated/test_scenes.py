@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import regard
-from regard.tasks.generated.draws import Draws
-from regard.tasks.generated.scenes import compose, resized
+from regard_workbench.tasks.generated.draws import Draws
+from regard_workbench.tasks.generated.scenes import compose, resized
 
 
 def figures(count: int) -> list[np.ndarray]:
@@ -25,9 +25,7 @@ def test_boxes_and_masks_lie_around_the_ink() -> None:
 
 
 def test_the_same_key_gives_the_same_scene_and_another_key_another() -> None:
-    one, two, other = (
-        compose(figures(4), [0, 1, 2, 3], 31, 29, Draws("t", key), clutter=5) for key in (1, 1, 2)
-    )
+    one, two, other = (compose(figures(4), [0, 1, 2, 3], 31, 29, Draws("t", key), clutter=5) for key in (1, 1, 2))
     assert np.array_equal(one.picture, two.picture) and not np.array_equal(one.picture, other.picture)
 
 
@@ -48,10 +46,7 @@ def test_colours_make_three_channels() -> None:
 
 def test_sizes_are_drawn_between_the_bounds_and_what_cannot_fit_is_refused() -> None:
     assert resized(figures(1)[0], 14).shape == (14, 10)
-    heights = {
-        compose(figures(1), [0], 50, 50, Draws("t", key), sizes=(9, 21)).masks.any(2).sum()
-        for key in range(40)
-    }
+    heights = {compose(figures(1), [0], 50, 50, Draws("t", key), sizes=(9, 21)).masks.any(2).sum() for key in range(40)}
     assert len(heights) > 5
     with pytest.raises(regard.RegardError, match="sizes: expected figures that fit"):
         compose(figures(1), [0], 11, 11, Draws("t", 5), sizes=(20, 20))

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from regard.tasks.batch import Batch
-from regard.tasks.measures.average_precision import IGNORED, MAP, MAP_50, RIGHT, WRONG, judged
-from regard.tasks.measures.mean_iou import MEAN_IOU
-from regard.tasks.measures.metrics import Answered
+from regard_workbench.tasks.measures.average_precision import IGNORED, MAP, MAP_50, RIGHT, WRONG, judged
+from regard_workbench.tasks.measures.mean_iou import MEAN_IOU
+from regard_workbench.tasks.measures.metrics import Answered
+from regard_workbench.tasks.parts.batch import Batch
 
 BOX = [0.0, 0.0, 0.4, 0.4]
 FAR = [0.6, 0.6, 0.9, 0.9]
@@ -32,9 +32,7 @@ def test_average_precision_worked_by_hand() -> None:
 
     Precision is 0, 1/2, 1/3 at recalls 0, 1/2, 1/2: made non-increasing, 1/2 at the recalls 0 … 0.50, and 0 beyond.
     """
-    mine = state(
-        found((0, 0.9, FAR), (0, 0.8, BOX), (0, 0.7, BOX)), [[0, *BOX, 0], [0, 0.4, 0.0, 0.6, 0.2, 0]]
-    )
+    mine = state(found((0, 0.9, FAR), (0, 0.8, BOX), (0, 0.7, BOX)), [[0, *BOX, 0], [0, 0.4, 0.0, 0.6, 0.2, 0]])
     assert MAP_50.value(mine) == pytest.approx(51 / 101 * 0.5)
     assert MAP.value(mine) == pytest.approx(51 / 101 * 0.5)  # the overlap is 1 at every threshold
     assert MAP.count(mine) == 2
@@ -48,9 +46,7 @@ def test_thresholds_count_the_overlap_they_are_reached_by() -> None:
 
 
 def test_classes_count_alike_and_those_without_a_box_do_not_count() -> None:
-    mine = state(
-        found((0, 0.9, BOX), (1, 0.9, FAR), (2, 0.9, FAR)), [[0, *BOX, 0], [0, *BOX, 0], [1, *BOX, 0]]
-    )
+    mine = state(found((0, 0.9, BOX), (1, 0.9, FAR), (2, 0.9, FAR)), [[0, *BOX, 0], [0, *BOX, 0], [1, *BOX, 0]])
     # Class 0: one of two boxes, precision 1 up to recall 0.5. Class 1: nothing. Class 2 has no box.
     assert MAP_50.value(mine) == pytest.approx((51 / 101 + 0) / 2)
 
@@ -68,9 +64,7 @@ def test_the_surest_prediction_takes_the_box_it_overlaps_most() -> None:
 
 def test_predictions_inside_a_crowd_are_neither_right_nor_wrong() -> None:
     crowd = [0.0, 0.0, 1.0, 1.0]
-    rows = judged(
-        found((0, 0.9, FAR), (0, 0.8, BOX), (0, 0.7, FAR)), torch.tensor([[0, *crowd, 1], [0, *BOX, 0]])
-    )
+    rows = judged(found((0, 0.9, FAR), (0, 0.8, BOX), (0, 0.7, FAR)), torch.tensor([[0, *crowd, 1], [0, *BOX, 0]]))
     assert [row[2][0] for row in rows] == [IGNORED, RIGHT, IGNORED]
     assert MAP.value(state(found((0, 0.9, FAR), (0, 0.8, BOX)), [[0, *crowd, 1], [0, *BOX, 0]])) == 1.0
 
@@ -81,8 +75,7 @@ def test_states_merge_and_resamples_are_what_merging_repeated_states_gives() -> 
     for _ in range(7):
         target = [[int(draws.integers(3)), x, y, x + 0.3, y + 0.3, 0] for x, y in draws.random((4, 2))]
         some = [
-            (row[0], float(draws.random()), (np.array(row[1:5]) + draws.normal(0, 0.03, 4)).tolist())
-            for row in target
+            (row[0], float(draws.random()), (np.array(row[1:5]) + draws.normal(0, 0.03, 4)).tolist()) for row in target
         ]
         states.append(state(found(*some, (0, float(draws.random()), BOX)), target))
     drawn = draws.integers(0, 3, (11, 7))

@@ -7,7 +7,7 @@ import pytest
 import sacrebleu
 
 from regard.errors import BadValue
-from regard.tasks.measures.bleu import Bleu
+from regard_workbench.tasks.measures.bleu import Bleu
 
 WORDS = ["a", "dog", "cat", "runs", "on", "the", "green", "grass", "with", "two", "red", "balls"]
 
@@ -55,8 +55,6 @@ def test_one_reference_each_is_as_before_and_other_orders_are_refused():
     bleu = Bleu()
     one = bleu.counts(["a cat sat on it"], ["the cat sat on it"])
     assert one == bleu.counts(["a cat sat on it"], [["the cat sat on it"]])
-    assert bleu.score(one) == pytest.approx(
-        sacrebleu.corpus_bleu(["a cat sat on it"], [["the cat sat on it"]]).score
-    )
+    assert bleu.score(one) == pytest.approx(sacrebleu.corpus_bleu(["a cat sat on it"], [["the cat sat on it"]]).score)
     with pytest.raises(BadValue, match="longest: expected 1 to 4, got 5"):
         bleu.score(one, 5)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from regard import models, tasks
-from regard.tasks import Batch
-from regard.tasks.measures import completion
+from regard_workbench import models, tasks
+from regard_workbench.tasks import Batch
+from regard_workbench.tasks.measures import completion
 from tests.tasks.stand_ins import Fixed, judged
 
 COUNT = 11
@@ -56,9 +56,7 @@ def test_a_task_that_writes_has_perplexity_and_completion():
     count = task.problem.answer.outputs
     model = Fixed(lambda b: torch.zeros(*b.targets.shape, count), lambda b: [[] for _ in range(b.size)])
     found = judged(task, model, task.collate(task.examples("test")[:5], torch.Generator()))
-    assert found["perplexity"] == pytest.approx(count, rel=1e-5) and found["loss"] == pytest.approx(
-        math.log(count)
-    )
+    assert found["perplexity"] == pytest.approx(count, rel=1e-5) and found["loss"] == pytest.approx(math.log(count))
     names = [metric.name for metric, _ in task.completed(model, "test", batch_size=7, most=11)]
     assert names == [metric.name for metric in completion.REWRITTEN]
     assert "source" in task.protocol()["completion"]
@@ -74,9 +72,7 @@ class Passing:
         return self.model(batch)
 
 
-@pytest.mark.parametrize(
-    "name", ["seq2seq(dim=16)", "transformer(dim=16,layers=1)", "bridge(dim=16,layers=1)"]
-)
+@pytest.mark.parametrize("name", ["seq2seq(dim=16)", "transformer(dim=16,layers=1)", "bridge(dim=16,layers=1)"])
 def test_completion_step_by_step_is_that_of_whole_passes(name):
     task = tasks.build("dates")
     torch.manual_seed(5)

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.tasks.measures import neural_cache
-from regard.tasks.measures.neural_cache import NeuralCache, Read
+from regard_workbench import models, tasks
+from regard_workbench.tasks.measures import neural_cache
+from regard_workbench.tasks.measures.neural_cache import NeuralCache, Read
 
 WORDS, DIM, LENGTH = 7, 5, 61
 
@@ -59,9 +59,7 @@ def test_a_word_that_the_model_holds_impossible_is_predicted_by_the_cache():
 
 def test_weight_and_sharpness_are_the_best_of_the_grid_on_the_given_text():
     one = text(3)
-    repeated = Read(
-        *(torch.cat([whole[:20]] * 3) for whole in one)
-    )  # the cache helps: rows and words come again
+    repeated = Read(*(torch.cat([whole[:20]] * 3) for whole in one))  # the cache helps: rows and words come again
     found = NeuralCache(40).choose(in_parts(repeated, 13))
     mean = float(repeated.rows.square().sum(1).mean())
     tried = {
@@ -106,8 +104,7 @@ def test_language_reads_every_word_of_a_split_once_and_in_order():
 def test_an_evaluation_reports_the_perplexity_with_a_cache_beside_the_plain_one():
     task, model = made(cache=23, cache_weight=0.2, cache_sharpness=0.05)
     found = {
-        metric.name: metric.value(state)
-        for metric, state in task.examine(model, "test", batch_size=4, device="cpu")
+        metric.name: metric.value(state) for metric, state in task.examine(model, "test", batch_size=4, device="cpu")
     }
     parts = list(task._in_order(model, "test", 4, "cpu"))
     whole = Read(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
@@ -154,9 +151,7 @@ def test_numbers_that_are_not_given_are_chosen_on_the_validation_text_alone(monk
 def test_a_file_measured_as_a_whole_has_no_text_to_choose_on(tmp_path):
     (tmp_path / "some.txt").write_text("a man and a dog and a cat\n" * 9)
     known, model = made(cache=9)
-    task = tasks.build(
-        "language", known.state(), cache=9, whole=True, data=str(tmp_path / "some.txt"), overlap=0.5
-    )
+    task = tasks.build("language", known.state(), cache=9, whole=True, data=str(tmp_path / "some.txt"), overlap=0.5)
     names = [metric.name for metric, _ in task.examine(model, "test", batch_size=4, device="cpu")]
     assert "cache_perplexity" not in names and "not measured" in task.protocol()["cache"]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from regard.tasks.pictures.augment import erased, flipped, shifted
+from regard_workbench.tasks.pictures.augment import erased, flipped, shifted
 
 
 def pictures(count=5, channels=3, height=7, width=11):

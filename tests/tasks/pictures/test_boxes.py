@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from regard.tasks.answers import Boxes
-from regard.tasks.batch import Batch
-from regard.tasks.pictures.boxes import area, from_centre, generalized_iou, iou, to_centre
+from regard_workbench.tasks.answers import Boxes
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.pictures.boxes import area, from_centre, generalized_iou, iou, to_centre
 
 
 def test_overlaps_worked_by_hand() -> None:
     one = torch.tensor([[0.0, 0.0, 2.0, 2.0]])
-    others = torch.tensor(
-        [[1.0, 1.0, 3.0, 3.0], [0.0, 0.0, 2.0, 2.0], [4.0, 0.0, 6.0, 2.0], [0.5, 0.5, 1.5, 1.5]]
-    )
+    others = torch.tensor([[1.0, 1.0, 3.0, 3.0], [0.0, 0.0, 2.0, 2.0], [4.0, 0.0, 6.0, 2.0], [0.5, 0.5, 1.5, 1.5]])
     # Shared 1, union 7; the same box; nothing shared; a box of area 1 inside one of area 4.
     assert torch.allclose(iou(one, others), torch.tensor([[1 / 7, 1.0, 0.0, 1 / 4]]))
     # The boxes around both have the areas 9, 4, 12 and 4.
@@ -36,9 +34,7 @@ def test_overlaps_equal_the_counts_of_pixels() -> None:
         rows, columns = np.nonzero(filled[one] | filled[other])
         around = (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
         assert float(found[one, other]) == pytest.approx(both / either, abs=1e-6)
-        assert float(general[one, other]) == pytest.approx(
-            both / either - (around - either) / around, abs=1e-6
-        )
+        assert float(general[one, other]) == pytest.approx(both / either - (around - either) / around, abs=1e-6)
 
 
 def test_boxes_of_no_area_have_no_overlap_and_finite_gradients() -> None:
@@ -84,17 +80,13 @@ def test_crowds_are_not_learned_and_a_picture_may_have_nothing() -> None:
     crowd, _ = head.loss(found, target([[1, 0.2, 0.2, 0.6, 0.6, 1]]))
     empty = Batch.of(torch.zeros(1, 1, 1)).answered(torch.zeros(1, 1, 6), torch.zeros(1, 1, dtype=torch.bool))
     nothing, count = head.loss(found, empty)
-    assert (
-        float(crowd) == float(nothing) == pytest.approx(2 * 0.4 * np.log(3), rel=1e-5) and float(count) == 1
-    )
+    assert float(crowd) == float(nothing) == pytest.approx(2 * 0.4 * np.log(3), rel=1e-5) and float(count) == 1
 
 
 def test_the_loss_of_a_batch_is_the_sum_over_its_pictures_however_they_are_padded() -> None:
     head, generator = Boxes(3).head(), torch.Generator().manual_seed(5)
     layers = [
-        torch.cat(
-            [torch.randn(3, count, 4, generator=generator), torch.rand(3, count, 4, generator=generator)], -1
-        )
+        torch.cat([torch.randn(3, count, 4, generator=generator), torch.rand(3, count, 4, generator=generator)], -1)
         for count in (11, 7)
     ]
     boxes = torch.rand(3, 5, 6, generator=generator)
@@ -118,6 +110,4 @@ def test_predictions_are_sorted_by_score_and_come_from_the_last_layer() -> None:
     (found,) = head.predict((*first, *last), Batch.of(torch.zeros(1, 1, 1)))
     odds = torch.tensor([3.0, 0.0, 0.0]).softmax(0)
     assert [one["label"] for one in found] == [0, 1]
-    assert found[0]["score"] == pytest.approx(float(odds[0])) and found[0]["box"] == pytest.approx(
-        [0, 0.25, 0.5, 0.75]
-    )
+    assert found[0]["score"] == pytest.approx(float(odds[0])) and found[0]["box"] == pytest.approx([0, 0.25, 0.5, 0.75])

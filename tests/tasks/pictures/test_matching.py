@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from regard.tasks.answers import Boxes
-from regard.tasks.answers.matching import assigned, enumerated, matched
-from regard.tasks.batch import Batch
+from regard_workbench.tasks.answers import Boxes
+from regard_workbench.tasks.answers.matching import assigned, enumerated, matched
+from regard_workbench.tasks.parts.batch import Batch
 
 WAYS = pytest.mark.parametrize("match", [assigned, enumerated])
 
@@ -68,7 +68,7 @@ def test_costs_of_a_diverged_model_are_matched_too(value) -> None:
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch 2.11
 def test_the_set_loss_with_the_matching_of_the_device_waits_for_no_number(monkeypatch) -> None:
     # So a step can be a CUDA graph. `nonzero` stands for shapes that depend on data.
-    monkeypatch.setattr("regard.tasks.answers.boxes.matched", enumerated)
+    monkeypatch.setattr("regard_workbench.tasks.answers.boxes.matched", enumerated)
     layers = tuple(torch.rand(4, count, 3 + 5, requires_grad=True) for count in (12, 6))
     given = Batch.of(torch.zeros(4, 1, 1)).answered(torch.rand(4, 5, 6), torch.ones(4, 5) > 0)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
@@ -88,6 +88,6 @@ def test_the_set_loss_is_the_same_with_either_matching(monkeypatch) -> None:
     target = Batch.of(torch.zeros(6, 1, 1)).answered(rows, torch.rand(6, 5, generator=generator) < 0.6)
     totals = []
     for match in (assigned, enumerated):
-        monkeypatch.setattr("regard.tasks.answers.boxes.matched", match)
+        monkeypatch.setattr("regard_workbench.tasks.answers.boxes.matched", match)
         totals.append(float(Boxes(3).head().loss(layers, target)[0]))
     assert totals[0] == pytest.approx(totals[1], rel=1e-6)

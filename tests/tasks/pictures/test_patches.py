@@ -2,8 +2,8 @@ import pytest
 import torch
 
 import regard
-from regard.tasks.pictures.patches import cut, fold
-from regard.tasks.streams import Patches
+from regard_workbench.tasks.parts.streams import Patches
+from regard_workbench.tasks.pictures.patches import cut, fold
 
 
 def test_patches_are_cut_row_by_row_and_hold_their_pixels() -> None:

@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.tasks.figures.overlay import overlays, shaded
-from regard.tasks.pictures.crops import LIGHT, varied
-from regard.tasks.pictures.pixels import numbers, packed, shown, square
+from regard_workbench.tasks.figures.overlay import overlays, shaded
+from regard_workbench.tasks.pictures.crops import LIGHT, varied
+from regard_workbench.tasks.pictures.pixels import numbers, packed, shown, square
 
 
 def test_a_wide_image_is_cut_in_the_middle_and_keeps_its_colours():
@@ -58,11 +58,7 @@ def test_an_overlay_has_the_picture_and_one_more_for_each_word_coloured_where_it
     assert len(drawn) == 3 and [frame.get_title() for frame in figure.axes[:3]] == ["", "a", "$x$"]
     colour = np.array([0xF2, 0xB7, 0x01]) / 255
     deepest, half = 0.35 * 0.6 + 0.65 * colour, 0.675 * 0.6 + 0.325 * colour
-    assert (
-        np.allclose(drawn[0], 1)
-        and np.allclose(drawn[1][:4, 4:8], deepest)
-        and np.allclose(drawn[1][4:], 0.6)
-    )
+    assert np.allclose(drawn[0], 1) and np.allclose(drawn[1][:4, 4:8], deepest) and np.allclose(drawn[1][4:], 0.6)
     assert np.allclose(drawn[2][:4, :4], deepest) and np.allclose(drawn[2][4:, 8:], half)
     dark = shaded(np.zeros((8, 12), np.float32), weights[0], (2, 3))
     assert np.allclose(dark[:4, 4:8], 0.65 * colour) and not dark[4:].any()

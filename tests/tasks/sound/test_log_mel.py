@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from regard.errors import BadValue
-from regard.tasks.sound import augment
-from regard.tasks.sound.log_mel import FLOOR, LOWEST, STACK, LogMel, mel_filters
+from regard_workbench.tasks.sound import augment
+from regard_workbench.tasks.sound.log_mel import FLOOR, LOWEST, STACK, LogMel, mel_filters
 
 
 def written_out(samples, rate, bands, window, hop, size):
@@ -83,9 +83,7 @@ def test_a_faster_sound_is_shorter_and_higher():
 def test_noise_lies_so_many_decibels_below_the_sound():
     tone = torch.sin(torch.arange(80_000) * 0.3)
     noise = augment.with_noise(tone, 20.0, seeded()) - tone
-    assert 10 * math.log10(float(tone.square().mean() / noise.square().mean())) == pytest.approx(
-        20.0, abs=0.1
-    )
+    assert 10 * math.log10(float(tone.square().mean() / noise.square().mean())) == pytest.approx(20.0, abs=0.1)
 
 
 def test_masks_hide_whole_frames_and_whole_bands_and_leave_the_original():
@@ -95,11 +93,7 @@ def test_masks_hide_whole_frames_and_whole_bands_and_leave_the_original():
     hidden = found == 0
     rows, columns = hidden.all(2), hidden.all(1)
     assert torch.equal(hidden, rows[:, :, None] | columns[:, None]), "nothing but stretches of time and bands"
-    assert (
-        rows.sum(1).max() <= 2 * 6
-        and columns.sum(1).max() <= 2 * 8
-        and hidden.any((1, 2)).float().mean() > 0.9
-    )
+    assert rows.sum(1).max() <= 2 * 6 and columns.sum(1).max() <= 2 * 8 and hidden.any((1, 2)).float().mean() > 0.9
 
 
 def test_changes_are_drawn_from_the_generator_alone():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from regard.errors import BadValue
-from regard.tasks.formats import stores
-from regard.tasks.sound import recordings, tones
+from regard_workbench.tasks.formats import stores
+from regard_workbench.tasks.sound import recordings, tones
 from tests.tasks.sound.wav_bytes import wav, whole
 
 SPEAKERS = ("ann", "bob", "eve")
@@ -78,8 +78,10 @@ def test_lists_name_files_beside_them_and_their_splits(tmp_path):
     (tmp_path / "test.tsv").write_text("sounds/3.wav\tmorning\n")
     found = recordings.load(tmp_path, 8000)
     assert {split: [one.transcript for one in part] for split, part in found.items()} == {
-        "train": ["good morning", "good night"], "validation": ["night"], "test": ["morning"],
-    }  # fmt: skip
+        "train": ["good morning", "good night"],
+        "validation": ["night"],
+        "test": ["morning"],
+    }
     with pytest.raises(BadValue, match="name no speakers"):
         recordings.load(tmp_path, 8000, unseen="ann")
 
@@ -117,9 +119,7 @@ def test_other_names_other_rates_and_damage_are_said_with_the_file(folder, tmp_p
     with pytest.raises(BadValue, match="holds no sound"):
         recordings.load(tmp_path, 8000)
     (tmp_path / "three_ann_1.wav").write_bytes(sound(1))
-    with pytest.raises(
-        BadValue, match=r"three_ann_1\.wav: expected a name of the form <digit>_<speaker>_<n>\.wav"
-    ):
+    with pytest.raises(BadValue, match=r"three_ann_1\.wav: expected a name of the form <digit>_<speaker>_<n>\.wav"):
         recordings.load(tmp_path, 8000)
     (tmp_path / "three_ann_1.wav").rename(tmp_path / "3_ann_1.wav")
     with pytest.raises(BadValue, match="no recording is for train"):
@@ -147,16 +147,13 @@ def packed(path, content, name="3_ann_0.wav", how=zipfile.ZIP_DEFLATED):
 
 
 def test_an_archive_that_unpacks_to_far_more_than_it_holds_is_refused(tmp_path):
-    with pytest.raises(BadValue, match=r"bomb\.zip unpacks to 96 MiB, expected at most 64 MiB"):
+    with pytest.raises(BadValue, match=r"bomb\.zip unpacks to more than 64 MiB"):
         stores.opened(packed(tmp_path / "bomb.zip", bytes(96 * 2**20)))
 
 
 @pytest.mark.parametrize("name", ["../3_ann_0.wav", "/3_ann_0.wav", "a/../../3_ann_0.wav", "C:/3_ann_0.wav"])
 def test_names_that_point_outside_of_an_archive_are_refused(tmp_path, name):
-    with (
-        stores.opened(packed(tmp_path / "out.zip", b"x", name)) as store,
-        pytest.raises(BadValue, match="outside"),
-    ):
+    with stores.opened(packed(tmp_path / "out.zip", b"x", name)) as store, pytest.raises(BadValue, match="outside"):
         store.names((".wav",))
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import BadValue, RegardError
-from regard.tasks.sound.wav import Sound, read_sound, resampled
+from regard_workbench.tasks.sound.wav import Sound, read_sound, resampled
 from tests.tasks.sound.wav_bytes import chunk, wav, whole
 
 
@@ -67,9 +67,11 @@ def test_files_written_by_scipy_are_read_alike(kind):
     draw = np.random.default_rng(3)
     numbers = draw.uniform(-0.9, 0.9, (101, 3))
     written = {
-        "<i2": (numbers * 32768).astype("<i2"), "<i4": (numbers * 2.0**31).astype("<i4"),
-        "<f4": numbers.astype("<f4"), "u1": (numbers * 128 + 128).astype("u1"),
-    }[kind]  # fmt: skip
+        "<i2": (numbers * 32768).astype("<i2"),
+        "<i4": (numbers * 2.0**31).astype("<i4"),
+        "<f4": numbers.astype("<f4"),
+        "u1": (numbers * 128 + 128).astype("u1"),
+    }[kind]
     file = io.BytesIO()
     scipy.io.wavfile.write(file, 11025, written)
     found = read_sound(file.getvalue(), "a.wav")
@@ -104,7 +106,7 @@ REFUSED = {
     "is a wav file of format 7": wav(bytes(4), kind=7, bits=8),
     "samples that are not numbers": wav(struct.pack("<2f", 0.5, float("nan")), kind=3, bits=32),
     "states 3,601 seconds, expected at most 3,600": wav(bytes(3_601_000), rate=1000, bits=8),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("words", REFUSED)
@@ -185,19 +187,45 @@ def test_resampling_agrees_with_the_fourier_method_and_drops_what_the_rate_canno
     assert np.abs(found - expected)[800:-800].max() < 5e-3 * np.abs(low).max()
 
 
+@pytest.mark.parametrize("rate", [44100, 22050, 11025, 48000, 12000, 11127, 1009])
+def test_rates_that_are_recorded_give_the_bits_of_scipys_own_filter(rate):
+    samples = np.random.default_rng(7).uniform(-1, 1, 2003).astype(np.float32)
+    expected = scipy.signal.resample_poly(samples.astype(np.float64), 16000, rate).astype(np.float32)
+    assert np.array_equal(resampled(Sound(samples, rate), 16000), expected)
+
+
+def test_a_rate_without_a_common_divisor_takes_no_long_filter_and_none_is_made_twice(monkeypatch):
+    made, real = [], scipy.signal.firwin
+    monkeypatch.setattr(
+        scipy.signal, "firwin", lambda taps, *given, **named: made.append(taps) or real(taps, *given, **named)
+    )
+    rate = 399_989  # a prime
+    tone = np.sin(2 * np.pi * 440 * np.arange(rate // 4) / rate).astype(np.float32)
+    for _ in range(3):
+        found = resampled(Sound(tone, rate), 16000)
+    assert len(made) == 1 and made[0] <= 2 * 10 * 65_536 + 1
+    assert len(found) == 4000
+    expected = np.sin(2 * np.pi * 440 * np.arange(4000) / 16000)
+    assert np.abs(found - expected)[400:-400].max() < 2e-3
+
+
 def test_the_same_rate_changes_nothing():
     sound = Sound(np.ones(5, np.float32), 8000)
     assert resampled(sound, 8000) is sound.samples
 
 
 GOOD = [
-    whole([100, -200, 300] * 7), wav(bytes(60), channels=2, bits=24), wav(bytes(64), kind=3, bits=32),
-    wav(bytes(64), kind=3, bits=64, extensible=True), wav(bytes(50), bits=8, before=chunk(b"LIST", b"abc")),
-]  # fmt: skip
+    whole([100, -200, 300] * 7),
+    wav(bytes(60), channels=2, bits=24),
+    wav(bytes(64), kind=3, bits=32),
+    wav(bytes(64), kind=3, bits=64, extensible=True),
+    wav(bytes(50), bits=8, before=chunk(b"LIST", b"abc")),
+]
 DAMAGED = st.tuples(
-    st.sampled_from(GOOD), st.lists(st.tuples(st.integers(0, 120), st.integers(0, 255)), max_size=6),
+    st.sampled_from(GOOD),
+    st.lists(st.tuples(st.integers(0, 120), st.integers(0, 255)), max_size=6),
     st.integers(0, 200),
-)  # fmt: skip
+)
 
 
 def read_or_refused(raw):

@@ -11,9 +11,7 @@ def header(kind, channels, rate, bits, extensible=False):
     frame = channels * ((bits + 7) // 8)
     tag = 0xFFFE if extensible else kind
     body = struct.pack("<HHLLHH", tag, channels, rate, (rate * frame) % 2**32, frame % 2**16, bits)
-    if (
-        extensible
-    ):  # size of the rest, valid bits, speakers, the format followed by the fixed part of its identifier
+    if extensible:  # size of the rest, valid bits, speakers, the format followed by the fixed part of its identifier
         body += struct.pack("<HHLH", 22, bits, 0, kind) + bytes.fromhex("000000001000800000aa00389b71")
     return chunk(b"fmt ", body)
 

@@ -9,12 +9,12 @@ import torch
 from sklearn.naive_bayes import MultinomialNB
 
 import regard
-from regard import models, tasks
 from regard.errors import BadValue
-from regard.tasks.answers import OneOf
-from regard.tasks.batch import Batch
-from regard.tasks.text.naive_bayes import NaiveBayes, features
-from regard.training.loading import load
+from regard_workbench import models, tasks
+from regard_workbench.tasks.answers import OneOf
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.text.naive_bayes import NaiveBayes, features
+from regard_workbench.training.loading import load
 
 RANDOM = torch.Generator()
 WORDS = [f"w{number}" for number in range(11)]
@@ -50,9 +50,16 @@ def test_words_are_always_counted_and_other_features_if_they_are_in_two_texts():
     counts = NaiveBayes.count(texts, [1, 1, 0], classes=2, longest=2)
     both, first = [1, 1], [0, 2]
     assert counts.counts == {
-        "a": both, "a nerve": both, "nerve": both, "nerv ": both, "nerve ": both, "touc ": first, "touch ": first,
-        "touched": [0, 1], "touching": [0, 1],
-    }  # fmt: skip
+        "a": both,
+        "a nerve": both,
+        "nerve": both,
+        "nerv ": both,
+        "nerve ": both,
+        "touc ": first,
+        "touch ": first,
+        "touched": [0, 1],
+        "touching": [0, 1],
+    }
 
 
 def test_scores_are_these_by_hand():
@@ -112,9 +119,13 @@ def test_counts_survive_json_and_damaged_ones_are_refused():
     again = NaiveBayes.restored(state, 3)
     assert again.scores(texts[0]) == counts.scores(texts[0]) and again.state() == counts.state()
     damaged = [
-        None, {**state, "counts": {"a": [1, 2]}}, {**state, "counts": {"a": [1, 2, -3]}}, {**state, "texts": 3},
-        {**state, "counts": {"a": [1, 2, 0.5]}}, {**state, "counts": []},
-    ]  # fmt: skip
+        None,
+        {**state, "counts": {"a": [1, 2]}},
+        {**state, "counts": {"a": [1, 2, -3]}},
+        {**state, "texts": 3},
+        {**state, "counts": {"a": [1, 2, 0.5]}},
+        {**state, "counts": []},
+    ]
     for each in damaged:
         with pytest.raises(BadValue, match="naive_bayes: expected counts of 3 classes"):
             NaiveBayes.restored(each, 3)
@@ -176,9 +187,16 @@ def test_an_untrained_model_answers_as_naive_bayes_does(table, name):
 
 def test_a_run_with_naive_bayes_is_evaluated_and_loaded_as_it_was_trained(table, tmp_path):
     run = regard.train(
-        "classify(naive_bayes=2)", model="lstm-attention(dim=16)", data=table, steps=3, batch_size=2, seed=1,
-        out=tmp_path / "run", device="cpu", quiet=True,
-    )  # fmt: skip
+        "classify(naive_bayes=2)",
+        model="lstm-attention(dim=16)",
+        data=table,
+        steps=3,
+        batch_size=2,
+        seed=1,
+        out=tmp_path / "run",
+        device="cpu",
+        quiet=True,
+    )
     loaded = load(run.folder, checkpoint="last", device="cpu")
     assert "head.gain" in loaded.model.state_dict()
     assert loaded.task.counts.state() == tasks.build("classify", data=table, naive_bayes=2).counts.state()

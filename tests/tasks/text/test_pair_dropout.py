@@ -9,12 +9,12 @@ import pytest
 import tokenizers
 import torch
 
-from regard import tasks
 from regard.errors import BadValue
-from regard.tasks.text import vocabulary
-from regard.tasks.text.pair_dropout import POOL, PairDropout
-from regard.tasks.text.vocabulary import END, SPECIAL
-from regard.training import train
+from regard_workbench import tasks
+from regard_workbench.tasks.text import vocabulary
+from regard_workbench.tasks.text.pair_dropout import POOL, PairDropout
+from regard_workbench.tasks.text.vocabulary import END, SPECIAL
+from regard_workbench.training import train
 from tests.training.toy import assert_same
 
 TEXT = [
@@ -81,14 +81,10 @@ def test_a_batch_is_cut_as_its_texts_are_one_after_the_other(tmp_path):
     batch = task.batch(examples, range(5), torch.Generator().manual_seed(11))
     draws = torch.Generator().manual_seed(11)
     for row, example in enumerate(examples[:5]):
-        source, target = (
-            side.drawn(words, draws) for side, words in zip(task._dropouts, example.words, strict=True)
-        )
+        source, target = (side.drawn(words, draws) for side, words in zip(task._dropouts, example.words, strict=True))
         kept = batch.inputs[row][batch.keep[row]] if batch.keep is not None else batch.inputs[row]
         assert kept.tolist() == (source if len(source) <= task.max_source else list(example.source))
-        found = (
-            batch.targets[row] if batch.target_keep is None else batch.targets[row][batch.target_keep[row]]
-        )
+        found = batch.targets[row] if batch.target_keep is None else batch.targets[row][batch.target_keep[row]]
         fits = len(target) < task.max_target
         assert found.tolist() == ([*target, END] if fits else list(example.target))
 
@@ -105,8 +101,9 @@ def test_padding_to_a_multiple_repeats_shapes_and_changes_nothing_else(tmp_path)
         assert other.inputs.shape[1] % 3 == 0 and other.targets.shape[1] % 3 == 0
         assert other.keep is not None and other.target_keep is not None
         for found, wanted, keep in (
-            (other.inputs, one.inputs, other.keep), (other.targets, one.targets, other.target_keep)
-        ):  # fmt: skip
+            (other.inputs, one.inputs, other.keep),
+            (other.targets, one.targets, other.target_keep),
+        ):
             width = wanted.shape[1]
             assert torch.equal(found[:, :width], wanted) and not found[:, width:].any()
             assert not keep[:, width:].any()
@@ -135,9 +132,7 @@ def test_only_training_batches_are_cut_at_random_and_the_same_draws_make_the_sam
     assert torch.equal(first.inputs, again.inputs) and torch.equal(first.targets, again.targets)
     assert first.shapes() != other.shapes() or not torch.equal(first.inputs, other.inputs)
     assert first.inputs.shape != batch(plain, "train", 1).inputs.shape
-    assert task.decode(first.targets[0].tolist()) == plain.decode(
-        batch(plain, "train", 1).targets[0].tolist()
-    )
+    assert task.decode(first.targets[0].tolist()) == plain.decode(batch(plain, "train", 1).targets[0].tolist())
     (longest,) = (task.batch(task.examples("train"), [14], torch.Generator()).inputs).tolist()
     assert longest == task.source_vocabulary.encode(" ".join([TEXT[0]] * 3))
     for split in ("validation", "test"):
@@ -152,10 +147,17 @@ def test_a_run_with_bpe_dropout_resumes_bit_for_bit(tmp_path):
         (tmp_path / f"all.{side}").write_text("".join(f"{line} {number}\n" for number in range(9)))
     model = "transformer(dim=8, layers=1, num_heads=2, tied_source=true, word_dropout=0.2)"
     values = {
-        "task": "translate(vocabulary_size=330, bpe_dropout=0.3, bleu_examples=1)", "model": model, "steps": 5,
-        "data": [str(tmp_path / "all.en"), str(tmp_path / "all.de")], "batch_size": 2, "save_every": 1, "keep": "all",
-        "device": "cpu", "optim.average": 0.9, "eval_every": 5,
-    }  # fmt: skip
+        "task": "translate(vocabulary_size=330, bpe_dropout=0.3, bleu_examples=1)",
+        "model": model,
+        "steps": 5,
+        "data": [str(tmp_path / "all.en"), str(tmp_path / "all.de")],
+        "batch_size": 2,
+        "save_every": 1,
+        "keep": "all",
+        "device": "cpu",
+        "optim.average": 0.9,
+        "eval_every": 5,
+    }
     train({**values, "out": str(tmp_path / "whole")}, quiet=True)
     run = shutil.copytree(tmp_path / "whole", tmp_path / "run")
     train({}, resume=str(run / "checkpoints" / "step-00000002"), quiet=True)

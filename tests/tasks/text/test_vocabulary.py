@@ -6,15 +6,22 @@ import json
 import pytest
 
 from regard.errors import BadValue
-from regard.tasks.text import vocabulary
-from regard.tasks.text.vocabulary import BLANK, END, PADDING, SPECIAL, START, UNKNOWN
+from regard_workbench.tasks.text import vocabulary
+from regard_workbench.tasks.text.vocabulary import BLANK, END, PADDING, SPECIAL, START, UNKNOWN
 
 HOSTILE = [
-    "plain words and more words", "nul \x00 inside", "emoji 👩‍👩‍👧‍👦 and 🏳️‍🌈", "שלום עולם", "مرحبا \u202eabc\u202c",
-    "tab\tand\u2028separator\x85", "e\u0301 combining", "<pad> <unk> </s> <s> <mask>", " leading and trailing ",
+    "plain words and more words",
+    "nul \x00 inside",
+    "emoji 👩‍👩‍👧‍👦 and 🏳️‍🌈",
+    "שלום עולם",
+    "مرحبا \u202eabc\u202c",
+    "tab\tand\u2028separator\x85",
+    "e\u0301 combining",
+    "<pad> <unk> </s> <s> <mask>",
+    " leading and trailing ",
     "𝔘𝔫𝔦𝔠𝔬𝔡𝔢",
     "a" * 20_011,
-]  # fmt: skip
+]
 
 
 @functools.cache

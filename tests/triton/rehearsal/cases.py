@@ -14,9 +14,7 @@ from tests.triton.conftest import DEVICE
 
 BF16, HALF, SINGLE = torch.bfloat16, torch.float16, torch.float32
 AT_NIGHT = [pytest.param(HALF, marks=pytest.mark.nightly), pytest.param(SINGLE, marks=pytest.mark.nightly)]
-DTYPES = pytest.mark.parametrize(
-    "dtype", [BF16, *AT_NIGHT], ids=str
-)  # where one of them has been seen to be enough
+DTYPES = pytest.mark.parametrize("dtype", [BF16, *AT_NIGHT], ids=str)  # where one of them has been seen to be enough
 NARROW = Sizes(b=1, h=2, g=1, q=131, k=197, d=64, v=64)  # three blocks of queries, four of keys
 WIDE = Sizes(b=1, h=2, g=2, q=67, k=131, d=128, v=128)
 SQUARE = Sizes(b=1, h=2, g=1, q=197, k=197, d=64, v=64)
@@ -49,13 +47,11 @@ def lengths(s, device):
 MASKS = {
     "wide window": structured(lambda: masks.window(70, 3), lambda p, j, s: p - 70 <= j <= p + 3),
     "narrow window": structured(lambda: masks.window(9, 0), lambda p, j, s: p - 9 <= j <= p),
-    "long prefix": structured(
-        lambda: masks.causal() | masks.prefix(70), lambda p, j, s: j <= p or j < 70
-    ),
+    "long prefix": structured(lambda: masks.causal() | masks.prefix(70), lambda p, j, s: j <= p or j < 70),
     "long documents": MaskEntry(documents, square=True),
     "global tokens": MaskEntry(global_tokens, square=True),
     "long lengths": MaskEntry(lengths),
-}  # fmt: skip
+}
 
 
 @contextlib.contextmanager

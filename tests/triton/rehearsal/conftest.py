@@ -4,10 +4,7 @@ import pytest
 
 from tests.triton.conftest import LARGE_BLOCKS
 
-SAMPLES = {
-    "test_dynamic_memory": ("case0", "case5"),
-    "test_static_memory": ("case0", "case3"),
-}  # others are nightly
+SAMPLES = {"test_dynamic_memory": ("case0", "case5"), "test_static_memory": ("case0", "case3")}  # others are nightly
 
 if not LARGE_BLOCKS:
     collect_ignore_glob = ["test_*.py"]

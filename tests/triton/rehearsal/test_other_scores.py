@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard import masks
-from regard.implementations.triton import additive_strips
+from regard.implementations.triton.additive import strips as additive_strips
 from tests.contracts.entries import Sizes
 from tests.contracts.harness import Case
 from tests.triton import test_additive, test_short_additive

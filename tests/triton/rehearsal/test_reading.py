@@ -7,9 +7,9 @@ import torch
 
 import regard
 from regard import biases, masks
-from regard.core.summary import Summary
-from regard.implementations.triton import decode
-from regard.implementations.triton import summary as summaries
+from regard.dispatch.summary import Summary
+from regard.implementations.triton.dot import decode
+from regard.implementations.triton.summary import op as summaries
 from tests.triton import test_decode, test_summary, test_weights
 from tests.triton.conftest import DEVICE
 from tests.triton.rehearsal.cases import BF16, DTYPES, HALF, SINGLE
@@ -68,11 +68,9 @@ def test_weights_of_rows(rows, dtype):
 @pytest.mark.parametrize("name", ["none", "window", "global"])
 def test_summaries(name, dtype):
     torch.manual_seed(9)
-    mask = {
-        "none": None,
-        "window": masks.window(71, 3),
-        "global": masks.window(5) | masks.global_tokens([0, 200]),
-    }[name]
+    mask = {"none": None, "window": masks.window(71, 3), "global": masks.window(5) | masks.global_tokens([0, 200])}[
+        name
+    ]
     query, key = torch.randn(1, 2, 261, 64).to(DEVICE, dtype), torch.randn(1, 1, 261, 64).to(DEVICE, dtype)
     assert summaries.rows_shape(64, dtype).block_q in (64, 128)
     found = test_summary.fused(query, key, top=3, mask=mask)

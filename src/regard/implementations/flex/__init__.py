@@ -12,15 +12,15 @@ import shutil
 import torch
 from torch import Tensor
 
-from regard.core.arguments import is_fake_or_meta
-from regard.core.autocast import without_autocast
-from regard.core.differentiate import forbid_second_derivative, transforming
-from regard.core.request import Request
+from regard.formula.request import Request
 from regard.implementations.flex.call import attend
 from regard.implementations.lowering import unknown_part
 from regard.masks.positional import FullMask
 from regard.normalizers import Softmax
 from regard.scores.dot import SoftcapScore
+from regard.support.arguments import is_fake_or_meta
+from regard.support.autocast import without_autocast
+from regard.support.differentiate import forbid_second_derivative, transforming
 
 name = "flex"
 

@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from regard.biases import Bias
-from regard.core.differentiate import record_for_autograd
-from regard.core.grid import Sizes
-from regard.core.value import rebuild
 from regard.errors import Unsupported
 from regard.implementations.flex.kernel import Data, Rows, attention, fixed, kernel_for, of_any_size
 from regard.implementations.flex.prepare import data_of, prepare
 from regard.implementations.lowering import Lowering, constant
 from regard.masks import Mask
 from regard.masks.visibility import hidden_queries, visible_keys
+from regard.support.differentiate import record_for_autograd
+from regard.values.grid import Sizes
+from regard.values.value import rebuild
 
 _STEP = 16  # the kernels need rows whose width is a multiple of this
 
@@ -30,9 +30,7 @@ def attend(
         # torch's CPU compiler miscompiles FlexAttention when it also compiles the code that makes the tables.
         tensors = [*mask.tensors, *(() if bias is None else bias.tensors)]
         spec = None if bias is None else bias.spec
-        single: Tensor = torch.ops.regard.flex.default(
-            query, key, value, tensors, mask.spec, spec, scale, cap
-        )
+        single: Tensor = torch.ops.regard.flex.default(query, key, value, tensors, mask.spec, spec, scale, cap)
         return single
     sizes = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     device, width = query.device, value.shape[3]
@@ -50,9 +48,15 @@ def attend(
         numbers = constant(tuple(lowering.numbers), torch.float32, device)
     call = attention if torch.compiler.is_compiling() else _compiled
     output = call(
-        (_laid_out(rows[0]), _laid_out(rows[1]), _laid_out(rows[2])), prepared.blocks, prepared.data, of_bias, numbers,
-        prepared.node, added, cap is not None,
-    )  # fmt: skip
+        (_laid_out(rows[0]), _laid_out(rows[1]), _laid_out(rows[2])),
+        prepared.blocks,
+        prepared.data,
+        of_bias,
+        numbers,
+        prepared.node,
+        added,
+        cap is not None,
+    )
     return output if output.shape[3] == width else output[..., :width]
 
 
@@ -106,22 +110,31 @@ _LIBRARY.define("flex_seen(Tensor[] tensors, str mask, SymInt[] sizes, Device de
 
 
 def _flex(
-    query: Tensor, key: Tensor, value: Tensor, tensors: list[Tensor], mask: str, bias: str | None, scale: float,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    tensors: list[Tensor],
+    mask: str,
+    bias: str | None,
+    scale: float,
     cap: float | None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     remaining = iter(tensors)
     found = rebuild(mask, remaining), None if bias is None else rebuild(bias, remaining)
-    with (
-        record_for_autograd(),
-        torch.no_grad(),
-    ):  # as outside of an operator, so that both share what was compiled
+    with record_for_autograd(), torch.no_grad():  # as outside of an operator, so that both share what was compiled
         return attend(query, key, value, *found, scale, cap).contiguous()  # type: ignore[arg-type]
 
 
 def _flex_shape(
-    query: Tensor, key: Tensor, value: Tensor, tensors: list[Tensor], mask: str, bias: str | None, scale: float,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    tensors: list[Tensor],
+    mask: str,
+    bias: str | None,
+    scale: float,
     cap: float | None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return query.new_empty(*query.shape[:3], value.shape[3])
 
 

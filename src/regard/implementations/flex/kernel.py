@@ -18,9 +18,15 @@ from regard.implementations.lowering import Node
 BLOCK = 128
 _LOWEST = -1e38  # kernels multiply scores by log₂e, after which a finite score must still be finite
 _PARTS = (
-    "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices",
-    "q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices",
-)  # fmt: skip
+    "kv_num_blocks",
+    "kv_indices",
+    "full_kv_num_blocks",
+    "full_kv_indices",
+    "q_num_blocks",
+    "q_indices",
+    "full_q_num_blocks",
+    "full_q_indices",
+)
 
 Rows = tuple[Tensor, Tensor, Tensor]  # queries (b,h,q,d), keys (b,g,k,d), values (b,g,k,v)
 Data = tuple[tuple[Tensor, ...], Tensor]  # tables of one axis, and strides
@@ -106,18 +112,22 @@ def _bias(node: Node, pair: Pair, data: Data, numbers: Tensor) -> Tensor:
     """What is added to the score."""
     kind = node[0]
     if kind == "sum":
-        return _bias(node[1], pair, data, numbers) + _bias(node[2], pair, data, numbers)
+        return _not_below(_bias(node[1], pair, data, numbers) + _bias(node[2], pair, data, numbers))
     if kind == "dense":
-        number = _entry(node[1], pair, (0, 1, 2, 3), data).float()
-        return torch.where(number == -torch.inf, number, number.clamp(min=_LOWEST))
+        return _not_below(_entry(node[1], pair, (0, 1, 2, 3), data).float())
     if kind == "gaussian":
         away = pair[3] - _entry(node[1], pair, (0, 1, 2), data)
-        return away * away * numbers[node[2]]
+        return (away * away * numbers[node[2]]).clamp(min=_LOWEST)
     away = pair[3] - pair[2]
     if kind == "slope":
         return -_entry(node[2], pair, (1,), data) * (away - data[1][node[1]]).abs()
     assert kind == "distance"
     return _entry(node[2], (pair[0], pair[1], pair[2], away + data[1][node[1]]), (1, 3), data)
+
+
+def _not_below(bias: Tensor) -> Tensor:
+    """A finite bias as a number that stays finite in base 2, and in a sum of two."""
+    return torch.where(bias == -torch.inf, bias, bias.clamp(min=_LOWEST))
 
 
 def _entry(place: Node, pair: Pair, axes: tuple[int, ...], data: Data) -> Tensor:

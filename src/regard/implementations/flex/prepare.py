@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.core.grid import Sizes
-from regard.core.value import rebuild
 from regard.implementations.flex.kernel import BLOCK, Data, of_any_size
 from regard.implementations.lowering import Lowering, Node, constant, may_cache
 from regard.masks import FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
 from regard.masks.visibility import visible_keys
+from regard.values.grid import Sizes
+from regard.values.value import rebuild
 
 
 class FlexMask(NamedTuple):

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.core.autocast import without_autocast
-from regard.core.call import Call
-from regard.core.differentiate import transforming
-from regard.core.dropout import draw_seed
-from regard.core.request import Request, build
-from regard.core.tracing import only_standard_operators
+from regard.formula.call import Call
+from regard.formula.dropout import draw_seed
+from regard.formula.request import Request, build
 from regard.implementations import sdpa
 from regard.implementations.packing import pack
 from regard.implementations.tiled import op as op  # registers the operator
 from regard.implementations.tiled.transforms import Tiled
+from regard.support.autocast import without_autocast
+from regard.support.differentiate import transforming
+from regard.support.tracing import only_standard_operators
 
 name = "tiled"
 
@@ -43,9 +43,7 @@ def _run_short(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Over so few keys torch's kernel loses a NaN; finite numbers it may have, if no gradient is wanted of it."""
     keys = key.shape[2]
     if 0 < keys == value.shape[2] < sdpa.SHORTEST_ROW and query.numel() > 0:
-        recorded = torch.is_grad_enabled() and (
-            query.requires_grad or key.requires_grad or value.requires_grad
-        )
+        recorded = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
         if not recorded and all(sdpa.is_bounded(rows) for rows in (query, key, value)):
             return scaled_dot_product_attention(
                 query, key, value, enable_gqa=sdpa.as_bool(query.shape[1] != key.shape[1])
@@ -70,12 +68,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
 
 
 def share_backward(
-    request: Request,
-    grad: Tensor,
-    grad_logsumexp: Tensor,
-    output: Tensor,
-    logsumexp: Tensor,
-    needed: list[bool],
+    request: Request, grad: Tensor, grad_logsumexp: Tensor, output: Tensor, logsumexp: Tensor, needed: list[bool]
 ) -> list[Tensor]:
     """The share of these keys in the gradients of softmax over more keys, whose output and log-sum-exp are given.
 
@@ -84,7 +77,19 @@ def share_backward(
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     tensors, spec = pack(request)
     found: list[Tensor] = torch.ops.regard.tiled_backward.default(
-        grad, grad_logsumexp, request.query, request.key, request.value, None, seed, tensors, spec, request.scale,
-        request.dropout, needed, output, logsumexp,
-    )  # fmt: skip
+        grad,
+        grad_logsumexp,
+        request.query,
+        request.key,
+        request.value,
+        None,
+        seed,
+        tensors,
+        spec,
+        request.scale,
+        request.dropout,
+        needed,
+        output,
+        logsumexp,
+    )
     return found

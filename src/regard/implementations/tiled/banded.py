@@ -41,7 +41,7 @@ def suits(attention: TiledAttention, value: Tensor) -> bool:
     request, mask = attention.request, attention.request.mask
     return (
         mask is not None
-        and mask.by_distance
+        and attention.tiles_repeat
         and not mask.tensors
         and request.query.device.type == "cpu"
         and request.score.is_dot
@@ -62,9 +62,7 @@ def run(attention: TiledAttention, value: Tensor, output: Tensor) -> list[int]:
     request, (batch, heads, _, _) = attention.request, attention.sizes
     entries = list(range(batch))
     if not all_moderate(attention, value):
-        entries = [
-            entry for entry in entries if all_moderate(one_entry(attention, entry), value[entry : entry + 1])
-        ]
+        entries = [entry for entry in entries if all_moderate(one_entry(attention, entry), value[entry : entry + 1])]
     assert request.mask is not None
     rows = [_with_unit_stride(part.to(attention.dtype)) for part in (request.query, request.key, value)]
     grouped: dict[str, Any] = {"enable_gqa": True} if attention.shared > 1 else {}
@@ -80,12 +78,8 @@ def run(attention: TiledAttention, value: Tensor, output: Tensor) -> list[int]:
                 count = min(together, bands.count - done)
                 top, first = bands.top + done * bands.height, bands.first_key + done * bands.height
                 query = _blocks(rows[0][entry], top, bands.height, bands.height, count)
-                key, values = (
-                    _blocks(part[entry], first, bands.width, bands.height, count) for part in rows[1:]
-                )
-                found = scaled_dot_product_attention(
-                    query, key, values, attn_mask=tile, scale=request.scale, **grouped
-                )
+                key, values = (_blocks(part[entry], first, bands.width, bands.height, count) for part in rows[1:])
+                found = scaled_dot_product_attention(query, key, values, attn_mask=tile, scale=request.scale, **grouped)
                 into = output[entry, :, top : top + count * bands.height]
                 into.unflatten(1, (count, bands.height)).copy_(found.transpose(0, 1))
     return sorted(set(range(batch)) - set(entries))
@@ -106,9 +100,7 @@ def _alike(bands: tuple[RowBand, ...]) -> Iterator[_Alike]:
         partial = len(band.runs) > 1 or any(run.partial for run in band.runs)
         next_one = _Alike(band.top, band.bottom - band.top, first, last - first, partial, 1)
         if current is not None and _continues(current, next_one):
-            current = _Alike(
-                current.top, current.height, current.first_key, current.width, partial, current.count + 1
-            )
+            current = _Alike(current.top, current.height, current.first_key, current.width, partial, current.count + 1)
             continue
         if current is not None:
             yield current

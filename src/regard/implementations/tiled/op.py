@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core import formula
-from regard.core.autocast import without_autocast
-from regard.core.value import Value
+from regard.formula import formula
 from regard.implementations.packing import SCHEMA, recorded_backward, unpack
 from regard.implementations.tiled import banded
 from regard.implementations.tiled.scored_strip import TiledAttention
+from regard.support.autocast import without_autocast
+from regard.support.batched_gradients import take_one_by_one
+from regard.values.value import Value
 
 _LIBRARY = torch.library.Library("regard", "DEF")
 _LIBRARY.define(f"tiled({SCHEMA}, bool want_logsumexp) -> (Tensor, Tensor)")
@@ -25,7 +26,7 @@ _LIBRARY.define(
 def _forward(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     attention, output = _begun(query, key, value, sink, seed, tensors, spec, scale)
     if want_logsumexp or not banded.suits(attention, value):
         return output, _by_strips(attention, value, output, seed, dropout, want_logsumexp)
@@ -38,7 +39,7 @@ def _forward(
 def forward_by_strips(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """What the operator computes, by strips in any case, whose products can be counted."""
     attention, output = _begun(query, key, value, sink, seed, tensors, spec, scale)
     return output, _by_strips(attention, value, output, seed, dropout, want_logsumexp)
@@ -47,7 +48,7 @@ def forward_by_strips(
 def _begun(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float,
-) -> tuple[TiledAttention, Tensor]:  # fmt: skip
+) -> tuple[TiledAttention, Tensor]:
     """The attention that the operator's arguments say, and an output (b,h,q,v) to write to."""
     attention = TiledAttention(unpack(query, key, value, sink, tensors, spec, scale), drops=seed is not None)
     return attention, query.new_empty(*query.shape[:3], value.shape[3])
@@ -56,7 +57,7 @@ def _begun(
 def _by_strips(
     attention: TiledAttention, value: Tensor, output: Tensor, seed: Tensor | None = None, dropout: float = 0.0,
     want_logsumexp: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Write the output (b,h,q,v); return the log-sum-exp of each row, if it is wanted."""
     attention.zero_empty_rows(output)
     shape = output.shape[:3] if want_logsumexp else (0,)
@@ -73,7 +74,7 @@ def _backward(
     grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
     output: Tensor | None = None, logsumexp: Tensor | None = None,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     """The gradients that are needed.
 
     With `output` and `logsumexp`, those of softmax over more keys than these, it is the share of these keys in them.
@@ -88,9 +89,7 @@ def _backward(
         for tensor, dtype, need in zip(inputs, dtypes, needed, strict=True)
     ]
     grad_query, grad_key, grad_value, grad_sink = totals[:4]
-    grads_score, _, grads_bias, grads_normalizer = _split_by_value(
-        totals[4:], (score, mask, bias, normalizer)
-    )
+    grads_score, _, grads_bias, grads_normalizer = _split_by_value(totals[4:], (score, mask, bias, normalizer))
     through_scores = any(need for index, need in enumerate(needed) if index != 2)
     for strip in attention.scored_strips(value):
         columns = strip.scores.shape[-1]
@@ -128,9 +127,7 @@ def _backward(
     ]
 
 
-def _split_by_value(
-    totals: list[Tensor | None], values: tuple[Value | None, ...]
-) -> list[list[Tensor | None]]:
+def _split_by_value(totals: list[Tensor | None], values: tuple[Value | None, ...]) -> list[list[Tensor | None]]:
     """A flat list of gradients, cut into those of each value."""
     parts = []
     for value in values:
@@ -149,7 +146,7 @@ def _with_scratch(totals: list[Tensor | None], value: Value, dtype: torch.dtype)
 def _forward_shapes(
     query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, tensors: list[Tensor],
     spec: str, scale: float, dropout: float, want_logsumexp: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     dtype = formula.accumulation_dtype(query.dtype)
     logsumexp = query.new_empty(query.shape[:3] if want_logsumexp else (0,), dtype=dtype)
     return query.new_empty(*query.shape[:3], value.shape[3]), logsumexp
@@ -159,11 +156,10 @@ def _backward_shapes(
     grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
     seed: Tensor | None, tensors: list[Tensor], spec: str, scale: float, dropout: float, needed: list[bool],
     output: Tensor | None = None, logsumexp: Tensor | None = None,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
     return [
-        torch.zeros_like(tensor) if need else tensor.new_zeros(0)
-        for tensor, need in zip(inputs, needed, strict=True)
+        torch.zeros_like(tensor) if need else tensor.new_zeros(0) for tensor, need in zip(inputs, needed, strict=True)
     ]
 
 
@@ -195,3 +191,4 @@ _LIBRARY.impl("tiled_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::tiled", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::tiled_backward", _backward_shapes, lib=_LIBRARY)
 torch.library.register_autograd("regard::tiled", _differentiate, setup_context=_save, lib=_LIBRARY)
+take_one_by_one("tiled_backward", _LIBRARY)

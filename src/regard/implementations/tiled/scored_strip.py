@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from regard.core import formula
-from regard.core.differentiate import summation_dtype
-from regard.core.dropout import drop
-from regard.core.grid import Grid, full_grid
-from regard.core.request import Request
+from regard.formula import formula
+from regard.formula.dropout import drop
+from regard.formula.request import Request
 from regard.implementations.tiled.strips import KeyRun, Strip, strips
 from regard.masks import Mask
 from regard.normalizers import Softmax
 from regard.scores.dot import fold
+from regard.support.differentiate import summation_dtype
+from regard.values.grid import Grid, full_grid
 
 _MANY_PAIRS = 64  # pairs for each entry of a tensor from which its gradient is summed in a wider dtype
 _BOUND = 1e30  # sums of products below this are far from float32's largest number
@@ -36,6 +37,15 @@ class TiledAttention:
         self.grid = full_grid(self.sizes, request.query.device)
         self.tiles: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
 
+    @cached_property
+    def tiles_repeat(self) -> bool:
+        """Whether the mask has equal tiles along a diagonal, in every batch entry and head."""
+        mask = self.request.mask
+        if mask is None or not mask.by_distance or 0 in self.sizes:
+            return False
+        first = mask.tile(self.grid.part(rows=slice(0, 1), columns=slice(0, 1)))
+        return first.shape[:2] == (1, 1)
+
     def summation_dtype(self, tensor: Tensor) -> torch.dtype:
         """The dtype in which to sum the gradient of `tensor`: a wider one where many pairs share each entry."""
         many = tensor.numel() * _MANY_PAIRS <= math.prod(self.sizes)
@@ -51,9 +61,7 @@ class TiledAttention:
     def strips(self) -> Iterator[Strip]:
         """Every strip; together they cover every row."""
         light = isinstance(self.request.normalizer, Softmax) and not self.drops
-        return strips(
-            self.request.mask, self.sizes, self.request.key.shape[1], self.request.query.device, light
-        )
+        return strips(self.request.mask, self.sizes, self.request.key.shape[1], self.request.query.device, light)
 
     def zero_empty_rows(self, output: Tensor) -> None:
         """Set the rows of an output (b,h,q,v) that see nothing to zero; no scored strip writes them."""
@@ -108,9 +116,7 @@ class ScoredStrip:
         if self.request.sink is not None:
             scores = formula.with_sink(scores, self.request.sink, self.grid)
         self.complete_scores = scores
-        if (
-            not self.no_row_is_empty and scores.device.type == "cpu"
-        ):  # cheaper than to repair empty rows for nothing
+        if not self.no_row_is_empty and scores.device.type == "cpu":  # cheaper than to repair empty rows for nothing
             self.no_row_is_empty = not bool((scores.amax(-1) == -torch.inf).any())
         if self.no_row_is_empty and not keep_scores and isinstance(self.request.normalizer, Softmax):
             return torch.softmax(scores, -1, out=scores)
@@ -132,11 +138,7 @@ class ScoredStrip:
     @property
     def is_softmax(self) -> bool:
         """Whether the weights are a softmax of the scores and of nothing else, in rows that see something."""
-        return (
-            self.no_row_is_empty
-            and isinstance(self.request.normalizer, Softmax)
-            and self.request.sink is None
-        )
+        return self.no_row_is_empty and isinstance(self.request.normalizer, Softmax) and self.request.sink is None
 
     def log_sum_exp(self, largest: Tensor) -> Tensor:
         """log Σ exp of the scores, (b,h,r), given the largest weight of each row."""
@@ -154,9 +156,7 @@ class ScoredStrip:
             grad_weights = torch.cat([grad_weights, torch.zeros_like(grad_weights[..., :1])], -1)
         grad, to_normalizer = self.request.normalizer.backward(scores, weights, grad_weights)
         if grad_logsumexp is not None:
-            grad[..., : self.scores.shape[-1]] += (
-                Softmax().rows(self.scores) * grad_logsumexp[self.index][..., None]
-            )
+            grad[..., : self.scores.shape[-1]] += Softmax().rows(self.scores) * grad_logsumexp[self.index][..., None]
         if not self.finite:
             for columns, seen in self.visible:
                 grad[..., columns] = grad[..., columns].masked_fill(~seen, 0)
@@ -168,12 +168,7 @@ class ScoredStrip:
         return weights.masked_fill_(self.scores == -torch.inf, 0)
 
     def share_backward(
-        self,
-        weights: Tensor,
-        grad_weights: Tensor,
-        grad: Tensor,
-        output: Tensor,
-        grad_logsumexp: Tensor | None,
+        self, weights: Tensor, grad_weights: Tensor, grad: Tensor, output: Tensor, grad_logsumexp: Tensor | None
     ) -> Tensor:
         """The gradient of the scores for weights among others; `output` (b,h,q,v) is that over all keys."""
         inner = (grad * output[self.index]).masked_fill_(grad == 0, 0).sum(-1)  # no 0 · NaN
@@ -228,7 +223,7 @@ class ScoredStrip:
                 yield columns, *self._tile(self.request.mask, run)
 
     def _tile(self, mask: Mask, run: KeyRun) -> tuple[Tensor, Tensor]:
-        """The mask on one run. A mask of distances alone has the same tile along a diagonal, which is cached."""
+        """The mask on one run. Tiles that repeat along a diagonal are cached."""
         rows, tiles = self.strip.rows, self.attention.tiles
         key = (run.start - rows.start, rows.stop - rows.start, run.stop - run.start)
         if key in tiles:
@@ -236,7 +231,7 @@ class ScoredStrip:
         seen = mask.tile(self._grid([slice(run.start, run.stop)]))
         zero = torch.zeros((), dtype=self.attention.dtype, device=seen.device)
         tile = (seen, torch.where(seen, zero, zero - torch.inf))
-        if mask.by_distance:
+        if self.attention.tiles_repeat:
             tiles[key] = tile
         return tile
 
@@ -280,11 +275,7 @@ def all_moderate(attention: TiledAttention, value: Tensor | None) -> bool:
     if not largest * max(1.0, abs(request.scale)) * request.query.shape[3] < _BOUND:
         return False
     # The backward pass multiplies hidden values by the gradient of the output, of which nothing is known yet.
-    if (
-        value is not None
-        and value.numel()
-        and not float(torch.stack(torch.aminmax(value)).abs().amax()) < _BOUND**0.5
-    ):
+    if value is not None and value.numel() and not float(torch.stack(torch.aminmax(value)).abs().amax()) < _BOUND**0.5:
         return False
     floats = request.bias.tensors if request.bias is not None else ()
     return all(float(tensor.max()) < _BOUND for tensor in floats if tensor.numel())

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from regard.core.grid import Sizes
-from regard.core.value import rebuild
 from regard.masks import EMPTY, FULL, PARTIAL, Mask
 from regard.masks.algebra import cut
+from regard.values.grid import Sizes
+from regard.values.value import rebuild
 
 _BLOCK = 64  # the smallest block of queries or keys that a mask grades
 _MOST_BLOCKS = 1 << 20  # longer sequences are graded in larger blocks
@@ -55,9 +55,7 @@ class Strip:
         return spans
 
 
-def strips(
-    mask: Mask | None, sizes: Sizes, groups: int, device: torch.device, light: bool
-) -> Iterator[Strip]:
+def strips(mask: Mask | None, sizes: Sizes, groups: int, device: torch.device, light: bool) -> Iterator[Strip]:
     """Cover every row and every visible pair with strips; `light`: few temporaries, so strips may be twice as large."""
     batch, heads, queries, keys = sizes
     if 0 in sizes:
@@ -90,9 +88,7 @@ def _split(band: RowBand, groups: int, shared: int, budget: int) -> Iterator[Str
     width = sum(run.stop - run.start for run in band.runs)
     height = band.bottom - band.top
     if width == 0:
-        yield Strip(
-            slice(band.first_batch, band.last_batch), slice(0, groups), slice(band.top, band.bottom), ()
-        )
+        yield Strip(slice(band.first_batch, band.last_batch), slice(0, groups), slice(band.top, band.bottom), ())
         return
     pairs = (band.last_batch - band.first_batch) * groups  # (batch entry, key head) pairs
     together = max(1, min(pairs, budget // (shared * width * min(height, _BLOCK))))
@@ -143,9 +139,7 @@ def _bands(mask: Mask, sizes: Sizes, device: torch.device, budget: int) -> tuple
     return tuple(bands)
 
 
-def _merged(
-    states: np.ndarray, block: int, planes: int, budget: int
-) -> Iterator[tuple[int, int, np.ndarray]]:
+def _merged(states: np.ndarray, block: int, planes: int, budget: int) -> Iterator[tuple[int, int, np.ndarray]]:
     """Join neighbouring rows of blocks while that adds little work, for fewer and larger strips."""
     top, current = 0, states[0]
     spent = _count(current) * block * block * planes

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.autocast import without_autocast
 from regard.implementations import reference
 from regard.implementations.packing import unpack
+from regard.support.autocast import without_autocast
 
 Tensors = tuple[Tensor, ...]
 
@@ -24,9 +24,17 @@ class Tiled(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None, seed: Tensor | None, spec: str, scale: float,
-        dropout: float, want_logsumexp: bool, *tensors: Tensor,
-    ) -> Tensors:  # fmt: skip
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sink: Tensor | None,
+        seed: Tensor | None,
+        spec: str,
+        scale: float,
+        dropout: float,
+        want_logsumexp: bool,
+        *tensors: Tensor,
+    ) -> Tensors:
         found: Tensors = torch.ops.regard.tiled.default(
             query, key, value, sink, seed, list(tensors), spec, scale, dropout, want_logsumexp
         )
@@ -44,9 +52,7 @@ class Tiled(torch.autograd.Function):
         flags = [*ctx.needs_input_grad[:4], *ctx.needs_input_grad[9:]]
         needed = "".join("1" if flag else "0" for flag in flags)
         upper = grad_logsumexp if want_logsumexp else None
-        found = TiledBackward.apply(
-            grad, upper, query, key, value, sink, seed, spec, scale, dropout, needed, *tensors
-        )
+        found = TiledBackward.apply(grad, upper, query, key, value, sink, seed, spec, scale, dropout, needed, *tensors)
         parts = [part if flag else None for part, flag in zip(found, flags, strict=True)]
         return (*parts[:4], None, None, None, None, None, *parts[4:])
 
@@ -60,9 +66,19 @@ class TiledBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        grad: Tensor, grad_logsumexp: Tensor | None, query: Tensor, key: Tensor, value: Tensor, sink: Tensor | None,
-        seed: Tensor | None, spec: str, scale: float, dropout: float, needed: str, *tensors: Tensor,
-    ) -> Tensors:  # fmt: skip
+        grad: Tensor,
+        grad_logsumexp: Tensor | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sink: Tensor | None,
+        seed: Tensor | None,
+        spec: str,
+        scale: float,
+        dropout: float,
+        needed: str,
+        *tensors: Tensor,
+    ) -> Tensors:
         with without_autocast(query.device):
             flags = [flag == "1" for flag in needed]
             inputs = (query, key, value, sink, seed, list(tensors), spec, scale, dropout)
@@ -87,9 +103,7 @@ class TiledBackward(torch.autograd.Function):
             for n, one in zip(moving, moved, strict=True):
                 parts[n] = one
             query, key, value, sink, *values = parts
-            request = unpack(
-                query, key, value, sink, values, ctx.spec, ctx.scale, ctx.dropout, len(heads) == 2
-            )
+            request = unpack(query, key, value, sink, values, ctx.spec, ctx.scale, ctx.dropout, len(heads) == 2)
             output, logsumexp = reference.compute(request, seed)
             return (output,) if logsumexp is None else (output, logsumexp)
 
@@ -117,9 +131,7 @@ def _each(
     """One call for each entry of the mapped axis: weights, masks and biases may be mapped too, in any combination."""
     found = []
     for n in range(info.batch_size):
-        chosen = [
-            one if axis is None else one.select(axis, n) for one, axis in zip(inputs, in_dims, strict=True)
-        ]
+        chosen = [one if axis is None else one.select(axis, n) for one, axis in zip(inputs, in_dims, strict=True)]
         found.append(function.apply(*chosen))
     stacked = tuple(torch.stack(parts) for parts in zip(*found, strict=True))
     return stacked, (0,) * len(stacked)

@@ -12,23 +12,24 @@ import torch
 from torch import Tensor
 
 from regard.biases import Bias, DenseBias, GaussianBias, SumBias
-from regard.core.arguments import is_fake_or_meta
-from regard.core.autocast import without_autocast
-from regard.core.call import Call, Repeated
-from regard.core.differentiate import transforming
-from regard.core.dropout import draw_seed
-from regard.core.request import Request
+from regard.formula.call import Call, Repeated
+from regard.formula.dropout import draw_seed
+from regard.formula.request import Request
 from regard.implementations import gpu
 from regard.implementations.lowering import unknown_part
 from regard.implementations.packing import pack
-from regard.implementations.triton import decode_calls, direct, normalized_attention, op
-from regard.implementations.triton.block_sizes import INTERPRETED, SMALL, padded
-from regard.implementations.triton.decode_requests import few_queries
-from regard.implementations.triton.normalized_attention import only_by_name as only_by_name
-from regard.implementations.triton.raw_launches import known_refusal
+from regard.implementations.triton.dot import decode_calls, direct, op
+from regard.implementations.triton.dot.decode_requests import few_queries
+from regard.implementations.triton.launch.block_sizes import INTERPRETED, SMALL, padded
+from regard.implementations.triton.launch.raw_launches import known_refusal
+from regard.implementations.triton.normalized import attention as normalized_attention
+from regard.implementations.triton.normalized.attention import only_by_name as only_by_name
 from regard.normalizers import Softmax
 from regard.scores.additive import AdditiveScore, ConcatScore
 from regard.scores.dot import SoftcapScore
+from regard.support.arguments import is_fake_or_meta
+from regard.support.autocast import without_autocast
+from regard.support.differentiate import transforming
 
 name = "triton"
 
@@ -130,9 +131,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     dtype = request.query.dtype
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     with without_autocast(request.query.device):
-        if isinstance(
-            request.score, ConcatScore
-        ):  # rounding its projections before the tanh would lose precision
+        if isinstance(request.score, ConcatScore):  # rounding its projections before the tanh would lose precision
             request = request.widened()
         request = request.for_kernels()
         if not isinstance(request.normalizer, Softmax):
@@ -152,12 +151,7 @@ def repeated(call: Call, request: Request) -> Repeated | None:
 
 
 def share_backward(
-    request: Request,
-    grad: Tensor,
-    grad_logsumexp: Tensor,
-    output: Tensor,
-    logsumexp: Tensor,
-    needed: list[bool],
+    request: Request, grad: Tensor, grad_logsumexp: Tensor, output: Tensor, logsumexp: Tensor, needed: list[bool]
 ) -> list[Tensor]:
     """As `tiled.share_backward`: the kernels take the log-sum-exp and the output of a row as they are given."""
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
@@ -167,5 +161,5 @@ def share_backward(
         grad.to(dtype).contiguous(), grad_logsumexp.contiguous(), output.to(dtype).contiguous(),
         logsumexp.contiguous(), request.query, request.key, request.value, None, seed, tensors, spec, request.scale,
         request.dropout, needed,
-    )  # fmt: skip
+    )
     return found

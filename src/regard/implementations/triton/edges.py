@@ -14,13 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients, summation_dtype
-from regard.core.dropout import draw_seed, kept_factors
-from regard.core.edges import Edges
+from regard.formula.dropout import draw_seed, kept_factors
+from regard.formula.edges import Edges
 from regard.implementations.edges import reference
 from regard.implementations.lowering import constant
-from regard.implementations.triton.device_functions import dropout_keeps, row_state
-from regard.implementations.triton.launching import launch
+from regard.implementations.triton.launch.device_functions import dropout_keeps, row_state
+from regard.implementations.triton.launch.launching import launch
+from regard.support.batched_gradients import for_one_gradient
+from regard.support.differentiate import fresh_views, gradients, summation_dtype
 
 _TILE = 2048  # numbers of a piece of edges in one program
 _DATA = ["heads", "threshold"]  # whole numbers; NUMBERS holds slope and factor in the dtype of the rows
@@ -52,7 +53,7 @@ def _own_rows(START, node, head, across, heads, WIDTH: tl.constexpr):
 @triton.jit
 def _begun(
     OWN, WEIGHT, FIRST, heads, A: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WEIGHTED: tl.constexpr
-):  # fmt: skip
+):
     """What each program begins with: its node, heads and range of edges, the node's own row and the weight (1,h,a).
 
     OWN: the rows that the node is compared by. FIRST: the first edge of each node, and the end of the last one's.
@@ -71,7 +72,7 @@ def _forward(
     LEFT, RIGHT, VALUE, WEIGHT, SOURCES, INTO, SEED, OUT, LSE, NUMBERS, heads, threshold,
     A: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
-):  # fmt: skip
+):
     node, head, left, weight, start, stop = _begun(LEFT, WEIGHT, INTO, heads, A, HEADS, ACROSS, WEIGHTED)
     slope, keep = tl.load(NUMBERS), tl.load(NUMBERS + 1)
     a, c = tl.arange(0, ACROSS), tl.arange(0, WIDE)
@@ -106,7 +107,7 @@ def _by_target(
     LEFT, RIGHT, VALUE, WEIGHT, SOURCES, INTO, SEED, LSE, GRAD, PAST, GRAD_LEFT, PARTS, NUMBERS, heads, threshold,
     A: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
-):  # fmt: skip
+):
     """The gradient of `left`, and each node's part in that of `weight`."""
     node, head, left, weight, start, stop = _begun(LEFT, WEIGHT, INTO, heads, A, HEADS, ACROSS, WEIGHTED)
     slope, keep = tl.load(NUMBERS), tl.load(NUMBERS + 1)
@@ -148,7 +149,7 @@ def _by_source(
     NUMBERS, heads, threshold,
     A: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr, ACROSS: tl.constexpr, WIDE: tl.constexpr,
     EDGES: tl.constexpr, WEIGHTED: tl.constexpr, DROPS: tl.constexpr,
-):  # fmt: skip
+):
     """The gradients of `right` and `value`."""
     node, head, right, weight, start, stop = _begun(RIGHT, WEIGHT, OUT_OF, heads, A, HEADS, ACROSS, WEIGHTED)
     slope, keep = tl.load(NUMBERS), tl.load(NUMBERS + 1)
@@ -186,13 +187,7 @@ def _by_source(
 
 
 def run(
-    left: Tensor,
-    right: Tensor,
-    value: Tensor,
-    weight: Tensor | None,
-    slope: float,
-    edges: Edges,
-    dropout: float,
+    left: Tensor, right: Tensor, value: Tensor, weight: Tensor | None, slope: float, edges: Edges, dropout: float
 ) -> Tensor:
     """The output (n,h,c) for tensors of one dtype, float32 or float64."""
     seed = draw_seed(left.device) if dropout > 0 else None
@@ -223,12 +218,13 @@ class _FusedEdgeAttention(torch.autograd.Function):
         if output.numel():
             launch(
                 _forward, grid, *tensors, edges.sources, edges.into, _given(seed, edges), output, lse, **options,
-            )  # fmt: skip
+            )
         ctx.save_for_backward(left, right, value, weight, output, lse, seed)
         ctx.slope, ctx.edges, ctx.dropout = slope, edges, dropout
         return output
 
     @staticmethod
+    @for_one_gradient
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         left, right, value, weight, output, lse, seed = ctx.saved_tensors
         edges, slope, dropout = ctx.edges, ctx.slope, ctx.dropout
@@ -249,12 +245,12 @@ class _FusedEdgeAttention(torch.autograd.Function):
             launch(
                 _by_target, (edges.nodes, blocks), *tensors, edges.sources, edges.into, given, lse, grad, past,
                 grad_left, parts, **options,
-            )  # fmt: skip
+            )
             ends = edges.targets[edges.by_source]
             launch(
                 _by_source, (edges.source_nodes, blocks), *tensors, ends, edges.out_of, given, lse, grad, past,
                 grad_right, grad_value, **options,
-            )  # fmt: skip
+            )
         of_weight = None if weight is None else parts.sum(0, dtype=summation_dtype(parts)).to(weight.dtype)
         return grad_left, grad_right, grad_value, of_weight, None, None, None, None
 
@@ -263,9 +259,7 @@ def _given(seed: Tensor | None, edges: Edges) -> Tensor:
     return edges.into if seed is None else seed
 
 
-def _options(
-    left: Tensor, value: Tensor, weight: Tensor | None, slope: float, dropout: float
-) -> dict[str, Any]:
+def _options(left: Tensor, value: Tensor, weight: Tensor | None, slope: float, dropout: float) -> dict[str, Any]:
     """The numbers and sizes of a launch."""
     heads, width, wide = left.shape[1], left.shape[2], value.shape[2]
     across, column = triton.next_power_of_2(max(1, width)), triton.next_power_of_2(max(1, wide))
@@ -279,4 +273,4 @@ def _options(
         "A": width, "C": wide, "HEADS": together, "ACROSS": across, "WIDE": column, "EDGES": edges,
         "WEIGHTED": weight is not None, "DROPS": dropout > 0,
         "num_warps": 1 if edges * together * largest <= 1024 else 2,
-    }  # fmt: skip
+    }

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout as drop
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard import masks, scores
 from regard.errors import BadValue, Unsupported
+from regard.interop.huggingface.choices import chosen_keys, refuse_unread
 from regard.interop.huggingface.linear import mix_linear
 from regard.interop.huggingface.masking import asked_for_all_keys
 from regard.interop.huggingface.mechanisms import MechanismChange, looks_back, summed
@@ -49,6 +50,7 @@ def attention_function(change: MechanismChange | None = None) -> Callable[..., t
                 "cache: the paged cache of continuous batching is not supported by attn_implementation='regard'. Use "
                 "generate(), or attn_implementation='sdpa' for continuous batching."
             )
+        refuse_unread(given)
         if isinstance(scaling, Tensor):
             query, scaling = query * scaling, 1.0
         rate = float(dropout) if module.training else 0.0
@@ -71,15 +73,9 @@ def attention_function(change: MechanismChange | None = None) -> Callable[..., t
                 return drop(mixed, rate).transpose(1, 2).contiguous(), None
             if not (change.positional and _is_across(module, query, key, mask)):
                 causal = looks_back(mask) or bool(getattr(module, "is_causal", False))
-                _change(
-                    options,
-                    change.pieces(module, query, key, value, mask, anchor, causal),
-                    query,
-                    key,
-                    change,
-                )
-        output = core.attend(query, key, value, dropout=rate, **options)
-        weights = core.weights(query, key, **options) if _wants_weights(given) else None
+                _change(options, change.pieces(module, query, key, value, mask, anchor, causal), query, key, change)
+        output = dispatch.attend(query, key, value, dropout=rate, **options)
+        weights = dispatch.weights(query, key, **options) if _wants_weights(given) else None
         if given.get("head_mask") is not None:  # transformers 4: a factor for each head
             factor = given["head_mask"].to(output.dtype).view(1, -1, 1, 1)
             output, weights = output * factor, None if weights is None else weights * factor
@@ -94,9 +90,7 @@ def _wants_weights(given: dict[str, Any]) -> bool:
         return True
     capturing = sys.modules.get("transformers.utils.output_capturing")
     collector = getattr(capturing, "_active_collector", None)
-    if (
-        torch.compiler.is_compiling()
-    ):  # a tracer cannot read a context variable; a traced model uses this instead
+    if torch.compiler.is_compiling():  # a tracer cannot read a context variable; a traced model uses this instead
         collected = getattr(collector, "global_var", None)
     else:
         collected = None if collector is None else collector.get()
@@ -125,12 +119,9 @@ def mask_and_bias(
     if offsets is not None and queries == keys and query.shape[0] == 1 and not _has_documents(mask):
         packed = masks.packed(offsets)  # given for flash attention, where no mask says where sequences end
         mask = _both(mask, packed)
-    chosen = given.get("indices")
-    if chosen is not None:  # sparse attention to the keys that an indexer chose, (b,q,n)
-        picked = chosen.new_zeros((*chosen.shape[:2], keys), dtype=torch.bool).scatter(
-            -1, chosen.long(), True
-        )
-        mask = _both(mask, masks.dense(picked[:, None]))
+    chosen = chosen_keys(module, query, keys, given)
+    if chosen is not None:
+        mask = _both(mask, chosen)
     if bias is not None:
         bias = bias[..., :keys].to(query.dtype)
     return mask, bias
@@ -143,11 +134,7 @@ def _is_at_the_last_key(mask: Mask | Tensor | None) -> bool:
 
 def _is_default(scale: float | Tensor | None, width: int) -> bool:
     """Whether a factor is 1/√d, which `attend` takes by itself, the shortest way. Rounding may differ by a bit."""
-    return (
-        isinstance(scale, float)
-        and not torch.compiler.is_compiling()
-        and abs(scale * scale * width - 1) < 1e-14
-    )
+    return isinstance(scale, float) and not torch.compiler.is_compiling() and abs(scale * scale * width - 1) < 1e-14
 
 
 def _assumed(module: nn.Module, queries: int, given: dict[str, Any]) -> Mask | None:

@@ -17,12 +17,7 @@ from regard.nn.linear import linear_attention
 
 
 def mix_linear(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Mask | Tensor | None,
-    anchor: dict[str, Any],
-    feature_map: str,
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None, anchor: dict[str, Any], feature_map: str
 ) -> Tensor:
     """φ(q)ᵀ Σ φ(k) vᵀ / φ(q)ᵀ Σ φ(k), (b,h,q,v), over the keys that a causal mask and padding leave."""
     if isinstance(mask, Tensor):
@@ -40,9 +35,7 @@ def mix_linear(
     return linear_attention(query, key, value, keep=keep, causal=causal, feature_map=feature_map)
 
 
-def _causal_and_keep(
-    mask: Mask | None, batch: int, keys: int, device: torch.device
-) -> tuple[bool, Tensor | None]:
+def _causal_and_keep(mask: Mask | None, batch: int, keys: int, device: torch.device) -> tuple[bool, Tensor | None]:
     """Whether a mask is causal, and which keys it keeps, (b,k); raises for a mask that is more than both."""
     causal, keep = False, None
     for part in _parts(mask):

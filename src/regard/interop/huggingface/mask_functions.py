@@ -142,9 +142,7 @@ class Factories:
         try:
             function = found if arguments is None else found(*(_tensor(one) for one in arguments))
             ranges = (torch.arange(2), torch.arange(1), torch.arange(7), torch.arange(7))
-            index = [
-                one.view(*(-1 if axis == at else 1 for at in range(4))) for axis, one in enumerate(ranges)
-            ]
+            index = [one.view(*(-1 if axis == at else 1 for at in range(4))) for axis, one in enumerate(ranges)]
             theirs = torch.as_tensor(function(*index)).expand(2, 1, 7, 7)
             if _origin(function, self.library)[0] != name:
                 return False
@@ -159,9 +157,7 @@ def _origin(function: Any, library: ModuleType) -> tuple[str, Closure]:
     if not isinstance(function, FunctionType) or function.__module__ != library.__name__:
         return "", {}
     cells = function.__closure__ or ()
-    made_with = {
-        name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)
-    }
+    made_with = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
     return function.__qualname__.partition(".")[0], made_with
 
 

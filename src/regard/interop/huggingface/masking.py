@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.weak import WeakIdKeyDictionary
 
-from regard.core.arguments import is_fake_or_meta
 from regard.errors import Unsupported
 from regard.interop.huggingface.mask_functions import Extent, Factories, joined
 from regard.interop.huggingface.structured_mask import StructuredMask, added
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
 from regard.masks.positional import FullMask
+from regard.support.arguments import is_fake_or_meta
 
 _ASKED_FOR_ALL_KEYS: Any = WeakIdKeyDictionary()  # configurations, by identity
 
@@ -54,9 +54,13 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
         def visible(function: Callable[..., Any], padding: Tensor | None) -> Tensor:
             # by the library's own code, in the arguments of the installed version
             made: Tensor = library.ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](
-                batch_size=batch_size, kv_length=kv_length, mask_function=function, kv_offset=kv_offset,
-                attention_mask=padding, **given | {"allow_is_causal_skip": False},
-            )  # fmt: skip
+                batch_size=batch_size,
+                kv_length=kv_length,
+                mask_function=function,
+                kv_offset=kv_offset,
+                attention_mask=padding,
+                **given | {"allow_is_causal_skip": False},
+            )
             return made
 
         traced = _traced(attention_mask, given)
@@ -91,11 +95,7 @@ def _placed(given: dict[str, Any]) -> tuple[int, int, torch.device | str]:
 
 def _traced(padding: Tensor | None, given: dict[str, Any]) -> bool:
     """Whether code is traced: a tracer cannot look into the closures that describe a mask."""
-    seen = [
-        one
-        for one in (padding, given.get("cache_position"), given.get("q_offset"))
-        if isinstance(one, Tensor)
-    ]
+    seen = [one for one in (padding, given.get("cache_position"), given.get("q_offset")) if isinstance(one, Tensor)]
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
@@ -120,8 +120,6 @@ def _without_padding(found: Mask, real: Tensor, extent: Extent) -> Mask:
     """`found` without keys that are padding. `real` (b, positions) may end before the last key of a static cache."""
     missing = extent.first_key + extent.keys - real.shape[-1]
     keep = extent.of_keys(pad(real.bool(), (0, max(0, missing))))
-    if bool(
-        keep.all()
-    ):  # reading waits for a GPU, once for each forward pass; masks of transformers do the same
+    if bool(keep.all()):  # reading waits for a GPU, once for each forward pass; masks of transformers do the same
         return found
     return joined([found, PaddingMask(keep)])

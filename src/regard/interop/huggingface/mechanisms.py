@@ -13,33 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from regard.biases import Bias
-from regard.core.grid import full_grid
 from regard.errors import BadValue
 from regard.interop.huggingface.mask_functions import joined
 from regard.masks import Mask
 from regard.masks.algebra import And
 from regard.masks.from_tensors import DenseMask
 from regard.masks.positional import CausalMask, WindowMask
-from regard.nn.attention import Attention, AttentionInputs
-from regard.nn.building import build
 from regard.nn.hard import Hard
 from regard.nn.linear import Linear
-from regard.nn.mechanism import Mechanism, entry, names, options_of
-from regard.nn.multihead_positions import MultiheadPositions
+from regard.nn.parts.attention import Attention, AttentionInputs
+from regard.nn.parts.building import build
+from regard.nn.parts.mechanism import Mechanism, entry, names, options_of
+from regard.nn.parts.multihead_positions import MultiheadPositions
 from regard.registry import parse
+from regard.values.grid import full_grid
 
 _PROJECTIONS = ("query_map.", "key_map.", "value_map.", "output_map.")
-_OF_THE_MODEL = (
-    "dim",
-    "num_heads",
-    "dropout",
-    "source_dim",
-    "kv_heads",
-    "value_dim",
-    "bias",
-    "qk_norm",
-    "align",
-)
+_OF_THE_MODEL = ("dim", "num_heads", "dropout", "source_dim", "kv_heads", "value_dim", "bias", "qk_norm", "align")
 
 
 class MechanismChange:
@@ -59,9 +49,7 @@ class MechanismChange:
         self.example = self._build(2, 8, causal=True)
         why = _misfit(self.example)
         if why is not None:
-            raise BadValue(
-                f"attn_implementation: {text!r} {why}. Mechanisms that fit: {', '.join(fitting_names())}."
-            )
+            raise BadValue(f"attn_implementation: {text!r} {why}. Mechanisms that fit: {', '.join(fitting_names())}.")
 
     @property
     def feature_map(self) -> str | None:
@@ -116,9 +104,7 @@ def _misfit(layer: Mechanism) -> str | None:
         return "needs the training loop of regard for its estimator; the straight-through estimator does not"
     scheme = getattr(layer, "positions", None)
     if isinstance(scheme, MultiheadPositions) and type(scheme).rotate is not MultiheadPositions.rotate:
-        return (
-            f"rotates queries and keys ({scheme.name}), which is a part of the model; positions=alibi is not"
-        )
+        return f"rotates queries and keys ({scheme.name}), which is a part of the model; positions=alibi is not"
     return None
 
 

@@ -56,9 +56,7 @@ def _register_mechanisms_on_demand(model_class: Any) -> None:
         return
 
     @wraps(checked)
-    def get_correct_attn_implementation(
-        self: Any, requested_attention: str | None, *rest: Any, **more: Any
-    ) -> Any:
+    def get_correct_attn_implementation(self: Any, requested_attention: str | None, *rest: Any, **more: Any) -> Any:
         if isinstance(requested_attention, str) and requested_attention.startswith(PREFIX):
             _register_mechanism(requested_attention)
         return checked(self, requested_attention, *rest, **more)

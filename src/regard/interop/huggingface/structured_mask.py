@@ -16,12 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from regard.masks import Mask
 
-_MOVES = {
-    "device",
-    "dtype",
-    "layout",
-    "non_blocking",
-}  # arguments of `.to()` that may leave the contents as they are
+_MOVES = {"device", "dtype", "layout", "non_blocking"}  # arguments of `.to()` that may leave the contents as they are
 
 
 class StructuredMask(Tensor):

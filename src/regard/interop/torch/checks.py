@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from regard.core.arguments import described
 from regard.errors import BadType, BadValue
+from regard.support.arguments import described
 
 if TYPE_CHECKING:
     from regard.interop.torch.multihead_attention import MultiheadAttention
@@ -22,7 +22,10 @@ def check_tensors(query: object, key: object, value: object) -> None:
     """Raise unless the three inputs are floating-point tensors."""
     for name, given in (("query", query), ("key", key), ("value", value)):
         if not isinstance(given, Tensor) or not given.is_floating_point():
-            raise BadType(f"{name}: expected a floating-point tensor, got {described(given)}.")
+            advice = ""
+            if isinstance(given, Tensor) and given.is_quantized:
+                advice = " Static quantisation knows torch's own layer: call restore(model) before prepare(model)."
+            raise BadType(f"{name}: expected a floating-point tensor, got {described(given)}.{advice}")
 
 
 def check_axes(
@@ -75,14 +78,10 @@ def check_sizes(
 ) -> None:
     """Raise unless widths, lengths and batch sizes fit the layer and each other. `batch_axis` None: unbatched."""
     if query.shape[-1] != layer.embed_dim:
-        raise TorchMisuse(
-            f"query: was expecting embedding dimension of {layer.embed_dim}, but got {query.shape[-1]}."
-        )
+        raise TorchMisuse(f"query: was expecting embedding dimension of {layer.embed_dim}, but got {query.shape[-1]}.")
     for name, rows, width in (("key", key, layer.kdim), ("value", value, layer.vdim)):
         if rows.shape[-1] != width:
-            raise TorchMisuse(
-                f"{name}: was expecting a width of {width} ({name[0]}dim), but got {rows.shape[-1]}."
-            )
+            raise TorchMisuse(f"{name}: was expecting a width of {width} ({name[0]}dim), but got {rows.shape[-1]}.")
     if key.shape[:-1] != value.shape[:-1]:
         raise TorchMisuse(
             f"key shape {tuple(key.shape)} does not match value shape {tuple(value.shape)}: expected one value for "

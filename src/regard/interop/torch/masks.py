@@ -9,10 +9,10 @@ from torch import Tensor
 
 from regard import biases, masks
 from regard.biases import Bias
-from regard.core.arguments import readable
 from regard.masks import Mask
 from regard.masks.from_tensors import DenseMask, PaddingMask
-from regard.nn.masking import joined
+from regard.nn.parts.masking import joined
+from regard.support.arguments import readable
 
 
 @dataclass
@@ -80,9 +80,7 @@ def is_causal_mask(attn_mask: Tensor) -> bool:
     later = torch.ones(attn_mask.shape[-2:], dtype=torch.bool, device=attn_mask.device).triu(1)
     if attn_mask.dtype == torch.bool:
         return bool((attn_mask == later).all())
-    return bool(
-        (attn_mask == torch.zeros_like(later, dtype=attn_mask.dtype).masked_fill_(later, -torch.inf)).all()
-    )
+    return bool((attn_mask == torch.zeros_like(later, dtype=attn_mask.dtype).masked_fill_(later, -torch.inf)).all())
 
 
 def _dense_bias(numbers: Tensor, extra: int, dtype: torch.dtype) -> Bias:

@@ -7,23 +7,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-import regard.core.attention as core
-from regard.core.arguments import readable
+import regard.dispatch.attention as dispatch
 from regard.implementations.sdpa import is_bounded
 from regard.interop.torch import checks, scripted
+from regard.interop.torch.fx_leaf import LeafName
 from regard.interop.torch.masks import is_causal_mask, real_keys, translate
 from regard.interop.torch.nested import check_nested, forward_nested
-from regard.interop.torch.projections import (
-    each_once,
-    join_heads,
-    order_columns,
-    project,
-    split_heads,
-    with_extra_rows,
-)
+from regard.interop.torch.projections import each_once, join_heads, order_columns, project, split_heads, with_extra_rows
 from regard.interop.torch.short import run_short, runs_short
 from regard.interop.torch.with_weights import attend_with_weights
-from regard.nn.nonfinite import restore_nonfinite, zero_nonfinite
+from regard.nn.parts.nonfinite import restore_nonfinite, zero_nonfinite
+from regard.support.arguments import readable
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -145,9 +139,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         hides = causal or keep is not None or (by_pair is not None and by_pair.dtype == torch.bool)
         heads = self._heads(query, key, value, batch_first, keep, hides)
         is_finite = (hides or need_weights) and all(is_bounded(part) for part in heads)
-        found = translate(
-            key_padding_mask, by_pair, causal, (batch, self.num_heads), extra, heads[0].dtype, is_finite
-        )
+        found = translate(key_padding_mask, by_pair, causal, (batch, self.num_heads), extra, heads[0].dtype, is_finite)
         options: dict[str, Any] = {"mask": found.mask, "bias": found.bias}
         dropout = self.dropout if self.training else 0.0
         weights = None
@@ -156,7 +148,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             weights = order_columns(weights, extra)
             weights = weights.mean(1) if average_attn_weights else weights
         else:
-            mixed = core.attend(*heads, dropout=dropout, impl=self.impl, **options)
+            mixed = dispatch.attend(*heads, dropout=dropout, impl=self.impl, **options)
         output = self.out_proj(join_heads(mixed, batch_first))
         if not is_batched:
             return output[0], None if weights is None else weights[0]
@@ -164,13 +156,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @torch.jit.unused
     def _heads(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        batch_first: bool,
-        keep: Tensor | None,
-        hides: bool,
+        self, query: Tensor, key: Tensor, value: Tensor, batch_first: bool, keep: Tensor | None, hides: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (b,h,length,d), with keys and values that the layer adds in front.
 
@@ -180,9 +166,13 @@ class MultiheadAttention(nn.MultiheadAttention):
             lambda rows: zero_nonfinite(rows, hides and not _is_seen_to_be_finite(rows)), query, key, value
         )
         projected = project(
-            clean[0][0], clean[1][0], clean[2][0], self.in_proj_weight,
-            (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight), self.in_proj_bias,
-        )  # fmt: skip
+            clean[0][0],
+            clean[1][0],
+            clean[2][0],
+            self.in_proj_weight,
+            (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight),
+            self.in_proj_bias,
+        )
         # In self-attention a padded key is also a padded query, whose contents are not read.
         real = (keep if query is key else None, None, None)
         heads = []
@@ -219,16 +209,29 @@ class MultiheadAttention(nn.MultiheadAttention):
                 key_padding_mask = key_padding_mask[None]
         batch_first = self.batch_first or not is_batched
         rows, weights = scripted.forward_scripted(
-            (query, key, value), self.in_proj_weight, (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight),
-            self.in_proj_bias, (self.bias_k, self.bias_v), self.add_zero_attn, self.num_heads, batch_first,
-            self.dropout if self.training else 0.0, key_padding_mask, attn_mask, need_weights, self._specs,
-        )  # fmt: skip
+            (query, key, value),
+            self.in_proj_weight,
+            (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight),
+            self.in_proj_bias,
+            (self.bias_k, self.bias_v),
+            self.add_zero_attn,
+            self.num_heads,
+            batch_first,
+            self.dropout if self.training else 0.0,
+            key_padding_mask,
+            attn_mask,
+            need_weights,
+            self._specs,
+        )
         output = self.out_proj(rows)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
         if not is_batched:
             return output[0], None if weights is None else weights[0]
         return output, weights
+
+
+MultiheadAttention.__module__ = LeafName(__name__)
 
 
 def _is_seen_to_be_finite(rows: Tensor) -> bool:

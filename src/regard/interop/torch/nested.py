@@ -15,22 +15,14 @@ if TYPE_CHECKING:
 
 
 def forward_nested(
-    layer: MultiheadAttention,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    need_weights: bool,
-    average_attn_weights: bool,
+    layer: MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, need_weights: bool, average_attn_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     """The output as a nested tensor like the query; weights as a padded batch (b,q,k) or (b,h,q,k), 0 in padding."""
     query_keep = _real_rows(query)
     key_keep = query_keep if key is query else _real_rows(key)
     padded = each_once(lambda rows: torch.nested.to_padded_tensor(rows, 0.0), query, key, value)
     output, weights = layer(
-        *padded,
-        key_padding_mask=~key_keep,
-        need_weights=need_weights,
-        average_attn_weights=average_attn_weights,
+        *padded, key_padding_mask=~key_keep, need_weights=need_weights, average_attn_weights=average_attn_weights
     )
     if weights is not None:
         hidden = ~(query_keep if average_attn_weights else query_keep[:, None])
@@ -82,9 +74,7 @@ def _like(nested: Tensor, padded: Tensor, keep: Tensor) -> Tensor:
     """The real rows of a padded batch as a nested tensor of the layout, and if possible the structure, of another."""
     if nested.layout != torch.jagged:
         lengths = keep.sum(1).tolist()
-        return torch.nested.as_nested_tensor(
-            [rows[:length] for rows, length in zip(padded, lengths, strict=True)]
-        )
+        return torch.nested.as_nested_tensor([rows[:length] for rows, length in zip(padded, lengths, strict=True)])
     structure: Any = nested  # torch's class of such tensors has these methods
     if structure.lengths() is None:
         offsets = structure.offsets()  # the same object: torch then knows that the lengths are the same

@@ -57,11 +57,7 @@ def project(
     if key is value:
         both = linear(key, packed[width:], None if bias is None else bias[width:]).chunk(2, -1)
         return projected, both[0], both[1]
-    return (
-        projected,
-        linear(key, packed[width : 2 * width], bias_key),
-        linear(value, packed[2 * width :], bias_value),
-    )
+    return (projected, linear(key, packed[width : 2 * width], bias_key), linear(value, packed[2 * width :], bias_value))
 
 
 def split_heads(rows: Tensor, num_heads: int, batch_first: bool) -> Tensor:

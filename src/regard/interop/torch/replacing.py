@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from regard.core.arguments import described
 from regard.errors import BadType
 from regard.interop.torch.multihead_attention import MultiheadAttention
+from regard.support.arguments import described
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.modules.module import _has_any_global_hook
 
-from regard.core.arguments import is_fake_or_meta
-from regard.core.differentiate import needs_plain_torch
 from regard.implementations.sdpa import SHORTEST_ROW
+from regard.support.arguments import is_fake_or_meta
+from regard.support.differentiate import needs_plain_torch
 
 if TYPE_CHECKING:
     from regard.interop.torch.multihead_attention import MultiheadAttention
@@ -39,6 +40,7 @@ def runs_short(
         or layer.training
         or not layer.batch_first
         or query.dim() != 3
+        or not _is_eager(query)
         or not 0 < query.shape[1] < SHORTEST_ROW
         or (need_weights and query.shape[0] == 0)  # torch returns no weights for an empty batch
         or layer.num_heads % 2
@@ -55,9 +57,7 @@ def runs_short(
     if attn_mask is not None and attn_mask.dim() == 3:  # a single empty head cannot be put right afterwards
         return False
     projection = layer.out_proj
-    if type(projection) is not NonDynamicallyQuantizableLinear or projection.bias is None:
-        return False
-    if projection._forward_hooks or projection._forward_pre_hooks:  # they expect to be called
+    if not _is_plain(projection):
         return False
     tensors = (query, layer.in_proj_weight, layer.in_proj_bias, projection.weight, projection.bias)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -65,12 +65,26 @@ def runs_short(
     return (
         all(tensor.dtype == query.dtype for tensor in tensors)
         and query.device.type in ("cpu", "cuda")
-        and not is_fake_or_meta(query)
-        and not torch.compiler.is_compiling()
-        and not torch._C._is_tracing()
         and not torch.is_autocast_enabled(query.device.type)
         and not torch.overrides.has_torch_function(tensors)
         and not needs_plain_torch()
+    )
+
+
+def _is_eager(query: Tensor) -> bool:
+    """Whether this call computes numbers. In a graph, which is for other lengths too, a test of one becomes a guard."""
+    return not (torch.compiler.is_compiling() or torch._C._is_tracing() or is_fake_or_meta(query))
+
+
+def _is_plain(projection: nn.Module) -> bool:
+    """Whether a projection computes what its weight and bias say, and nobody expects it to be called."""
+    return (
+        type(projection) is NonDynamicallyQuantizableLinear
+        and projection.bias is not None
+        and "forward" not in vars(projection)
+        and not projection._forward_hooks
+        and not projection._forward_pre_hooks
+        and not _has_any_global_hook()
     )
 
 
@@ -114,8 +128,18 @@ def _native(
     layer: MultiheadAttention, rows: Tensor, hidden: Tensor | None, need_weights: bool, average: bool
 ) -> tuple[Tensor, Tensor | None]:
     found: tuple[Tensor, Tensor | None] = torch._native_multi_head_attention(
-        rows, rows, rows, layer.embed_dim, layer.num_heads, layer.in_proj_weight, layer.in_proj_bias,
-        layer.out_proj.weight, layer.out_proj.bias, hidden, need_weights, average,
+        rows,
+        rows,
+        rows,
+        layer.embed_dim,
+        layer.num_heads,
+        layer.in_proj_weight,
+        layer.in_proj_bias,
+        layer.out_proj.weight,
+        layer.out_proj.bias,
+        hidden,
+        need_weights,
+        average,
         None if hidden is None else _BOTH_MASKS,
-    )  # fmt: skip
+    )
     return found

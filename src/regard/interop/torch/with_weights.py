@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout as drop_some
 
-from regard.core import formula, request
-from regard.core.autocast import autocasts, without_autocast
-from regard.core.call import Call
-from regard.core.dropout import draw_seed, drop
-from regard.core.grid import Grid, full_grid
+from regard.formula import formula, request
+from regard.formula.call import Call
+from regard.formula.dropout import draw_seed, drop
+from regard.support.autocast import autocasts, without_autocast
+from regard.values.grid import Grid, full_grid
 
 
 def attend_with_weights(
@@ -28,9 +28,7 @@ def attend_with_weights(
     # Autocast on a GPU, not on a CPU, lets softmax return float32, and so does torch's layer with its weights.
     weights_dtype = wide if query.is_cuda and autocasts(query.device) else dtype
     with without_autocast(query.device):
-        asked = replace(
-            asked, query=asked.query.to(wide), key=asked.key.to(wide), value=asked.value.to(wide)
-        ).reduced()
+        asked = replace(asked, query=asked.query.to(wide), key=asked.key.to(wide), value=asked.value.to(wide)).reduced()
         grid = full_grid(asked.sizes, asked.query.device)
         # Nothing is hidden, or nothing that a weight of zero would not hide.
         is_plain = is_finite or (asked.mask is None and asked.bias is None)
@@ -64,7 +62,5 @@ def _guarded(asked: request.Request, grid: Grid) -> tuple[Tensor, Tensor]:
         asked.score, asked.query, asked.key, asked.mask, asked.bias, grid, asked.scale
     )
     rows = formula.normalize_rows(asked.normalizer, scores, visible, asked.sink, grid)
-    output = formula.mix_values(
-        rows, asked.value, visible, lambda weights: drop(weights, grid, seed, asked.dropout)
-    )
+    output = formula.mix_values(rows, asked.value, visible, lambda weights: drop(weights, grid, seed, asked.dropout))
     return output, rows.merge(rows.weights, rows.raw)

@@ -9,16 +9,8 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from regard.implementations.triton import block_sizes
-from regard.nn.fused_memory.layout import (
-    ALL_SLOTS,
-    BOTH,
-    BOTH_TOTALS,
-    ROW_TOTALS,
-    ROWS,
-    MemorySizes,
-    StaticSizes,
-)
+from regard.implementations.triton.launch import block_sizes
+from regard.nn.fused_memory.layout import ALL_SLOTS, BOTH, BOTH_TOTALS, ROW_TOTALS, ROWS, MemorySizes, StaticSizes
 from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows.layout import Stages, sizes, table_of
 from regard.nn.fused_rows.short_attention import triton_dtype
@@ -46,9 +38,7 @@ class SlotFactors:
         else:
             self.programs = memory.shape[0]
             self.lines = self.written = self.programs * memory.shape[1]
-        self.pitch, self.vectors = (
-            sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
-        )
+        self.pitch, self.vectors = (sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors"))
         self.kept = like.new_empty((self.lines, self.pitch))
         self.sums = memory.new_empty((self.programs, self.vectors))
 
@@ -78,7 +68,7 @@ class SlotFactors:
             SLOT_VECTORS=self.vectors, PITCH=kept.shape[1], VECTORS=sums.shape[1], TALL=tall, WIDTH=width,
             BLOCK=rows_op.TUNING.grad_rows, WIDE=triton_dtype(self.sums.dtype), STAGES=rows_op.TUNING.grad_stages,
             **launch,
-        )  # fmt: skip
+        )
 
 
 def all_jobs(order: Sequence[Piece], borrowed: Borrowed, tall: int, width: int) -> list[tuple[int, ...]]:

@@ -13,7 +13,7 @@ def memory_gradients(
     SLOT_KEPT, SLOT_SUMS, KEPT, SUMS, GRADS, JOBS, slots, written, programs, rows, blocks,
     SLOT_PITCH: tl.constexpr, SLOT_VECTORS: tl.constexpr, PITCH: tl.constexpr, VECTORS: tl.constexpr,
     TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """A tile of the gradient of a weight, or the sum of a stretch of vectors, as `weight_gradients`.
 
     A job has the columns of factors of rows that are added to those of slots as its last two numbers. Its kind is one

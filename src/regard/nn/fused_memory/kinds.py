@@ -52,7 +52,7 @@ class MemoryKind(Protocol):
     def heads_back(
         self, grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: list[Tensor], factors: SlotFactors,
         number: int,
-    ) -> list[Tensor]:  # fmt: skip
+    ) -> list[Tensor]:
         """The gradients of the heads; `factors` gets what those of the weights of this layer are made from."""
         ...
 
@@ -73,11 +73,7 @@ class DynamicKind:
     @property
     def borrowed(self) -> Borrowed:
         """The reader's maps to keys and values: slots and rows are keys of the same attention."""
-        first, weights, biases = (
-            self.sides + 4,
-            2,
-            2 + self.maps,
-        )  # after the writer's maps; after gain and shift
+        first, weights, biases = (self.sides + 4, 2, 2 + self.maps)  # after the writer's maps; after gain and shift
         return {first: weights + 1, first + 1: biases + 1, first + 2: weights + 2, first + 3: biases + 2}
 
     def listed(self) -> tuple[Any, ...]:
@@ -97,7 +93,7 @@ class DynamicKind:
     def heads_back(
         self, grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: list[Tensor], factors: SlotFactors,
         number: int,
-    ) -> list[Tensor]:  # fmt: skip
+    ) -> list[Tensor]:
         given, made = (kept[0], kept[1], kept[2]), op.sizes_of(weights[: self.sides], weights[self.sides :])
         return op.heads_back(grad, heads, weights[self.sides :], given, self.options, made, factors, number)
 
@@ -129,7 +125,7 @@ class StaticKind:
     def heads_back(
         self, grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: list[Tensor], factors: SlotFactors,
         number: int,
-    ) -> list[Tensor]:  # fmt: skip
+    ) -> list[Tensor]:
         return static.heads_back(grad, heads, weights, (kept[0], kept[1]), self.options, factors, number)
 
     def plain(self, heads: list[Tensor], weights: list[Tensor]) -> Tensor:

@@ -13,9 +13,7 @@ SLOT, D_KEY, D_VALUE, MIXED, D_CANDIDATE, D_QUERY, QUERY, CANDIDATE, D_R, D_Z, D
 # Kinds of jobs of `memory_gradients`, long ones first: products of factors of all slots and of rows, added; of all
 # slots; of slots that were written; of rows. Then totals of factors of all slots and of sums of rows, added; of factors
 # of all slots; of written ones; of the sums of programs that wrote; of sums of rows.
-BOTH, ALL_SLOTS, WRITTEN_SLOTS, ROWS, BOTH_TOTALS, ALL_TOTALS, WRITTEN_TOTALS, PROGRAM_TOTALS, ROW_TOTALS = (
-    range(9)
-)
+BOTH, ALL_SLOTS, WRITTEN_SLOTS, ROWS, BOTH_TOTALS, ALL_TOTALS, WRITTEN_TOTALS, PROGRAM_TOTALS, ROW_TOTALS = range(9)
 
 
 @dataclass(frozen=True)
@@ -79,12 +77,7 @@ class MemorySizes:
         maps = ((ask, D_QUERY, SLOT), (out, D_CANDIDATE, MIXED), (key, D_KEY, SLOT), (value, D_VALUE, SLOT))
         for into, left, right in maps:
             matrix(into, left, right)
-        for into, left in (
-            (ask_bias, D_QUERY),
-            (out_bias, D_CANDIDATE),
-            (key_bias, D_KEY),
-            (value_bias, D_VALUE),
-        ):
+        for into, left in ((ask_bias, D_QUERY), (out_bias, D_CANDIDATE), (key_bias, D_KEY), (value_bias, D_VALUE)):
             bias(into, left)
         if not self.gated:
             vector(update[0], 0)
@@ -138,7 +131,7 @@ class StaticSizes:
                     found.append((ALL_SLOTS, one, other, offsets[into] + i * dim + j, dim))
         for into, start, count in (
             (9, 0, 1), (10, 1, 1), (2, 2, 1), (4, 3, 1), (6, 4, 1), (8, 5, 1), (0, 6, self.slots)
-        ):  # fmt: skip
+        ):
             for j in range(0, count * dim, width):
                 found.append((PROGRAM_TOTALS, place + start * dim + j, 0, offsets[into] + j, 0))
         return found

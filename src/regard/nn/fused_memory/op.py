@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients
-from regard.implementations.triton import block_sizes
+from regard.implementations.triton.launch import block_sizes
 from regard.nn.fused_memory import plain
 from regard.nn.fused_memory.factors import SlotFactors
 from regard.nn.fused_memory.layout import MemorySizes
@@ -18,6 +17,8 @@ from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows.layout import sizes
 from regard.nn.fused_rows.short_attention import as_rows, strides, triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = "bool causal, int segment, float scale, float eps"
@@ -62,9 +63,7 @@ class FusedMemoryOptions:
         return -(-length // self.segment)
 
 
-def run(
-    heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], options: FusedMemoryOptions
-) -> Tensor:
+def run(heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], options: FusedMemoryOptions) -> Tensor:
     """What the elements read, (b,h,n,d); the arguments are those of `plain.mixed`."""
     found: Tensor = torch.ops.regard.fused_memory.default(heads, starts, weights, *options.listed())[0]
     return found
@@ -82,7 +81,7 @@ def _constants(heads: Sequence[Tensor], made: MemorySizes, options: FusedMemoryO
     return {
         "SLOTS": made.slots, "DIRECTIONS": made.directions, "SEGMENT": options.segment, "HEADS": count, "HEAD": width,
         "D": made.dim, "J": block_sizes.padded(options.segment), "DT": triton_dtype(heads[0].dtype),
-    }  # fmt: skip
+    }
 
 
 def head_stages(width: int) -> int:
@@ -95,7 +94,7 @@ def _of_writing(heads: Sequence[Tensor], made: MemorySizes, warps: int) -> dict[
     found: dict[str, Any] = {
         "R": block_sizes.padded(made.slots), "GATED": made.gated, "WIDE": wide, "TILE": min(TUNING.tile, made.dim),
         "STAGES": TUNING.stages, "HEAD_STAGES": head_stages(heads[0].shape[3]),
-    }  # fmt: skip
+    }
     return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
 
 
@@ -128,11 +127,11 @@ def _forward(
     write_forward[(batch * made.directions,)](
         written_key, written_value, tuple(starts), memory, keys, values, *_groups(weights), length, segments,
         options.scale, options.eps, *strides(written_key), **shared, **_of_writing(heads, made, TUNING.write_warps),
-    )  # fmt: skip
+    )
     read_forward[(batch * segments * count,)](
         query, key, value, keys, values, found, length, segments, batch, options.scale, *strides(query),
         *strides(found), **shared, **_of_reading(made, options),
-    )  # fmt: skip
+    )
     return found, memory, keys, values
 
 
@@ -149,7 +148,7 @@ def _forward_shapes(
 def _backward(
     grad: Tensor, heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], memory: Tensor, keys: Tensor,
     values: Tensor, *given: Any,
-) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+) -> tuple[list[Tensor], Tensor]:
     made = sizes_of(starts, weights)
     factors = SlotFactors([made], memory, keys)
     d_heads = heads_back(
@@ -163,7 +162,7 @@ def _backward(
 def heads_back(
     grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: tuple[Tensor, Tensor, Tensor],
     options: FusedMemoryOptions, made: MemorySizes, factors: SlotFactors, number: int,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     """The gradients of the heads; `factors` gets what those of the weights are made from."""
     from regard.nn.fused_memory.read_kernels import read_backward
     from regard.nn.fused_memory.write_kernels import write_backward
@@ -177,7 +176,7 @@ def heads_back(
     read_backward[(batch * segments * count,)](
         query, key, value, keys, values, grad, *found, lines, length, segments, batch, options.scale, *strides(query),
         *strides(grad), *strides(found[0]), PITCH=factors.pitch, **shared, **_of_reading(made, options),
-    )  # fmt: skip
+    )
     alone = made.directions == 1 or segments == 2  # whether each segment is written in one direction at most
     shape = (1 if alone else 2, batch, length, made.dim)
     written = [query.new_empty(shape) for _ in range(2)]
@@ -187,7 +186,7 @@ def heads_back(
         options.scale, options.eps, *strides(written_key), 0 if alone else written[0].stride(0), written[0].stride(1),
         PITCH=factors.pitch, VECTORS=factors.vectors, SHARED=alone and made.directions == 2, **shared,
         **_of_writing(heads, made, TUNING.back_warps),
-    )  # fmt: skip
+    )
     joined = [one[0] if alone else one.sum(0) for one in written]
     return [*found, *(one.unflatten(2, (count, -1)).transpose(1, 2) for one in joined)]
 
@@ -195,7 +194,7 @@ def heads_back(
 def _backward_shapes(
     grad: Tensor, heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], memory: Tensor, keys: Tensor,
     values: Tensor, *given: Any,
-) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+) -> tuple[list[Tensor], Tensor]:
     total = sum(sizes(sizes_of(starts, weights).shapes()))
     return [as_rows(one.shape, one) for one in heads], starts[0].new_empty(total)
 
@@ -237,3 +236,4 @@ _LIBRARY.impl("fused_memory_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_memory", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_memory_backward", _backward_shapes, lib=_LIBRARY)
 torch.library.register_autograd("regard::fused_memory", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("fused_memory_backward", _LIBRARY)

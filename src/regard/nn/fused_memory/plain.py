@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.nn.heads import join_heads, split_heads
+from regard.nn.parts.heads import join_heads, split_heads
 
 
 def mixed(
@@ -44,8 +44,7 @@ def mixed(
     for number, part in enumerate(parts):
         memory = torch.cat([memories[number] for memories in sides], 1)
         slot_key, slot_value = (
-            split_heads(F.linear(memory, *each), width)
-            for each in ((to_key, key_bias), (to_value, value_bias))
+            split_heads(F.linear(memory, *each), width) for each in ((to_key, key_bias), (to_value, value_bias))
         )
         scores = query[:, :, part] @ torch.cat([slot_key, key[:, :, part]], 2).mT * scale
         if causal:

@@ -39,7 +39,7 @@ def read_forward(
     Q, K, V, KEYS, VALUES, FOUND, rows, segments, batch, scale, q_b, q_h, q_n, f_b, f_h, f_n,
     SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     D: tl.constexpr, J: tl.constexpr, U: tl.constexpr, CAUSAL: tl.constexpr, DT: tl.constexpr,
-):  # fmt: skip
+):
     """What the elements of one segment read with one head. Q, K and V (b,h,rows,HEAD) have equal strides."""
     head, part = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS % segments
     entry = tl.program_id(0) // HEADS // segments
@@ -64,7 +64,7 @@ def read_backward(
     d_b, d_h, d_n, PITCH: tl.constexpr,
     SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     D: tl.constexpr, J: tl.constexpr, U: tl.constexpr, CAUSAL: tl.constexpr, DT: tl.constexpr,
-):  # fmt: skip
+):
     """The gradients of queries, keys and values of one segment and head; KEPT gets those of the slots (`layout.py`)."""
     head, part = tl.program_id(0) % HEADS, tl.program_id(0) // HEADS % segments
     entry = tl.program_id(0) // HEADS // segments

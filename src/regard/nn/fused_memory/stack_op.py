@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients
 from regard.nn.fused_memory.factors import Memory, Piece, SlotFactors
 from regard.nn.fused_memory.kinds import MemoryKind, kind
 from regard.nn.fused_rows import op as rows_op
@@ -20,22 +19,20 @@ from regard.nn.fused_rows import plain as plain_rows
 from regard.nn.fused_rows.layout import Stages, sizes
 from regard.nn.fused_rows.short_attention import as_rows
 from regard.nn.fused_rows.stack_op import StackOptions, _backward_shapes, _remember
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = (
     "str activation, float[] rates, float[] eps, int heads, bool causal, float scale, ScalarType dtype, int sides, "
     "int segment, float memory_eps"
 )
-_LIBRARY.define(
-    f"fused_memory_stack(Tensor x, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor[])"
-)
+_LIBRARY.define(f"fused_memory_stack(Tensor x, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor[])")
 _LIBRARY.define(
     "fused_memory_stack_backward(Tensor d_last, Tensor x, Tensor? seed, Tensor last, Tensor[] kept, Tensor[] weights, "
     f"{_OPTIONS}) -> (Tensor, Tensor)"
 )
-ROWS_KEPT = (
-    3  # tensors of a layer besides heads and memory: mixed heads, rows after the attention and the layer
-)
+ROWS_KEPT = 3  # tensors of a layer besides heads and memory: mixed heads, rows after the attention and the layer
 
 
 @dataclass(frozen=True)
@@ -71,9 +68,7 @@ class MemoryStackOptions:
         start = len(Stages(False, False, self.memory.maps, dim).shapes())
         memory = self.memory.sizes(weights[start:])
         borrowed = self.memory.borrowed
-        hidden = weights[start + len(memory.shapes()) - len(borrowed) + 4].shape[
-            0
-        ]  # after out and norm: rise
+        hidden = weights[start + len(memory.shapes()) - len(borrowed) + 4].shape[0]  # after out and norm: rise
         order: list[Piece] = []
         for number, piece in enumerate(pieces):
             if number:
@@ -97,9 +92,7 @@ def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: MemorySt
     return found
 
 
-def _forward(
-    x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any
-) -> tuple[Tensor, list[Tensor]]:
+def _forward(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
     options = MemoryStackOptions.of(given)
     _, own = options.split(x, weights)
     first, *others = options.pieces()
@@ -113,9 +106,7 @@ def _forward(
     return rows, kept[:-1]  # the last rows are the result
 
 
-def _forward_shapes(
-    x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any
-) -> tuple[Tensor, list[Tensor]]:
+def _forward_shapes(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
     options = MemoryStackOptions.of(given)
     _, own = options.split(x, weights)
     batch, length, dim = x.shape
@@ -135,7 +126,7 @@ def _forward_shapes(
 
 def _backward(
     d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor], *given: Any
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     options = MemoryStackOptions.of(given)
     order, own = options.split(x, weights)
     first, *others = options.pieces()
@@ -160,7 +151,7 @@ def _backward(
         d_rows, d_mixed = rows_op.rows_back(
             d_rows, d_heads, before, mixed, seed, middle, after, own[2 * number + 2], others[number], factors,
             number + 1,
-        )  # fmt: skip
+        )
         d_heads = options.memory.heads_back(d_mixed, heads, own[2 * number + 1], memory, slots, number)
     d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
     slots.weight_gradients(grads, tuple(order), factors, options.memory.borrowed)
@@ -176,9 +167,7 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_kept: Any) -> tuple[Any, .
     if torch.is_grad_enabled():
         found = _recorded(x, seed, weights, MemoryStackOptions.of(ctx.given), d_last)
         return found[0], None, found[1:], *none
-    d_x, grads = torch.ops.regard.fused_memory_stack_backward.default(
-        d_last, x, seed, last, kept, weights, *ctx.given
-    )
+    d_x, grads = torch.ops.regard.fused_memory_stack_backward.default(d_last, x, seed, last, kept, weights, *ctx.given)
     shapes = [tuple(one.shape) for one in weights]
     parts = [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
     return d_x, None, parts, *none
@@ -200,7 +189,7 @@ def _recorded(
         found = plain_rows.rows(
             rows, mixed, seed, own[2 * number], stages, piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
-        )  # fmt: skip
+        )
         if number:
             rows, *heads = found
         else:
@@ -212,6 +201,5 @@ _LIBRARY.impl("fused_memory_stack", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("fused_memory_stack_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_memory_stack", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_memory_stack_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd(
-    "regard::fused_memory_stack", _differentiate, setup_context=_remember, lib=_LIBRARY
-)
+torch.library.register_autograd("regard::fused_memory_stack", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("fused_memory_stack_backward", _LIBRARY)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.implementations.triton import block_sizes
+from regard.implementations.gpu import is_off, may_transpose_wrongly
+from regard.implementations.triton.launch import block_sizes
 from regard.nn.fused_memory import refusal as memories
 from regard.nn.fused_memory.factors import SlotFactors
 from regard.nn.fused_memory.layout import StaticSizes
 from regard.nn.fused_memory.op import TUNING, _groups, head_stages
 from regard.nn.fused_rows import op as rows_op
 from regard.nn.fused_rows.short_attention import as_rows, plain, strides, triton_dtype
-from regard.nn.heads import join_heads, split_heads
+from regard.nn.parts.heads import join_heads, split_heads
+from regard.support.tracing import constant_when_traced
 
 if TYPE_CHECKING:
     from regard.nn.static_memory import StaticMemory
@@ -40,8 +44,12 @@ def refusal(layer: StaticMemory, batch: int, length: int, layers: int = 1) -> st
         return why
     if attention is None or attention != writer.plain_attention() or attention.causal:
         return "the attention is not a plain softmax over all keys (dropout of weights?)"
-    if why := attention.refusal(len(layer.slots), length, layer.dim // layer.num_heads):
+    count, width = len(layer.slots), layer.dim // layer.num_heads
+    if why := attention.refusal(count, length, width):
         return why
+    blocks = block_sizes.padded(length), block_sizes.padded(count)
+    if may_transpose_wrongly(*blocks) and _is_wrong(*blocks, layer.dim, width):
+        return f"this Triton computes the gradients of {length} rows and {count} slots wrongly on this GPU"
     own = [writer.query_map, writer.output_map, reader.key_map, reader.value_map]
     if any(type(one) is not nn.Linear or one.bias is None for one in own):
         return "a linear map is not a plain nn.Linear with a bias"
@@ -81,7 +89,7 @@ def _constants(heads: Sequence[Tensor], made: StaticSizes, warps: int) -> dict[s
         "COUNT": made.slots, "HEADS": count, "HEAD": width, "D": made.dim, "R": block_sizes.padded(made.slots),
         "J": block_sizes.padded(length), "DT": triton_dtype(heads[0].dtype),
         "WIDE": triton_dtype(rows_op._wide(heads[0].dtype)), "STAGES": head_stages(width),
-    }  # fmt: skip
+    }
     return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
 
 
@@ -94,7 +102,7 @@ def forward(heads: list[Tensor], weights: list[Tensor], options: StaticOptions) 
     static_forward[(total.shape[0],)](
         *heads, weights[0].contiguous(), found, total, mixed, *_groups(weights[1:]), heads[0].shape[2], options.scale,
         options.eps, *strides(heads[0]), *strides(found), **_constants(heads, sizes_of(weights), TUNING.write_warps),
-    )  # fmt: skip
+    )
     return found, total, mixed
 
 
@@ -109,7 +117,7 @@ def shapes(heads: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, 
 def heads_back(
     grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: tuple[Tensor, Tensor], options: StaticOptions,
     factors: SlotFactors, number: int,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     """The gradients of the heads; `factors` gets what those of the weights are made from."""
     from regard.nn.fused_memory.static_kernels import static_backward
 
@@ -120,7 +128,7 @@ def heads_back(
         *heads, grad, weights[0].contiguous(), *kept, *found, lines, sums, *_groups(weights[1:]), heads[0].shape[2],
         options.scale, options.eps, *strides(heads[0]), *strides(grad), *strides(found[0]), PITCH=factors.pitch,
         VECTORS=factors.vectors, **_constants(heads, sizes_of(weights), TUNING.back_warps),
-    )  # fmt: skip
+    )
     return found
 
 
@@ -135,3 +143,26 @@ def mixed(heads: Sequence[Tensor], weights: Sequence[Tensor], options: StaticOpt
     maps = ((to_key, key_bias), (to_value, value_bias))
     slot_key, slot_value = (split_heads(F.linear(memory, *each), width) for each in maps)
     return plain(query, slot_key, slot_value, False, scale)
+
+
+@constant_when_traced
+@cache
+def _is_wrong(length: int, slots: int, dim: int, width: int) -> bool:
+    """Whether the backward kernel is compiled wrongly for blocks of these sizes: run once, and compared."""
+    source = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=source).cuda()
+
+    maps = [one for _ in range(4) for one in (drawn(dim, dim) * dim**-0.5, drawn(dim))]
+    weights = [drawn(slots, dim), *maps, drawn(dim), drawn(dim)]
+    pull, *heads = (drawn(1, dim // width, length, width).bfloat16() for _ in range(4))
+    options = StaticOptions(width**-0.5, 1e-5)
+    with torch.no_grad():
+        _, *kept = forward(heads, weights, options)
+        factors = SlotFactors([sizes_of(weights)], *kept)
+        mine = heads_back(pull, heads, weights, (kept[0], kept[1]), options, factors, 0)
+    with torch.enable_grad():
+        exact = [one.double().requires_grad_() for one in heads]
+        right = torch.autograd.grad(mixed(exact, [one.double() for one in weights], options), exact, pull.double())
+    return is_off(mine, right)

@@ -40,7 +40,7 @@ def static_forward(
     Q, K, V, SLOTS, FOUND, SUM, MIXED, ASK, OUT, READ, UPDATE, rows, scale, eps, q_b, q_h, q_n, f_b, f_h, f_n,
     COUNT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr, R: tl.constexpr, J: tl.constexpr,
     DT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """What the rows of one batch entry read.
 
     Q, K, V (b,h,rows,HEAD) have equal strides. ASK is (W_q, b_q), OUT (W_o, b_o), READ (W_k, b_k, W_v, b_v), UPDATE
@@ -79,7 +79,7 @@ def static_backward(
     q_n, f_b, f_h, f_n, d_b, d_h, d_n, PITCH: tl.constexpr, VECTORS: tl.constexpr, COUNT: tl.constexpr,
     HEADS: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr, R: tl.constexpr, J: tl.constexpr, DT: tl.constexpr,
     WIDE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """The gradients of queries, keys and values of one batch entry.
 
     KEPT and SUMS get what those of the weights are made from (`layout.StaticSizes`).

@@ -52,7 +52,7 @@ def _segment_at(turn, segments, side):
 def _show(
     m, MEMORY, KEYS, VALUES, READ, line, i, d, t, SLOTS: tl.constexpr, D: tl.constexpr, DT: tl.constexpr,
     WIDE: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """Store the slots, and the keys and values that elements read. READ is (W_k, b_k, W_v, b_v)."""
     real, low = (i < SLOTS)[:, None], m.to(DT)
     tl.store(_block(MEMORY, line + i, d, D), m, mask=real)
@@ -69,7 +69,7 @@ def write_forward(
     SLOTS: tl.constexpr, DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
     D: tl.constexpr, R: tl.constexpr, J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr,
     TILE: tl.constexpr, STAGES: tl.constexpr, HEAD_STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """All turns of one batch entry in one direction.
 
     K and V (b,h,rows,HEAD) have equal strides. STARTS are the slots M_0 of each direction, ASK is (W_q, b_q), OUT
@@ -105,12 +105,8 @@ def write_forward(
                 at = c + t
                 r = _mapped(narrow, tl.load(_block(UPDATE[0], at, d, D)).to(DT), UPDATE[2], at, WIDE)
                 r += _mapped(low, tl.load(_block(UPDATE[1], at, d, D)).to(DT), UPDATE[3], at, WIDE)
-                inner = _mapped(
-                    low, tl.load(_block(UPDATE[1], 2 * D + at, d, D)).to(DT), UPDATE[3], 2 * D + at, WIDE
-                )
-                n = _mapped(
-                    narrow, tl.load(_block(UPDATE[0], 2 * D + at, d, D)).to(DT), UPDATE[2], 2 * D + at, WIDE
-                )
+                inner = _mapped(low, tl.load(_block(UPDATE[1], 2 * D + at, d, D)).to(DT), UPDATE[3], 2 * D + at, WIDE)
+                n = _mapped(narrow, tl.load(_block(UPDATE[0], 2 * D + at, d, D)).to(DT), UPDATE[2], 2 * D + at, WIDE)
                 n = _tanh(n + _sigmoid(r) * inner)
                 z = _mapped(narrow, tl.load(_block(UPDATE[0], D + at, d, D)).to(DT), UPDATE[2], D + at, WIDE)
                 z += _mapped(low, tl.load(_block(UPDATE[1], D + at, d, D)).to(DT), UPDATE[3], D + at, WIDE)
@@ -130,7 +126,7 @@ def write_forward(
 def _shown_back(
     dm, MEMORY, KEPT, READ, line, i, d, t, PITCH: tl.constexpr, SLOTS: tl.constexpr, D: tl.constexpr, DT: tl.constexpr,
     TILE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """Add what the elements send back through the keys and values of these slots; keep the slots as a factor."""
     real = (i < SLOTS)[:, None]
     m = tl.load(_block(MEMORY, line + i, d, D), mask=real, other=0.0)
@@ -150,7 +146,7 @@ def write_backward(
     DIRECTIONS: tl.constexpr, SEGMENT: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr, D: tl.constexpr,
     R: tl.constexpr, J: tl.constexpr, GATED: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
     STAGES: tl.constexpr, HEAD_STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """The turns of one batch entry in one direction, from the last to the first.
 
     The gradients of the keys and values that elements read are in KEPT, where the other factors are added; SUMS gets
@@ -211,9 +207,7 @@ def write_backward(
                 u_z = tl.load(_block(UPDATE[1], D + at, d, D)).to(DT)
                 w_n = tl.load(_block(UPDATE[0], 2 * D + at, d, D)).to(DT)
                 u_n = tl.load(_block(UPDATE[1], 2 * D + at, d, D)).to(DT)
-                r = _sigmoid(
-                    _mapped(narrow, w_r, UPDATE[2], at, WIDE) + _mapped(low, u_r, UPDATE[3], at, WIDE)
-                )
+                r = _sigmoid(_mapped(narrow, w_r, UPDATE[2], at, WIDE) + _mapped(low, u_r, UPDATE[3], at, WIDE))
                 z = _mapped(narrow, w_z, UPDATE[2], D + at, WIDE) + _mapped(low, u_z, UPDATE[3], D + at, WIDE)
                 z = _sigmoid(z)
                 inner = _mapped(low, u_n, UPDATE[3], 2 * D + at, WIDE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.core.dropout import draw_seed
+from regard.formula.dropout import draw_seed
 from regard.implementations import HAS_TRITON
 from regard.nn import fused_rows
 from regard.nn.fused_rows import layers
@@ -15,9 +15,7 @@ from regard.nn.fused_rows import layers
 if TYPE_CHECKING:
     from regard.nn.fused_rows.tokens import EmbeddedTokens
 
-MOST_OUTPUTS = (
-    512  # logits of a row, and tokens whose rows are made here; more are worth a product of their own
-)
+MOST_OUTPUTS = 512  # logits of a row, and tokens whose rows are made here; more are worth a product of their own
 
 
 class DeferredLogits:
@@ -50,9 +48,7 @@ class DeferredLogits:
         """The mean of the cross-entropies where they count; 0 if none does."""
         return self._computed(targets, keep, smoothing)[2]
 
-    def _computed(
-        self, targets: Tensor, keep: Tensor | None, smoothing: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _computed(self, targets: Tensor, keep: Tensor | None, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
         from regard.nn.fused_rows import head_op, stack_loss_op
 
         options = head_op.HeadOptions(self.norm.eps, smoothing, self.products)
@@ -71,7 +67,7 @@ class DeferredLogits:
 def refusal(
     rows: Tensor, norm: Any, linear: Any, modules: list[nn.Module], targets: Tensor | None, keep: Tensor | None,
     pooled: bool = False,
-) -> str:  # fmt: skip
+) -> str:
     """Why the logits of these rows must be computed; empty if the kernel can. `modules`: others that are not called.
 
     `pooled`: the logits are those of the means of all rows of an example.
@@ -98,9 +94,7 @@ def refusal(
     return ""
 
 
-def token_rows(
-    ids: Tensor, embedding: Any, positions: Any, scale: float, rate: float
-) -> EmbeddedTokens | None:
+def token_rows(ids: Tensor, embedding: Any, positions: Any, scale: float, rate: float) -> EmbeddedTokens | None:
     """Rows of tokens for the kernels to make; None where they do not know the embedding or its positions."""
     from regard.nn.positions import NoPositions, Sinusoidal
 

@@ -14,14 +14,12 @@ import triton.language as tl
 from regard.nn.fused_rows.kernels import _block, _normalized, _normalized_back
 
 IGNORED = tl.constexpr(-100)  # the target that torch's cross_entropy ignores
-LOWEST = tl.constexpr(
-    -1e30
-)  # in place of the logits of padding; finite, so that no difference of two is undefined
+LOWEST = tl.constexpr(-1e30)  # in place of the logits of padding; finite, so that no difference of two is undefined
 
 
 @triton.jit
 def _tile(WEIGHT, BIAS, n, column, d, V: tl.constexpr, D: tl.constexpr, HAS_BIAS: tl.constexpr, DT: tl.constexpr,
-          WIDE: tl.constexpr):  # fmt: skip
+          WIDE: tl.constexpr):
     """A tile of the weight and the logits from it, both 0 at padding."""
     known = column < V
     weight = tl.load(_block(WEIGHT, column, d, D), mask=known[:, None], other=0.0).to(DT)
@@ -47,7 +45,7 @@ def head_loss(
     PITCH: tl.constexpr, VECTORS: tl.constexpr, D: tl.constexpr, V: tl.constexpr, PADDED: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_KEEP: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr,
     TILE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """The loss of a block of rows and how many count (PARTS), and the gradients of the sum of all losses.
 
     D_ROWS gets the gradient of the rows, KEPT (rows,PITCH) normalised rows and gradients of the logits, SUMS

@@ -50,14 +50,10 @@ class HeadStage:
         """The gradients without those of padding."""
         return [*parts[:2], *(part[: self.outputs] for part in parts[2:])]
 
-    def jobs(
-        self, column: int, place: int, total: int, tall: int, width: int
-    ) -> list[tuple[int, int, int, int, int]]:
+    def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[tuple[int, int, int, int, int]]:
         """The jobs of `weight_gradients`, as `layout._jobs`; none for rows of nothing but padding."""
         dim = self.dim
-        found = [
-            (1, place + j, 0, total + j, 0) for j in range(0, 2 * dim, width)
-        ]  # gain and shift, side by side
+        found = [(1, place + j, 0, total + j, 0) for j in range(0, 2 * dim, width)]  # gain and shift, side by side
         total += 2 * dim
         for i in range(0, self.outputs, tall):
             for j in range(0, dim, width):

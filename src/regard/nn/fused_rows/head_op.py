@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients
-from regard.implementations.triton import block_sizes
+from regard.implementations.triton.launch import block_sizes
 from regard.nn.fused_rows import op, plain
 from regard.nn.fused_rows.head_layout import HeadStage
 from regard.nn.fused_rows.layout import sizes
 from regard.nn.fused_rows.short_attention import triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = "float eps, float smoothing, ScalarType dtype"
@@ -65,9 +66,7 @@ def run(
     return found[0], found[1], found[2]
 
 
-def pulled(
-    d_total: Tensor | None, d_mean: Tensor | None, count: Tensor
-) -> tuple[Tensor, Tensor | None] | None:
+def pulled(d_total: Tensor | None, d_mean: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None] | None:
     """What the gradients of the sum are multiplied by, and the count that they are divided by; None: nothing is asked.
 
     The kernel of the weights' gradients does both, so that a mean costs no division of its own.
@@ -97,12 +96,12 @@ def _forward(
     tensors = (
         x, targets, targets if keep is None else keep.contiguous().view(torch.uint8), gain, shift, copies(weight),
         bias[0] if bias else x, parts, d_rows, kept, sums,
-    )  # fmt: skip
+    )
     constants: dict[str, Any] = {
         "SMOOTHING": options.smoothing, "PITCH": head.pitch, "VECTORS": head.vectors, "D": head.dim,
         "V": head.outputs, "HAS_BIAS": head.bias, "HAS_KEEP": keep is not None, "DT": triton_dtype(options.dtype),
         "WIDE": wide,
-    }  # fmt: skip
+    }
     (_by_examples if targets.dim() == 1 else _by_rows)(tensors, constants, head, options.eps)
     launch = {} if block_sizes.INTERPRETED else {"num_warps": 1}
     add_parts[(1,)](parts, total, count, mean, sums.shape[0], WIDE=wide, BLOCK=128, **launch)
@@ -117,7 +116,7 @@ def _by_rows(tensors: tuple[Tensor, ...], constants: dict[str, Any], head: HeadS
     head_loss[(sums.shape[0],)](
         *tensors, kept.shape[0], eps, **constants, PADDED=head.padded, R=op.TUNING.rows, TILE=head.tile,
         STAGES=op.TUNING.stages, **launch,
-    )  # fmt: skip
+    )
 
 
 def _by_examples(tensors: tuple[Tensor, ...], constants: dict[str, Any], head: HeadStage, eps: float) -> None:
@@ -128,7 +127,7 @@ def _by_examples(tensors: tuple[Tensor, ...], constants: dict[str, Any], head: H
     pooled_loss[(batch,)](
         *tensors, length, eps, **constants, J=min(block_sizes.padded(length), 32),
         TILE=min(block_sizes.padded(head.outputs), 32), **launch,
-    )  # fmt: skip
+    )
 
 
 def _forward_shapes(
@@ -144,7 +143,7 @@ def _forward_shapes(
 
 def _backward(
     pull: Tensor, count: Tensor | None, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor], pooled: bool
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     grads = _backward_shapes(pull, count, x, kept, sums, weights, pooled)
     factors = op.Factors([stage(weights)], x, kept.dtype, (kept, sums), pooled)
     factors.weight_gradients(grads, pull, count)
@@ -153,7 +152,7 @@ def _backward(
 
 def _backward_shapes(
     pull: Tensor, count: Tensor | None, x: Tensor, kept: Tensor, sums: Tensor, weights: list[Tensor], pooled: bool
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return kept.new_empty(sum(sizes(stage(weights).shapes())), dtype=weights[0].dtype)
 
 
@@ -173,9 +172,7 @@ def _differentiate(
     if asked is None:
         return None, None, None, [None] * len(weights), *none
     if torch.is_grad_enabled():
-        found = _recorded(
-            x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *asked)
-        )
+        found = _recorded(x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *asked))
         return found[0], None, None, found[1:], *none
     grads = torch.ops.regard.fused_head_backward.default(*asked, x, kept, sums, weights, targets.dim() == 1)
     return pulled_by(d_rows, *asked).to(x.dtype), None, None, split(grads, stage(weights)), *none
@@ -190,7 +187,7 @@ def split(grads: Tensor, head: HeadStage) -> list[Tensor]:
 
 def _recorded(
     x: Tensor, targets: Tensor, keep: Tensor | None, weights: list[Tensor], options: HeadOptions, d_total: Tensor
-) -> list[Tensor | None]:  # fmt: skip
+) -> list[Tensor | None]:
     """The same gradients with an autograd graph, from the formula in plain torch."""
     views = fresh_views([x, *weights])
     rows, *trained = [one for one in views if one is not None]
@@ -203,3 +200,4 @@ _LIBRARY.impl("fused_head_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_head", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_head_backward", _backward_shapes, lib=_LIBRARY)
 torch.library.register_autograd("regard::fused_head", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("fused_head_backward", _LIBRARY)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.device_functions import dropout_keeps, row_state
+from regard.implementations.triton.launch.device_functions import dropout_keeps, row_state
 
 
 @triton.jit
@@ -91,7 +91,7 @@ def _chosen(POINTERS, number, FIRST: tl.constexpr, COUNT: tl.constexpr):
 @triton.jit
 def _embedded(TOKENS, SEED, row, d, rows, length, D: tl.constexpr, TABLE: tl.constexpr, SCALE: tl.constexpr,
               WAVES: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr,
-              WIDE: tl.constexpr):  # fmt: skip
+              WIDE: tl.constexpr):
     """Rows of tokens: those of a table with TABLE lines, with their positions and dropout."""
     inside = row < rows
     token = tl.load(TOKENS[0] + row, mask=inside, other=0)
@@ -112,7 +112,7 @@ def rows_forward(
     TABLE: tl.constexpr, SCALE: tl.constexpr, WAVES: tl.constexpr, SITE: tl.constexpr, DROP_ROWS: tl.constexpr,
     KEEP_ROWS: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """Take a block of rows through the stages.
 
     MIDDLE gets the rows after the stage "out" if "feed" follows, LAST those after all. OUT is (weight, bias), FEED
@@ -122,9 +122,7 @@ def rows_forward(
     row, d, t = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, TILE)
     real = (row < rows)[:, None]
     if TABLE > 0:
-        x = _embedded(
-            TOKENS, SEED, row, d, rows, length, D, TABLE, SCALE, WAVES, SITE, DROP_ROWS, KEEP_ROWS, WIDE
-        )
+        x = _embedded(TOKENS, SEED, row, d, rows, length, D, TABLE, SCALE, WAVES, SITE, DROP_ROWS, KEEP_ROWS, WIDE)
     else:
         x = tl.load(_block(X, row, d, D), mask=real, other=0.0).to(WIDE)
     if HAS_OUT:
@@ -150,9 +148,7 @@ def rows_forward(
     if COUNT > 0:
         hat, _ = _normalized(x, eps_maps, D)
         n = (hat * tl.load(NORM[0] + d).to(WIDE)[None, :] + tl.load(NORM[1] + d).to(WIDE)[None, :]).to(DT)
-        for step in tl.range(
-            0, COUNT * (D // TILE), num_stages=STAGES
-        ):  # one loop: all weights are in flight
+        for step in tl.range(0, COUNT * (D // TILE), num_stages=STAGES):  # one loop: all weights are in flight
             i, c = step // (D // TILE), step % (D // TILE) * TILE
             y = tl.dot(n, tl.trans(tl.load(_block(_chosen(MAPS, i, 0, COUNT), c + t, d, D)).to(DT)))
             y += tl.load(_chosen(MAPS, i, COUNT, COUNT) + c + t).to(WIDE)[None, :]
@@ -169,7 +165,7 @@ def rows_backward(
     DROP_FEED: tl.constexpr, KEEP_FEED: tl.constexpr,
     TABLE: tl.constexpr, SCALE: tl.constexpr, SITE: tl.constexpr, DROP_ROWS: tl.constexpr, KEEP_ROWS: tl.constexpr,
     DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """Take the gradient of a block of rows back through the stages.
 
     KEPT (rows,PITCH) gets the two factors of each weight's gradient, SUMS (blocks,VECTORS) the sums over the block of
@@ -218,9 +214,7 @@ def rows_backward(
             rise = tl.load(_block(FEED[2], c + t, d, D)).to(DT)
             fall = tl.load(_block(FEED[4], d, c + t, F)).to(DT)
             h = tl.dot(n, tl.trans(rise)) + tl.load(FEED[3] + c + t).to(WIDE)[None, :]
-            dh = _dropped(tl.dot(dy, fall), SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN) * _slope(
-                h, ACT
-            )
+            dh = _dropped(tl.dot(dy, fall), SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN) * _slope(h, ACT)
             h = _dropped(_activated(h, ACT), SEED, salt, 1, row, c + t, DROP_HIDDEN, KEEP_HIDDEN)
             tl.store(sums + 2 * D + c + t, tl.sum(dh, 0))
             dh = dh.to(DT)
@@ -256,7 +250,7 @@ def rows_backward(
 
 @triton.jit
 def _product(KEPT, left, right, rows, PITCH: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr,
-             BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+             BLOCK: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr):
     """The product of two stretches of columns of factors, over all rows in order.
 
     The caller says that `left` and `right` are multiples of 16: said here, of arguments, it would be lost.
@@ -274,9 +268,7 @@ def _product(KEPT, left, right, rows, PITCH: tl.constexpr, TALL: tl.constexpr, W
 
 
 @triton.jit
-def _added(
-    SUMS, left, blocks, VECTORS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr
-):
+def _added(SUMS, left, blocks, VECTORS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     """The sum of a stretch of vectors over all blocks of rows in order."""
     k, j = tl.arange(0, BLOCK), tl.arange(0, WIDTH)
     total = tl.zeros([WIDTH], WIDE)
@@ -293,7 +285,7 @@ def weight_gradients(
     VECTORS: tl.constexpr, HEAD_PITCH: tl.constexpr, HEAD_VECTORS: tl.constexpr, HAS_PULL: tl.constexpr,
     HAS_COUNT: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """A tile (TALL,WIDTH) of the gradient of a weight, or the sum of a stretch of vectors, each over all rows in order.
 
     A job is (kind, column of the outputs' gradient, column of the inputs, offset in GRADS, line of the weight). Kinds:

@@ -7,30 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
-import regard.core.attention as core
-from regard.core.autocast import autocasts
-from regard.core.differentiate import needs_plain_torch
-from regard.core.dropout import draw_seed
-from regard.core.tracing import exporting
+import regard.dispatch.attention as dispatch
+from regard.formula.dropout import draw_seed
 from regard.implementations import HAS_TRITON, gpu
 from regard.nn import fused_rows, sharing
 from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.fused_rows.short_attention import PlainAttention
+from regard.support.autocast import autocasts
+from regard.support.differentiate import needs_plain_torch
+from regard.support.tracing import exporting
 
 if TYPE_CHECKING:
-    from regard.nn.blocks import EncoderLayer
     from regard.nn.fused_memory.stack_op import MemoryStackOptions
     from regard.nn.fused_rows.stack_op import StackOptions
+    from regard.nn.parts.blocks import EncoderLayer
 
 NARROWEST, WIDEST = 16, 256  # a block of rows, and tiles of weights, must fit on one multiprocessor
-MOST_ROWS = (
-    4096  # the kernels are for steps bound by launches; above this, torch's products were not compared with
-)
+MOST_ROWS = 4096  # the kernels are for steps bound by launches; above this, torch's products were not compared with
 MOST_FACTORS = 2**25  # numbers that one operator for a whole stack keeps for the gradients of weights: 64 MiB
 ACTIVATIONS = ("relu", "gelu", "silu")
 LEAST_SHARED = 168 * 1024  # bytes of shared memory of a program; the largest, of an LSTM, takes 164 KiB
-_ATTEND = core.attend  # while a model is observed, another function is in its place
+_ATTEND = dispatch.attend  # while a model is observed, another function is in its place
 
 
 def refusal(layers: Sequence[nn.Module], rows: Tensor, mask: Any, source: Any = None) -> str:
@@ -51,6 +50,8 @@ def refused_rows(rows: Tensor) -> str:
         return "fused rows are switched off (regard.nn.fused_rows.enabled)"
     if not HAS_TRITON:
         return "Triton is not installed"
+    if _has_any_global_hook():
+        return "hooks of all modules are registered"
     if not (rows.is_cuda or fused_rows.on_cpu):
         return "the rows are not on a CUDA device"
     if rows.is_cuda and (room := gpu.shared_memory(rows.device)) < LEAST_SHARED:
@@ -66,7 +67,7 @@ def circumstances(rows: Tensor, width: int | None = None) -> str:
     """Why no row-wise kernel can take these rows here and now, or make rows of this width; empty if one can."""
     if why := refused_rows(rows):
         return why
-    if needs_plain_torch() or exporting() or sharing.current() is not None or core.attend is not _ATTEND:
+    if needs_plain_torch() or exporting() or sharing.current() is not None or dispatch.attend is not _ATTEND:
         return "the model is exported, observed, transformed or shared between ranks"
     if rows.shape[0] * rows.shape[1] > MOST_ROWS:
         return f"there are more than {MOST_ROWS} rows"
@@ -77,7 +78,7 @@ def circumstances(rows: Tensor, width: int | None = None) -> str:
 
 
 def _refused_layer(layer: Any, rows: Tensor, width: int) -> str:
-    from regard.nn.blocks import EncoderLayer
+    from regard.nn.parts.blocks import EncoderLayer
 
     if type(layer) is not EncoderLayer:
         return f"a {type(layer).__name__} is not a plain encoder layer"
@@ -119,6 +120,7 @@ def _hooked(module: nn.Module) -> bool:
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
+        or "forward" in vars(module)
     )
 
 
@@ -147,13 +149,11 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
         rows, found = _between(
             rows, own.mix(found), seed, layer, number,
             None if last else listed[number + 1], None if last else heads[number + 1],
-        )  # fmt: skip
+        )
     return rows
 
 
-def whole(
-    layers: Iterable[EncoderLayer], rows: Tensor
-) -> tuple[Tensor, bool, list[Tensor], StackOptions] | None:
+def whole(layers: Iterable[EncoderLayer], rows: Tensor) -> tuple[Tensor, bool, list[Tensor], StackOptions] | None:
     """The arguments of one operator for all layers: rows, whether it needs a seed, weights, options.
 
     None: there is an operator for each layer.
@@ -191,9 +191,7 @@ def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> St
     return None if rows.shape[0] * length * len(layers) * factors > MOST_FACTORS else options
 
 
-def _alike(
-    layers: list[EncoderLayer], heads: int, plain: PlainAttention, rows: Tensor
-) -> StackOptions | None:
+def _alike(layers: list[EncoderLayer], heads: int, plain: PlainAttention, rows: Tensor) -> StackOptions | None:
     """The options of a stack whose feed-forward parts are alike; None if they are not."""
     from regard.nn.fused_rows.stack_op import StackOptions
 
@@ -247,9 +245,7 @@ def _around(layer: EncoderLayer) -> tuple[Any, Any]:
     return layer.around_attention, layer.around_feed_forward
 
 
-def _all_weights(
-    layers: list[EncoderLayer], maps: list[RowMaps], between: Sequence[list[Tensor]] = ()
-) -> list[Tensor]:
+def _all_weights(layers: list[EncoderLayer], maps: list[RowMaps], between: Sequence[list[Tensor]] = ()) -> list[Tensor]:
     """The weights of all calls, one after the other; `between`: those of each attention, after its maps."""
     found: list[Tensor] = []
     for number, (layer, own) in enumerate(zip(layers, maps, strict=True)):
@@ -271,18 +267,14 @@ def _own_weights(layer: EncoderLayer, own: RowMaps) -> list[Tensor]:
     return [
         own.out.weight, own.out.bias, norm.weight, norm.bias, feed.rise.weight, feed.rise.bias, feed.fall.weight,
         feed.fall.bias,
-    ]  # fmt: skip
+    ]
 
 
-def begin(
-    rows: Tensor, norm: nn.LayerNorm, maps: Sequence[nn.Linear], heads: int
-) -> tuple[Tensor, list[Tensor]]:
+def begin(rows: Tensor, norm: nn.LayerNorm, maps: Sequence[nn.Linear], heads: int) -> tuple[Tensor, list[Tensor]]:
     """Normalised rows through linear maps, as heads (b,h,n,·)."""
     from regard.nn.fused_rows import op
 
-    options = op.RowOptions(
-        False, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows)
-    )
+    options = op.RowOptions(False, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows))
     return op.run(rows, None, None, _after(norm, maps), options)
 
 
@@ -292,9 +284,7 @@ def join(
     """maps(norm(rows + out(mixed))) as heads."""
     from regard.nn.fused_rows import op
 
-    options = op.RowOptions(
-        True, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows)
-    )
+    options = op.RowOptions(True, False, len(maps), "gelu", [0.0] * 3, [0.0, norm.eps], 0, heads, _dtype(rows))
     weights = [out.weight, out.bias, *_after(norm, maps)]
     return op.run(rows, mixed, None, weights, options)[1]
 
@@ -302,7 +292,7 @@ def join(
 def _between(
     rows: Tensor, mixed: Tensor, seed: Tensor | None, layer: EncoderLayer, number: int, after: EncoderLayer | None,
     maps: RowMaps | None,
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, list[Tensor]]:
     """From the attention of one layer to that of the next, or to the end of the stack."""
     from regard.nn.fused_rows import op
 
@@ -314,9 +304,7 @@ def _between(
         following: Any = after.around_attention.norm
         weights += _after(following, maps.maps)
         eps, count, heads = [norm.eps, following.eps], len(maps.maps), maps.heads
-    options = op.RowOptions(
-        True, True, count, feed.activation, _rates(layer), eps, number, heads, _dtype(rows)
-    )
+    options = op.RowOptions(True, True, count, feed.activation, _rates(layer), eps, number, heads, _dtype(rows))
     return op.run(rows, mixed, seed, weights, options)
 
 

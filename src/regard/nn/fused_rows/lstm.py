@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.core.differentiate import needs_plain_torch
-from regard.core.dropout import draw_seed
-from regard.core.tracing import exporting
+from regard.formula.dropout import draw_seed
 from regard.nn.fused_rows.layers import MOST_ROWS, _dtype, _hooked, refused_rows
+from regard.support.differentiate import needs_plain_torch
+from regard.support.tracing import exporting
 
 WIDTHS = (16, 32, 64, 128)  # the recurrent weight of a direction must fit on one multiprocessor
 
@@ -58,7 +58,5 @@ def run(cells: nn.LSTM, rows: Tensor, keep: Tensor | None = None) -> tuple[Tenso
     rate = float(cells.dropout) if cells.training and cells.num_layers > 1 else 0.0
     seed = draw_seed(rows.device) if rate else None
     weights = [one for one in cells._flat_weights if one is not None]
-    found, last, cell = lstm_op.run(
-        rows, keep, seed, weights, 2 if cells.bidirectional else 1, rate, _dtype(rows)
-    )
+    found, last, cell = lstm_op.run(rows, keep, seed, weights, 2 if cells.bidirectional else 1, rate, _dtype(rows))
     return found, (last, cell)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from regard.implementations.triton.device_functions import tanh
+from regard.implementations.triton.launch.device_functions import tanh
 from regard.nn.fused_rows.kernels import _dropped
 
 
@@ -58,7 +58,7 @@ def _real(KEEP, row, inside, PADDED: tl.constexpr):
 
 @triton.jit
 def _inputs(X, KEEP, SEED, salt, row, k, rows, INPUTS: tl.constexpr, PADDED: tl.constexpr, DROP: tl.constexpr,
-            KEPT: tl.constexpr, DT: tl.constexpr):  # fmt: skip
+            KEPT: tl.constexpr, DT: tl.constexpr):
     """A block of the inputs, with the dropout before the layer; zeros at padding."""
     real = _real(KEEP, row, row < rows, PADDED)[:, None] & (k < INPUTS)[None, :]
     found = tl.load(X + row[:, None] * INPUTS + k[None, :], mask=real, other=0.0)
@@ -70,14 +70,12 @@ def lstm_inputs(
     X, KEEP, SEED, W_X, B_X, B_H, Z, salt, rows,
     INPUTS: tl.constexpr, H: tl.constexpr, PADDED: tl.constexpr, DROP: tl.constexpr, KEPT: tl.constexpr,
     DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     """A tile (R,TILE) of the share of the inputs, and of both biases, in the gates of one direction."""
     row, column = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1) * TILE + tl.arange(0, TILE)
     side, k = tl.program_id(2), tl.arange(0, BLOCK)
     weight = _of_direction(W_X, side)
-    bias = tl.load(_of_direction(B_X, side) + column).to(WIDE) + tl.load(
-        _of_direction(B_H, side) + column
-    ).to(WIDE)
+    bias = tl.load(_of_direction(B_X, side) + column).to(WIDE) + tl.load(_of_direction(B_H, side) + column).to(WIDE)
     found = tl.zeros([R, TILE], WIDE) + bias[None, :]
     for start in tl.range(0, INPUTS, BLOCK):
         x = _inputs(X, KEEP, SEED, salt, row, start + k, rows, INPUTS, PADDED, DROP, KEPT, DT)
@@ -111,7 +109,7 @@ def lstm_forward(
     Z, KEEP, W_H, Y, GATES, CELLS, H_LAST, C_LAST, batch, length,
     H: tl.constexpr, SIDES: tl.constexpr, PADDED: tl.constexpr, FAST: tl.constexpr, DT: tl.constexpr,
     WIDE: tl.constexpr, R: tl.constexpr,
-):  # fmt: skip
+):
     """Take a block of batch entries through all steps of one direction."""
     entry, j, side = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, H), tl.program_id(1)
     inside, rows = entry < batch, batch * length
@@ -125,9 +123,7 @@ def lstm_forward(
     for step in tl.range(0, length):
         at = _place(step, side, length)
         # What the next step reads is on its way while this one computes.
-        n_i, n_f, n_g, n_o = _gates(
-            Z, line + _place(tl.minimum(step + 1, length - 1), side, length), j, there, H
-        )
+        n_i, n_f, n_g, n_o = _gates(Z, line + _place(tl.minimum(step + 1, length - 1), side, length), j, there, H)
         before = h.to(DT)
         i, f = _sigmoid(tl.dot(before, w_i) + z_i, FAST), _sigmoid(tl.dot(before, w_f) + z_f, FAST)
         g, o = _tanh(tl.dot(before, w_g) + z_g, FAST), _sigmoid(tl.dot(before, w_o) + z_o, FAST)
@@ -158,7 +154,7 @@ def lstm_backward(
     D_Y, D_H, D_C, KEEP, W_H, GATES, CELLS, D_Z, batch, length,
     H: tl.constexpr, SIDES: tl.constexpr, PADDED: tl.constexpr, HAS_Y: tl.constexpr, HAS_H: tl.constexpr,
     HAS_C: tl.constexpr, FAST: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr,
-):  # fmt: skip
+):
     """The gradients of the gates before their functions, from the last step of one direction to the first.
 
     D_Y, D_H and D_C are the gradients of all hidden rows and of the last states.
@@ -222,7 +218,7 @@ def _weight_tile(
     INPUTS: tl.constexpr, H: tl.constexpr, SIDES: tl.constexpr, PADDED: tl.constexpr, DROP: tl.constexpr,
     KEPT: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     """A tile (TALL,WIDTH) of the gradient of a weight, recurrent (`hidden`) or of inputs, over all rows in order.
 
     The first tile of each line of the inputs' weights also sums the biases.
@@ -260,7 +256,7 @@ def _input_tile(
     number, D_Z, SEED, W_X, D_X, salt, rows, INPUTS: tl.constexpr, H: tl.constexpr, SIDES: tl.constexpr,
     DROP: tl.constexpr, KEPT: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     """A tile (R,WIDTH) of the gradient of the inputs, over both directions."""
     ACROSS: tl.constexpr = (INPUTS + WIDTH - 1) // WIDTH
     row, column = number // ACROSS * R + tl.arange(0, R), number % ACROSS * WIDTH + tl.arange(0, WIDTH)
@@ -283,7 +279,7 @@ def lstm_gradients(
     INPUTS: tl.constexpr, H: tl.constexpr, SIDES: tl.constexpr, PADDED: tl.constexpr, DROP: tl.constexpr,
     KEPT: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, TALL: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+):
     """A tile of a gradient: `of_inputs` programs for weights of inputs, `of_hidden` for recurrent ones, then inputs."""
     job = tl.program_id(0)
     if job < of_inputs + of_hidden:
@@ -291,9 +287,9 @@ def lstm_gradients(
         _weight_tile(
             tl.where(hidden, job - of_inputs, job), hidden, D_Z, X, Y, KEEP, SEED, D_WX, D_WH, D_BX, D_BH, salt, rows,
             length, INPUTS, H, SIDES, PADDED, DROP, KEPT, DT, WIDE, TALL, WIDTH, BLOCK,
-        )  # fmt: skip
+        )
     else:
         _input_tile(
             job - of_inputs - of_hidden, D_Z, SEED, W_X, D_X, salt, rows, INPUTS, H, SIDES, DROP, KEPT, DT, WIDE, R,
             WIDTH, BLOCK,
-        )  # fmt: skip
+        )

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients
-from regard.implementations.triton import block_sizes
+from regard.implementations.triton.launch import block_sizes
 from regard.nn.fused_rows import lstm_plain
 from regard.nn.fused_rows.op import _threshold, _wide
 from regard.nn.fused_rows.short_attention import triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _GIVEN = "Tensor rows, Tensor? keep, Tensor? seed, Tensor[] weights, int sides, float rate, ScalarType dtype"
@@ -68,7 +69,7 @@ class LSTMLayer:
         self.shared = {
             "H": self.width, "PADDED": self.keep is not None, "DT": triton_dtype(self.dtype),
             "WIDE": triton_dtype(_wide(self.dtype)),
-        }  # fmt: skip
+        }
         made = _threshold(self.rate, self.seed)
         self.dropping = {"DROP": made["drop"], "KEPT": made["keep"]}
         # A warp for each 16 columns of a gate: together they hold the recurrent weight.
@@ -101,15 +102,13 @@ class LSTMLayer:
         lstm_inputs[(-(-self.count // _ROWS), 4 * self.width // _TILE, self.sides)](
             self.rows, self.flags, self.hash, w_x, b_x, b_h, parts, self.number, self.count, INPUTS=self.inputs,
             R=_ROWS, TILE=_TILE, BLOCK=_BLOCK, **self.dropping, **self.shared, **_warps(4),
-        )  # fmt: skip
+        )
         lstm_forward[(self.entries, self.sides)](
             parts, self.flags, w_h, hidden, gates, cells, last, cell, self.batch, self.length, SIDES=self.sides,
             **self.shared, **self.walking,
-        )  # fmt: skip
+        )
 
-    def backward(
-        self, pulls: Sequence[Tensor | None], hidden: Tensor, gates: Tensor, cells: Tensor
-    ) -> list[Tensor]:
+    def backward(self, pulls: Sequence[Tensor | None], hidden: Tensor, gates: Tensor, cells: Tensor) -> list[Tensor]:
         """The gradients of rows and weights, from those of hidden rows and of the last hidden rows and cells."""
         from regard.nn.fused_rows.lstm_kernels import lstm_backward, lstm_gradients
 
@@ -120,7 +119,7 @@ class LSTMLayer:
             *[self.rows if one is None else one for one in (grad, *ends)], self.flags, w_h, gates, cells, of_gates,
             self.batch, self.length, SIDES=self.sides, HAS_Y=grad is not None, HAS_H=ends[0] is not None,
             HAS_C=ends[1] is not None, **self.shared, **self.walking,
-        )  # fmt: skip
+        )
         found = _gradient_shapes([self.rows, *self.weights])
         across = min(_TILE, self.width)
         lines = self.sides * (4 * self.width // _TILE)
@@ -130,7 +129,7 @@ class LSTMLayer:
             of_gates, self.rows, hidden, self.flags, self.hash, w_x, *_by_direction(found[1:]), found[0], self.number,
             self.count, self.length, of_inputs, of_hidden, INPUTS=self.inputs, SIDES=self.sides, R=_ROWS, TALL=_TILE,
             WIDTH=across, BLOCK=_BLOCK, **self.dropping, **self.shared, **_warps(4),
-        )  # fmt: skip
+        )
         return found
 
 
@@ -151,7 +150,7 @@ def _warps(warps: int) -> dict[str, int]:
 def _forward(
     rows: Tensor, keep: Tensor | None, seed: Tensor | None, weights: list[Tensor], sides: int, rate: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     final, last, cell, kept = _forward_shapes(rows, keep, seed, weights, sides, rate, dtype)
     hidden, gates, cells = _by_layer(final, kept)
     for number, own in enumerate(_of_layers(weights, sides)):
@@ -175,7 +174,7 @@ def _by_layer(final: Tensor, kept: list[Tensor]) -> tuple[list[Tensor], list[Ten
 def _forward_shapes(
     rows: Tensor, keep: Tensor | None, seed: Tensor | None, weights: list[Tensor], sides: int, rate: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     (batch, length, _), width, layers = rows.shape, weights[1].shape[1], len(weights) // (4 * sides)
 
     def empty(*shape: int, kind: torch.dtype = dtype) -> Tensor:
@@ -192,7 +191,7 @@ def _backward(
     grad: Tensor | None, grad_hidden: Tensor | None, grad_cell: Tensor | None, final: Tensor, kept: list[Tensor],
     rows: Tensor, keep: Tensor | None, seed: Tensor | None, weights: list[Tensor], sides: int, rate: float,
     dtype: torch.dtype,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     hidden, gates, cells = _by_layer(final, kept)
     listed = _of_layers(weights, sides)
     found: list[Tensor] = []
@@ -210,7 +209,7 @@ def _backward(
 def _backward_shapes(
     grad: Tensor | None, grad_hidden: Tensor | None, grad_cell: Tensor | None, final: Tensor, kept: list[Tensor],
     rows: Tensor, keep: Tensor | None, seed: Tensor | None, weights: list[Tensor], *given: Any,
-) -> list[Tensor]:  # fmt: skip
+) -> list[Tensor]:
     return _gradient_shapes([rows, *weights])
 
 
@@ -235,9 +234,7 @@ def _differentiate(
         pairs = [(one, pull.to(one.dtype)) for one, pull in zip(made, pulls, strict=True) if pull is not None]
         found: Any = gradients(pairs, views, again=True)
     else:
-        found = torch.ops.regard.fused_lstm_backward.default(
-            *pulls, final, kept, rows, keep, seed, weights, *ctx.given
-        )
+        found = torch.ops.regard.fused_lstm_backward.default(*pulls, final, kept, rows, keep, seed, weights, *ctx.given)
     return found[0], None, None, list(found[1:]), None, None, None
 
 
@@ -246,3 +243,4 @@ _LIBRARY.impl("fused_lstm_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_lstm", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_lstm_backward", _backward_shapes, lib=_LIBRARY)
 torch.library.register_autograd("regard::fused_lstm", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("fused_lstm_backward", _LIBRARY)

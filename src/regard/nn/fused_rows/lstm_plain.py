@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core import dropout
+from regard.formula import dropout
 from regard.nn.fused_rows.plain import _grid
 
 

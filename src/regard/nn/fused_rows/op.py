@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients
-from regard.implementations.triton import block_sizes
+from regard.implementations.triton.launch import block_sizes
 from regard.nn.fused_rows import plain
 from regard.nn.fused_rows.layout import RowPiece, Stages, jobs, sizes
 from regard.nn.fused_rows.short_attention import as_rows, triton_dtype
 from regard.nn.fused_rows.weight_copies import copies
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
 
 if TYPE_CHECKING:
     from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = (
-    "bool out, bool feed, int maps, str activation, float[] rates, float[] eps, int salt, int heads, "
-    "ScalarType dtype"
+    "bool out, bool feed, int maps, str activation, float[] rates, float[] eps, int salt, int heads, ScalarType dtype"
 )
 _LIBRARY.define(
     f"fused_rows(Tensor x, Tensor? mixed, Tensor? seed, Tensor[] weights, {_OPTIONS}) -> (Tensor, Tensor, Tensor[])"
@@ -83,7 +83,7 @@ class RowOptions:
     def listed(self) -> tuple[Any, ...]:
         """In the order of the operator."""
         return (self.out, self.feed, self.maps, self.activation, list(self.rates), list(self.eps), self.salt,
-                self.heads, self.dtype)  # fmt: skip
+                self.heads, self.dtype)
 
     def stages(self, x: Tensor, weights: Sequence[Tensor]) -> Stages:
         """The stages with their sizes."""
@@ -112,7 +112,7 @@ def _threshold(rate: float, seed: Tensor | None) -> dict[str, Any]:
 def _shared(
     stages: Stages, options: RowOptions, groups: list[tuple[Tensor, ...]], mixed: Tensor | None, seed: Tensor | None,
     tokens: EmbeddedTokens | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The constants that both kernels take; `groups` are the weights as the kernels read them."""
     wide = any(one.dim() == 2 and one.element_size() > 2 for group in groups for one in group)
     found: dict[str, Any] = {
@@ -120,7 +120,7 @@ def _shared(
         "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation,
         "DT": triton_dtype(options.dtype), "WIDE": triton_dtype(_wide(options.dtype)), "R": TUNING.rows,
         "TILE": TUNING.tile_of(stages.dim, stages.hidden, wide), "STAGES": TUNING.stages_of(wide),
-    }  # fmt: skip
+    }
     for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
         made = _threshold(rate, seed)
         found |= {f"DROP_{name}": made["drop"], f"KEEP_{name}": made["keep"]}
@@ -164,7 +164,7 @@ def _forward(
 def rows_ahead(
     x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions,
     tokens: EmbeddedTokens | None = None,
-) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, Tensor, list[Tensor]]:
     """What the operator returns. `tokens`: the rows are made from them, where a stack begins, and written to x."""
     from regard.nn.fused_rows.kernels import rows_forward
 
@@ -181,7 +181,7 @@ def rows_ahead(
         *groups, (x,) if tokens is None else tokens.tensors(), options.salt, rows, x.shape[1], *_strides(mixed),
         *options.eps, WAVES=tokens is not None and tokens.waves,
         **_shared(stages, options, groups, mixed, seed, tokens),
-    )  # fmt: skip
+    )
     return last, middle, ys
 
 
@@ -215,13 +215,11 @@ class Factors:
     def __init__(
         self, pieces: Sequence[RowPiece], x: Tensor, dtype: torch.dtype, made: tuple[Tensor, Tensor] | None = None,
         pooled: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.pieces = tuple(pieces)
         self.rows = x.shape[0] if pooled else x.shape[0] * x.shape[1]
         self.blocks = self.rows if pooled else -(-self.rows // TUNING.rows)
-        self.pitch, self.vectors = (
-            sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors")
-        )
+        self.pitch, self.vectors = (sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors"))
         self.kept, self.sums = made or (
             x.new_empty((self.rows, self.pitch), dtype=dtype),
             x.new_empty((self.blocks, self.vectors), dtype=_wide(dtype)),
@@ -232,11 +230,7 @@ class Factors:
         return behind(self.pieces[:number], self.kept, self.sums)
 
     def weight_gradients(
-        self,
-        into: Tensor,
-        pull: Tensor | None = None,
-        count: Tensor | None = None,
-        head: Factors | None = None,
+        self, into: Tensor, pull: Tensor | None = None, count: Tensor | None = None, head: Factors | None = None
     ) -> None:
         """The gradients of all weights, in the order of the calls and of `head`.
 
@@ -255,19 +249,17 @@ class Factors:
             HEAD_VECTORS=0 if head is None else head.vectors, HAS_PULL=pull is not None, HAS_COUNT=count is not None,
             TALL=tall, WIDTH=width, BLOCK=TUNING.grad_rows, WIDE=triton_dtype(self.sums.dtype),
             STAGES=TUNING.grad_stages, **launch,
-        )  # fmt: skip
+        )
 
 
 def _backward(
     d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
     last: Tensor, weights: list[Tensor], *given: Any,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     options = RowOptions(*given)
     grads = _weight_shapes(x, weights, options)
     factors = Factors([options.stages(x, weights)], x, options.dtype)
-    d_x, d_mixed = rows_back(
-        d_last, d_maps, x, mixed, seed, middle, last, weights, options, factors, number=0
-    )
+    d_x, d_mixed = rows_back(d_last, d_maps, x, mixed, seed, middle, last, weights, options, factors, number=0)
     factors.weight_gradients(grads)
     return d_x, d_mixed, grads
 
@@ -276,7 +268,7 @@ def rows_back(
     d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
     last: Tensor, weights: list[Tensor], options: RowOptions, factors: Factors, number: int,
     tokens: EmbeddedTokens | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """The gradients of the rows and of the mixed heads; `factors` gets what those of the weights are made from.
 
     Rows of `tokens` have no gradient: `factors` gets what that of their table is made from, as its last call.
@@ -300,14 +292,14 @@ def rows_back(
         *_strides(mixed), *_strides(d_maps[0] if d_maps else None),
         *options.eps, PITCH=factors.pitch, VECTORS=factors.vectors, MAP_HEAD=x.shape[2] // options.heads,
         HAS_DX=d_last is not None, **_shared(stages, options, groups, mixed, seed, tokens),
-    )  # fmt: skip
+    )
     return d_x, d_mixed
 
 
 def _backward_shapes(
     d_last: Tensor | None, d_maps: list[Tensor], x: Tensor, mixed: Tensor | None, seed: Tensor | None, middle: Tensor,
     last: Tensor, weights: list[Tensor], *given: Any,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     return *_row_shapes(x, mixed), _weight_shapes(x, weights, RowOptions(*given))
 
 
@@ -365,7 +357,7 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_middle: Tensor | None, d_m
 def _recorded(
     x: Tensor, mixed: Tensor | None, seed: Tensor | None, weights: list[Tensor], options: RowOptions,
     d_last: Tensor | None, d_maps: list[Tensor],
-) -> list[Tensor | None]:  # fmt: skip
+) -> list[Tensor | None]:
     """The same gradients with an autograd graph, from the stages in plain torch."""
     views = fresh_views([x, mixed, *weights])
     own, heads, *trained = views
@@ -373,7 +365,7 @@ def _recorded(
     made = plain.rows(
         own, heads, seed, [one for one in trained if one is not None], options.stages(x, weights), options.activation,
         options.rates, options.eps, options.salt, [options.heads] * options.maps,
-    )  # fmt: skip
+    )
     grads = [*([d_last] if options.out or options.feed else []), *d_maps]
     return gradients(zip(made, grads, strict=True), views, again=True)
 
@@ -383,3 +375,4 @@ _LIBRARY.impl("fused_rows_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_rows", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_rows_backward", _backward_shapes, lib=_LIBRARY)
 torch.library.register_autograd("regard::fused_rows", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("fused_rows_backward", _LIBRARY)

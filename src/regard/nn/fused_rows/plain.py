@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.core import dropout
-from regard.core.grid import Grid
+from regard.formula import dropout
 from regard.nn.fused_rows.layout import Stages
+from regard.values.grid import Grid
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 

@@ -16,7 +16,7 @@ from regard.nn.fused_rows.kernels import _block, _normalized, _normalized_back
 
 @triton.jit
 def _logits(WEIGHT, BIAS, p, column, d, V: tl.constexpr, D: tl.constexpr, HAS_BIAS: tl.constexpr, DT: tl.constexpr,
-            WIDE: tl.constexpr):  # fmt: skip
+            WIDE: tl.constexpr):
     """A tile of the weight as it is multiplied, and the logits from it, both 0 at padding."""
     known = column < V
     weight = tl.load(_block(WEIGHT, column, d, D), mask=known[:, None], other=0.0).to(DT).to(WIDE)
@@ -31,7 +31,7 @@ def pooled_loss(
     X, TARGET, KEEP, GAIN, SHIFT, WEIGHT, BIAS, PARTS, D_ROWS, KEPT, SUMS, length, eps, SMOOTHING: tl.constexpr,
     PITCH: tl.constexpr, VECTORS: tl.constexpr, D: tl.constexpr, V: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_KEEP: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, J: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+):
     """The loss of an example and whether it counts (PARTS), and the gradients of the sum of all losses.
 
     As `head_loss`, with an example in place of a block of rows: KEPT is (b,PITCH), SUMS (b,VECTORS). Of the padding of

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients
+from regard.implementations.gpu import is_off, may_transpose_wrongly
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
+from regard.support.tracing import constant_when_traced
 
 LONGEST = 64  # queries or keys of a head; all scores of a head are in the registers of one program
 WIDTHS = (16, 32, 64, 128)  # of a head
@@ -40,6 +44,8 @@ class PlainAttention:
             return "the first queries see nothing"
         if width not in WIDTHS:
             return f"a head is {width} wide; known are {', '.join(map(str, WIDTHS))}"
+        if may_transpose_wrongly(_padded(queries), _padded(keys)) and _is_wrong(_padded(queries), _padded(keys), width):
+            return f"this Triton computes the gradients of {queries} queries and {keys} keys wrongly on this GPU"
         return ""
 
     def run(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -65,15 +71,36 @@ def triton_dtype(dtype: torch.dtype) -> Any:
     return {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float64: tl.float64}[dtype]
 
 
+@constant_when_traced
+@cache
+def _is_wrong(queries: int, keys: int, width: int) -> bool:
+    """Whether the backward kernel is compiled wrongly for blocks of these sizes: run once, and compared."""
+    source = torch.Generator().manual_seed(0)
+    sizes = (queries, queries, keys, keys)
+    pull, query, key, value = (
+        torch.randn(1, 1, size, width, generator=source, dtype=torch.float64).cuda().bfloat16() for size in sizes
+    )
+    with torch.no_grad():
+        gradients = _backward(pull, query, key, value, False, width**-0.5)
+    with torch.enable_grad():
+        heads = [rows.double().requires_grad_() for rows in (query, key, value)]
+        output = plain(heads[0], heads[1], heads[2], False, width**-0.5)
+        exact = torch.autograd.grad(output, heads, pull.double())
+    return is_off(gradients, exact)
+
+
+def _padded(length: int) -> int:
+    """The rows of a block: the next power of two, at least what a matrix unit takes."""
+    return max(16, 1 << (length - 1).bit_length())
+
+
 def _sizes(query: Tensor, key: Tensor, causal: bool) -> dict[str, Any]:
-    import triton
+    from regard.implementations.triton.launch import block_sizes
 
-    from regard.implementations.triton import block_sizes
-
-    rows, columns = (max(16, triton.next_power_of_2(one.shape[2])) for one in (query, key))
+    rows, columns = _padded(query.shape[2]), _padded(key.shape[2])
     found: dict[str, Any] = {
         "CAUSAL": causal, "DT": triton_dtype(query.dtype), "ROWS": rows, "COLUMNS": columns, "WIDTH": query.shape[3]
-    }  # fmt: skip
+    }
     if not block_sizes.INTERPRETED:
         found["num_warps"] = 4 if rows * columns > 1024 else 2 if rows * columns > 256 else 1
     return found
@@ -106,7 +133,7 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: flo
     short_forward[(batch * heads,)](
         query, key, value, found, heads, length, key.shape[2], scale, *strides(query), *strides(key), *strides(found),
         **_sizes(query, key, causal),
-    )  # fmt: skip
+    )
     return found
 
 
@@ -115,17 +142,13 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from regard.nn.fused_rows.short_kernels import short_backward
 
-    (grad,), (query,), (key, value) = (
-        _last_contiguous(grad),
-        _last_contiguous(query),
-        _last_contiguous(key, value),
-    )
+    (grad,), (query,), (key, value) = (_last_contiguous(grad), _last_contiguous(query), _last_contiguous(key, value))
     found = _backward_shapes(grad, query, key, value, causal, scale)
     batch, heads, length, _ = query.shape
     short_backward[(batch * heads,)](
         query, key, value, grad, *found, heads, length, key.shape[2], scale, *strides(query), *strides(key),
         *strides(grad), *strides(found[0]), *strides(found[1]), **_sizes(query, key, causal),
-    )  # fmt: skip
+    )
     return found
 
 
@@ -160,6 +183,5 @@ _LIBRARY.impl("short_attention", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("short_attention_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::short_attention", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::short_attention_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd(
-    "regard::short_attention", _differentiate, setup_context=_remember, lib=_LIBRARY
-)
+torch.library.register_autograd("regard::short_attention", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("short_attention_backward", _LIBRARY)

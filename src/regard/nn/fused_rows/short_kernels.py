@@ -35,7 +35,7 @@ def _weights(query, key, i, j, queries, keys, scale, CAUSAL: tl.constexpr):
 def short_forward(
     Q, K, V, OUT, heads, queries, keys, scale, q_b, q_h, q_n, k_b, k_h, k_n, o_b, o_h, o_n,
     CAUSAL: tl.constexpr, DT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+):
     """The attended values of one head; keys and values have equal strides."""
     entry, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     i, j, d = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, WIDTH)
@@ -52,7 +52,7 @@ def short_backward(
     Q, K, V, D_OUT, D_Q, D_K, D_V, heads, queries, keys, scale, q_b, q_h, q_n, k_b, k_h, k_n, o_b, o_h, o_n,
     dq_b, dq_h, dq_n, dk_b, dk_h, dk_n,
     CAUSAL: tl.constexpr, DT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
+):
     """The gradients of the queries, keys and values of one head; those of keys and values have equal strides."""
     entry, head = tl.program_id(0) // heads, tl.program_id(0) % heads
     i, j, d = tl.arange(0, ROWS), tl.arange(0, COLUMNS), tl.arange(0, WIDTH)

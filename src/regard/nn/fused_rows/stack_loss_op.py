@@ -14,18 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients
 from regard.nn.fused_rows import head_op, op, plain, stack_op
 from regard.nn.fused_rows.head_op import HeadOptions
 from regard.nn.fused_rows.layout import RowPiece, sizes
 from regard.nn.fused_rows.stack_op import StackOptions
 from regard.nn.fused_rows.tokens import EmbeddedTokens
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _ROWS = "Tensor? x, Tensor? ids, Tensor? table, Tensor? seed"
-_OPTIONS = (
-    f"float table_scale, float table_rate, bool waves, float last_eps, float smoothing, {stack_op._OPTIONS}"
-)
+_OPTIONS = f"float table_scale, float table_rate, bool waves, float last_eps, float smoothing, {stack_op._OPTIONS}"
 _LIBRARY.define(
     f"fused_stack_loss({_ROWS}, Tensor targets, Tensor? keep, Tensor[] weights, Tensor[] head, "
     f"{_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor[])"
@@ -34,9 +33,7 @@ _LIBRARY.define(
     f"fused_stack_loss_backward(Tensor pull, Tensor? count, {_ROWS}, Tensor[] kept, Tensor[] weights, Tensor[] head, "
     f"{_OPTIONS}) -> (Tensor, Tensor)"
 )
-OF_HEAD = (
-    4  # kept tensors at the end: rows after the layers, and of the head: gradient of the rows, factors, sums
-)
+OF_HEAD = 4  # kept tensors at the end: rows after the layers, and of the head: gradient of the rows, factors, sums
 _NO_TOKENS = (1.0, 0.0, False)
 
 
@@ -52,7 +49,7 @@ class StackLoss:
     def of(
         cls, ids: Tensor | None, table: Tensor | None, scale: float, rate: float, waves: bool, last_eps: float,
         smoothing: float, *given: Any,
-    ) -> StackLoss:  # fmt: skip
+    ) -> StackLoss:
         """From the arguments of the operator."""
         stack = StackOptions(*given)
         tokens = None if ids is None or table is None else EmbeddedTokens(ids, table, scale, rate, waves)
@@ -73,7 +70,7 @@ class StackLoss:
 def run(
     x: Tensor | EmbeddedTokens, seed: Tensor | None, targets: Tensor, keep: Tensor | None, weights: list[Tensor],
     head: list[Tensor], stack: StackOptions, end: HeadOptions,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """The sum of the cross-entropies of rows (b,n,dim) after all layers where they count, how many do, and the mean."""
     tokens = x if isinstance(x, EmbeddedTokens) else None
     rows = (x, None, None) if tokens is None else (None, tokens.ids, tokens.table)
@@ -85,7 +82,7 @@ def run(
 def _forward(
     x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None, targets: Tensor,
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     whole = StackLoss.of(ids, table, *given)
     made = [] if whole.tokens is None else [whole.tokens.like()]
     rows = made[0] if x is None else x
@@ -97,7 +94,7 @@ def _forward(
 def _forward_shapes(
     x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None, targets: Tensor,
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     whole = StackLoss.of(ids, table, *given)
     made = [] if whole.tokens is None else [whole.tokens.like()]
     rows = made[0] if x is None else x
@@ -109,15 +106,13 @@ def _forward_shapes(
 def _backward(
     pull: Tensor, count: Tensor | None, x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None,
     kept: list[Tensor], weights: list[Tensor], head: list[Tensor], *given: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     whole = StackLoss.of(ids, table, *given)
     _, grads = _backward_shapes(pull, count, x, ids, table, seed, kept, weights, head, *given)
     rows = kept[0] if x is None else x
     own = kept if whole.tokens is None else kept[1:]
     last, d_last, *of_head = own[-OF_HEAD:]
-    d_x, factors = stack_op.rows_back(
-        d_last, rows, seed, last, own[:-OF_HEAD], weights, whole.stack, whole.tokens
-    )
+    d_x, factors = stack_op.rows_back(d_last, rows, seed, last, own[:-OF_HEAD], weights, whole.stack, whole.tokens)
     end = op.Factors([head_op.stage(head)], rows, whole.stack.dtype, (of_head[0], of_head[1]))
     factors.weight_gradients(grads, pull, count, end)
     return d_x, grads
@@ -126,12 +121,10 @@ def _backward(
 def _backward_shapes(
     pull: Tensor, count: Tensor | None, x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None,
     kept: list[Tensor], weights: list[Tensor], head: list[Tensor], *given: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     pieces = StackLoss.of(ids, table, *given).pieces(kept[0] if x is None else x, weights, head)
     total = sum(sum(sizes(one.shapes())) for group in pieces for one in group)
-    like = (
-        torch.empty_like(x, memory_format=torch.contiguous_format) if x is not None else kept[0].new_empty(0)
-    )
+    like = torch.empty_like(x, memory_format=torch.contiguous_format) if x is not None else kept[0].new_empty(0)
     return like, pull.new_empty(total, dtype=weights[0].dtype)
 
 
@@ -173,7 +166,7 @@ def _differentiate(
 def _recorded(
     x: Tensor | None, seed: Tensor | None, targets: Tensor, keep: Tensor | None, weights: list[Tensor],
     head: list[Tensor], whole: StackLoss, d_total: Tensor,
-) -> list[Tensor | None]:  # fmt: skip
+) -> list[Tensor | None]:
     """The same gradients with an autograd graph, from the stages in plain torch."""
     tokens = whole.tokens
     views = fresh_views([x, None if tokens is None else tokens.table, *weights, *head])
@@ -192,6 +185,5 @@ _LIBRARY.impl("fused_stack_loss", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("fused_stack_loss_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_stack_loss", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_stack_loss_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd(
-    "regard::fused_stack_loss", _differentiate, setup_context=_remember, lib=_LIBRARY
-)
+torch.library.register_autograd("regard::fused_stack_loss", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("fused_stack_loss_backward", _LIBRARY)

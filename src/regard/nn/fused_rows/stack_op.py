@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.core.differentiate import fresh_views, gradients
 from regard.nn.fused_rows import op, plain, short_attention
 from regard.nn.fused_rows.layout import Stages, sizes
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
 
 if TYPE_CHECKING:
     from regard.nn.fused_rows.tokens import EmbeddedTokens
@@ -27,9 +28,7 @@ _LIBRARY.define(
     "fused_stack_backward(Tensor d_last, Tensor x, Tensor? seed, Tensor last, Tensor[] kept, Tensor[] weights, "
     f"{_OPTIONS}) -> (Tensor, Tensor)"
 )
-PER_LAYER = (
-    6  # kept tensors: queries, keys, values, mixed heads, rows after the attention, rows after the layer
-)
+PER_LAYER = 6  # kept tensors: queries, keys, values, mixed heads, rows after the attention, rows after the layer
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ class StackOptions:
         """The calls of the row-wise kernels: before the first attention, between two, and after the last."""
         eps, count = list(self.eps), self.layers
         found = [
-            op.RowOptions(
-                False, False, maps, self.activation, [0.0] * 3, [0.0, eps[0]], 0, self.heads, self.dtype
-            )
+            op.RowOptions(False, False, maps, self.activation, [0.0] * 3, [0.0, eps[0]], 0, self.heads, self.dtype)
         ]
         for number in range(count):
             last = number + 1 == count
@@ -68,7 +65,7 @@ class StackOptions:
                 True, True, 0 if last else maps, self.activation, self.rates[3 * number : 3 * number + 3],
                 [eps[2 * number + 1], 0.0 if last else eps[2 * number + 2]], number, 1 if last else self.heads,
                 self.dtype,
-            ))  # fmt: skip
+            ))
         return found
 
     def split(self, x: Tensor, weights: Sequence[Tensor]) -> tuple[list[Stages], list[list[Tensor]]]:
@@ -94,15 +91,13 @@ def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOpt
     return found
 
 
-def _forward(
-    x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any
-) -> tuple[Tensor, list[Tensor]]:
+def _forward(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
     return rows_ahead(x, seed, weights, StackOptions(*given))
 
 
 def rows_ahead(
     x: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions, tokens: EmbeddedTokens | None = None
-) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+) -> tuple[Tensor, list[Tensor]]:
     """What the operator returns. `tokens`: the rows are made from them, and written to x."""
     _, own = options.split(x, weights)
     first, *others = options.pieces()
@@ -117,9 +112,7 @@ def rows_ahead(
     return rows, kept[:-1]  # the last rows are the result
 
 
-def _forward_shapes(
-    x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any
-) -> tuple[Tensor, list[Tensor]]:
+def _forward_shapes(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
     options = StackOptions(*given)
     batch, length, dim = x.shape
     shape = (batch, options.heads, length, dim // options.heads)
@@ -136,7 +129,7 @@ def _forward_shapes(
 
 def _backward(
     d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor], *given: Any
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
     d_x, factors = rows_back(d_last, x, seed, last, kept, weights, StackOptions(*given))
     factors.weight_gradients(grads)
@@ -146,7 +139,7 @@ def _backward(
 def rows_back(
     d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor],
     options: StackOptions, tokens: EmbeddedTokens | None = None,
-) -> tuple[Tensor, op.Factors]:  # fmt: skip
+) -> tuple[Tensor, op.Factors]:
     """The gradient of the rows before all layers, and what those of the weights are made from.
 
     With `tokens`, that of their table follows those of the weights, and the rows have none.
@@ -162,7 +155,7 @@ def rows_back(
         before = x if number == 0 else whole[PER_LAYER * number - 1]
         d_rows, d_mixed = op.rows_back(
             d_rows, d_heads, before, mixed, seed, middle, after, own[number + 1], others[number], factors, number + 1
-        )  # fmt: skip
+        )
         d_heads = list(short_attention._backward(d_mixed, query, key, value, options.causal, options.scale))
     d_x, _ = op.rows_back(d_rows, d_heads, x, None, seed, x, x, own[0], first, factors, 0, tokens)
     return d_x, factors
@@ -170,7 +163,7 @@ def rows_back(
 
 def _backward_shapes(
     d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor], *given: Any
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     total = sum(weight.numel() for weight in weights)
     d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     return d_x, x.new_empty(total, dtype=weights[0].dtype)
@@ -194,9 +187,7 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_kept: Any) -> tuple[Any, .
     if torch.is_grad_enabled():
         found = _recorded(x, seed, weights, options, d_last)
         return found[0], None, found[1:], *none
-    d_x, grads = torch.ops.regard.fused_stack_backward.default(
-        d_last, x, seed, last, kept, weights, *ctx.given
-    )
+    d_x, grads = torch.ops.regard.fused_stack_backward.default(d_last, x, seed, last, kept, weights, *ctx.given)
     return d_x, None, options.parts(grads, x, weights), *none
 
 
@@ -221,7 +212,7 @@ def plain_stack(rows: Tensor, seed: Tensor | None, weights: list[Tensor], option
         found = plain.rows(
             rows, mixed, seed, own[number], stages[number], piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
-        )  # fmt: skip
+        )
         if number:
             rows, *heads = found
         else:
@@ -234,3 +225,4 @@ _LIBRARY.impl("fused_stack_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_stack", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_stack_backward", _backward_shapes, lib=_LIBRARY)
 torch.library.register_autograd("regard::fused_stack", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("fused_stack_backward", _LIBRARY)

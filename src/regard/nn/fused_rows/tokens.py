@@ -56,7 +56,7 @@ class EmbeddedTokens:
         return {
             "TABLE": self.table.shape[0], "SCALE": self.scale, "SITE": SITE, "DROP_ROWS": dropped["drop"],
             "KEEP_ROWS": dropped["keep"],
-        }  # fmt: skip
+        }
 
     def plain(self, seed: Tensor | None, table: Tensor) -> Tensor:
         """The same in plain torch, from this table."""

@@ -13,7 +13,7 @@ def embed_vectors(
     DATA, WEIGHT, BIAS, PLACES, SEED, X, rows, length, K: tl.constexpr, D: tl.constexpr, WAVES: tl.constexpr,
     SITE: tl.constexpr, DROP: tl.constexpr, KEEP: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr,
     PADDED: tl.constexpr,
-):  # fmt: skip
+):
     """Rows x = drop(W data + b + position) of a block; DATA is (rows,K), and PADDED what a matrix unit takes of it."""
     row, d, k = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, D), tl.arange(0, PADDED)
     real, known = (row < rows)[:, None], (k < K)[None, :]
@@ -30,7 +30,7 @@ def vector_gradients(
     D_X, DATA, SEED, D_WEIGHT, D_BIAS, rows, K: tl.constexpr, D: tl.constexpr, SITE: tl.constexpr, DROP: tl.constexpr,
     KEEP: tl.constexpr, DT: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr, PADDED: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+):
     """The gradients of some lines of the weight and of their biases, over all rows in order."""
     i, k, at = tl.program_id(0) * TALL + tl.arange(0, TALL), tl.arange(0, PADDED), tl.arange(0, BLOCK)
     known = (k < K)[None, :]

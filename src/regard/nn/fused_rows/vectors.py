@@ -15,11 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.core.differentiate import fresh_views, gradients
-from regard.core.dropout import draw_seed
+from regard.formula.dropout import draw_seed
 from regard.nn import fused_rows
 from regard.nn.fused_rows import layers
 from regard.nn.positions import NoPositions, Sinusoidal
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _OPTIONS = "float rate, bool waves, ScalarType dtype"
@@ -40,7 +41,7 @@ class VectorOptions:
 
     def constants(self, data: Tensor, weight: Tensor, seed: Tensor | None) -> dict[str, Any]:
         """Those that both kernels take."""
-        from regard.implementations.triton import block_sizes
+        from regard.implementations.triton.launch import block_sizes
         from regard.nn.fused_rows import op
         from regard.nn.fused_rows.short_attention import triton_dtype
         from regard.nn.fused_rows.tokens import SITE
@@ -50,7 +51,7 @@ class VectorOptions:
             "K": data.shape[2], "D": weight.shape[0], "SITE": SITE, "DROP": dropped["drop"], "KEEP": dropped["keep"],
             "DT": triton_dtype(self.dtype), "WIDE": triton_dtype(op._wide(self.dtype)),
             "PADDED": block_sizes.padded(data.shape[2]),
-        }  # fmt: skip
+        }
         return found if block_sizes.INTERPRETED else {**found, "num_warps": 4}
 
 
@@ -95,7 +96,7 @@ def _forward(data: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, *g
     embed_vectors[(-(-rows // op.TUNING.rows),)](
         data, weight, bias, places, found if seed is None else seed, found, rows, length, WAVES=options.waves,
         R=op.TUNING.rows, **options.constants(data, weight, seed),
-    )  # fmt: skip
+    )
     return found
 
 
@@ -103,9 +104,7 @@ def _forward_shapes(data: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | N
     return weight.new_empty((*data.shape[:2], weight.shape[0]))
 
 
-def _backward(
-    grad: Tensor, data: Tensor, weight: Tensor, seed: Tensor | None, *given: Any
-) -> tuple[Tensor, Tensor]:
+def _backward(grad: Tensor, data: Tensor, weight: Tensor, seed: Tensor | None, *given: Any) -> tuple[Tensor, Tensor]:
     from regard.nn.fused_rows.vector_kernels import vector_gradients
 
     options, grad, data = VectorOptions(*given), grad.contiguous(), data.contiguous()
@@ -113,7 +112,7 @@ def _backward(
     vector_gradients[(weight.shape[0] // 16,)](
         grad, data, grad if seed is None else seed, *found, data.shape[0] * data.shape[1], TALL=16, BLOCK=128,
         STAGES=3, **options.constants(data, weight, seed),
-    )  # fmt: skip
+    )
     return found
 
 
@@ -123,9 +122,7 @@ def _backward_shapes(
     return torch.empty_like(weight, memory_format=torch.contiguous_format), weight.new_empty(weight.shape[0])
 
 
-def plain(
-    data: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, rate: float, waves: bool
-) -> Tensor:
+def plain(data: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, rate: float, waves: bool) -> Tensor:
     """The same in plain torch, for second derivatives and as the readable twin of the kernel."""
     from regard.nn.fused_rows.plain import dropped
     from regard.nn.fused_rows.tokens import SITE, _waves
@@ -159,6 +156,5 @@ _LIBRARY.impl("fused_vectors", _forward, "CompositeExplicitAutograd")
 _LIBRARY.impl("fused_vectors_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::fused_vectors", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::fused_vectors_backward", _backward_shapes, lib=_LIBRARY)
-torch.library.register_autograd(
-    "regard::fused_vectors", _differentiate, setup_context=_remember, lib=_LIBRARY
-)
+torch.library.register_autograd("regard::fused_vectors", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("fused_vectors_backward", _LIBRARY)

@@ -18,4 +18,4 @@ __all__ = [
     "sharpen",
     "shift",
     "write",
-]  # fmt: skip
+]

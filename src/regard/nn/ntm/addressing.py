@@ -11,12 +11,12 @@ import functools
 import torch
 from torch import Tensor
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard import scores
-from regard.core.arguments import float_tensor
-from regard.core.autocast import autocasts
-from regard.core.formula import accumulation_dtype
 from regard.errors import BadType, BadValue
+from regard.formula.formula import accumulation_dtype
+from regard.support.arguments import float_tensor
+from regard.support.autocast import autocasts
 
 
 def content_address(memory: Tensor, key: Tensor, strength: Tensor) -> Tensor:
@@ -26,14 +26,12 @@ def content_address(memory: Tensor, key: Tensor, strength: Tensor) -> Tensor:
     """
     memory, key, strength = _checked(memory=(memory, "b,n,m"), key=(key, "b,m"), strength=(strength, "b,1"))
     score = scores.cosine(strength[:, :, None, None])
-    return core.weights(_still_zeros(key)[:, None], _still_zeros(memory), score=score)[:, 0]
+    return dispatch.weights(_still_zeros(key)[:, None], _still_zeros(memory), score=score)[:, 0]
 
 
 def interpolate(weights: Tensor, previous: Tensor, gate: Tensor) -> Tensor:
     """Return gate (b,1) · weights + (1 − gate) · previous: gate 0 keeps the previous weights. (Equation 7.)"""
-    weights, previous, gate = _checked(
-        weights=(weights, "b,n"), previous=(previous, "b,n"), gate=(gate, "b,1")
-    )
+    weights, previous, gate = _checked(weights=(weights, "b,n"), previous=(previous, "b,n"), gate=(gate, "b,1"))
     return torch.lerp(previous, weights, gate)
 
 
@@ -54,9 +52,7 @@ def shift(weights: Tensor, kernel: Tensor) -> Tensor:
         return weights.clone()
     offset = torch.arange(width, device=kernel.device) - width // 2
     slot = torch.arange(n, device=kernel.device)
-    origin = (
-        slot[:, None] - offset
-    ) % n  # (n,2r+1): the slot that the weight of each slot and offset comes from
+    origin = (slot[:, None] - offset) % n  # (n,2r+1): the slot that the weight of each slot and offset comes from
     return (weights[:, origin] * kernel[:, None]).sum(-1)
 
 
@@ -119,9 +115,7 @@ def _checked(**arguments: tuple[object, str]) -> list[Tensor]:
     sizes = {"1": 1}
     for argument, (given, letters) in arguments.items():
         tensor, names = float_tensor(argument, given), letters.split(",")
-        if tensor.dim() != len(names) or any(
-            sizes.get(x, n) != n for x, n in zip(names, tensor.shape, strict=True)
-        ):
+        if tensor.dim() != len(names) or any(sizes.get(x, n) != n for x, n in zip(names, tensor.shape, strict=True)):
             known = ",".join(str(sizes.get(name, name)) for name in names)
             meaning = "" if known == letters else f" = ({known})"
             raise BadValue(f"{argument}: expected shape ({letters}){meaning}, got {tuple(tensor.shape)}.")

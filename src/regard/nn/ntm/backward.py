@@ -53,11 +53,7 @@ def run(
     hidden = record.seen[1:, :, layout.reads :].flatten(0, 1)
     flat = d_parameters.flatten(0, 1)
     d_trained = Weights(rows.mT @ fed, flat.mT @ hidden, flat.sum(0))
-    return (
-        d_drive,
-        d_trained,
-        Carried(carried.seen, carried.cell, carried.weights, carried.memory.mT.contiguous()),
-    )
+    return (d_drive, d_trained, Carried(carried.seen, carried.cell, carried.weights, carried.memory.mT.contiguous()))
 
 
 def parameter_slopes(layout: MachineLayout, parameters: Tensor) -> Tensor:
@@ -79,9 +75,14 @@ class _Carried:
     """The gradients that are passed from a step to the previous one."""
 
     def __init__(
-        self, layout: MachineLayout, record: Record, d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None,
+        self,
+        layout: MachineLayout,
+        record: Record,
+        d_seen: Tensor,
+        d_cell: Tensor | None,
+        d_weights: Tensor | None,
         d_memory: Tensor | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.seen, self.cell, self.weights = (
             torch.zeros_like(states[0]) for states in (record.seen, record.cell, record.weights)
         )
@@ -211,9 +212,15 @@ class _Heads:
         self.pieces = [
             found.view(b, -1) if found.numel() else found.reshape(b, found.shape[1] * found.shape[2])
             for found in (
-                self.d_keys, self.d_add, self.d_kept, self.d_gate, self.d_strength, self.d_gamma, self.d_shift,
+                self.d_keys,
+                self.d_add,
+                self.d_kept,
+                self.d_gate,
+                self.d_strength,
+                self.d_gamma,
+                self.d_shift,
             )
-        ]  # fmt: skip
+        ]
         self.d_around = new(b, k, n + 2 * r)
         self.d_moved = self.d_around[..., r : r + n]
         self.d_ends = [
@@ -281,9 +288,7 @@ class _Heads:
         d_logits = torch._softmax_backward_data(d_content, content, -1, content.dtype, grad_input=self.small)
 
         # logits = (keys · scale) @ memory · inverse norm; scaling a slot does not change them.
-        along = torch.sum(
-            torch.mul(d_logits, self.logits[t], out=self.other), 1, keepdim=True, out=self.column
-        )
+        along = torch.sum(torch.mul(d_logits, self.logits[t], out=self.other), 1, keepdim=True, out=self.column)
         along.mul_(self.inverse_square[t])
         d_products = d_logits.mul_(self.inverse_length[t])
         carried.memory.baddbmm_(self.scaled_keys[t].mT, d_products)

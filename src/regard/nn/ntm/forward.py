@@ -49,10 +49,21 @@ def make_record(layout: MachineLayout, drive: Tensor, steps: int) -> Record:
         return drive.new_empty(steps, b, *shape)
 
     return Record(
-        states(layout.reads + layout.hidden), states(cell), states(k, n), states(m, n), each(layout.drive), each(cell),
-        each(layout.parameters), each(k, layout.offsets), each(k, 1), each(1, n), each(k, n), each(k, n),
-        each(k, n + 2 * layout.shift_range), each(k, n),
-    )  # fmt: skip
+        states(layout.reads + layout.hidden),
+        states(cell),
+        states(k, n),
+        states(m, n),
+        each(layout.drive),
+        each(cell),
+        each(layout.parameters),
+        each(k, layout.offsets),
+        each(k, 1),
+        each(1, n),
+        each(k, n),
+        each(k, n),
+        each(k, n + 2 * layout.shift_range),
+        each(k, n),
+    )
 
 
 def run(
@@ -110,9 +121,7 @@ class _Views:
         self.read = seen[..., : layout.reads].unflatten(-1, (layout.read_heads, layout.width)).unbind(0)
         self.hidden = seen[..., layout.reads :].unbind(0)
         self.reading = weights[:, :, : layout.read_heads].unbind(0)
-        self.writing = [
-            weights[:, :, head : head + 1].unbind(0) for head in range(layout.read_heads, layout.heads)
-        ]
+        self.writing = [weights[:, :, head : head + 1].unbind(0) for head in range(layout.read_heads, layout.heads)]
         # Two buffers are enough to go from one memory to the next.
         memory = list(record.memory.unbind(0))
         self.memory = memory if saves else (memory * (steps + 1))[: steps + 1]

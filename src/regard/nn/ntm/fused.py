@@ -56,7 +56,7 @@ def run_forward(
             trained.bias.contiguous(), _bytes(keep), seen, cell, weights, *record[3:], last, steps, batch,
             SAVES=saves, TINY=torch.finfo(drive.dtype).tiny, FLOOR=floor(drive.dtype),
             WIDE=min(512, max(16, _up(layout.drive))), **_sizes(layout),
-        )  # fmt: skip
+        )
     return seen, cell, weights, last, record
 
 
@@ -79,14 +79,14 @@ def run_backward(
     first = Carried(
         torch.zeros_like(record.seen[0]), torch.zeros_like(record.cell[0]), torch.zeros_like(record.weights[0]),
         record.memory.new_empty(batch, layout.slots, layout.width),
-    )  # fmt: skip
+    )
     between = (*(torch.empty_like(first.weights) for _ in range(2)), d_seen.new_empty(batch, layout.heads))
     given = [None if grad is None else grad.contiguous() for grad in (d_seen, d_cell, d_weights, d_memory)]
     with _on(d_seen):
         backward_kernel[(batch,)](
             trained.recurrent.contiguous(), trained.heads.contiguous(), _bytes(keep), *record[1:], *given, d_drive,
             d_parameters, *first, *between, steps, batch, **_sizes(layout),
-        )  # fmt: skip
+        )
     rows, flat = d_drive.flatten(0, 1), d_parameters.flatten(0, 1)
     fed = record.seen[:-1, :, : layout.fed_back].flatten(0, 1)
     hidden = record.seen[1:, :, layout.reads :].flatten(0, 1)
@@ -103,7 +103,7 @@ def _sizes(layout: MachineLayout) -> dict[str, Any]:
         "SLOTS_UP": _up(layout.slots), "WIDTH_UP": _up(layout.width), "OFFSETS_UP": _up(layout.offsets),
         "BLOCK": min(128, max(16, _up(layout.hidden))), "INNER": 64,
         "num_warps": 8 if cells <= 8192 else 16, "num_stages": 1,
-    }  # fmt: skip
+    }
 
 
 def _up(size: int) -> int:

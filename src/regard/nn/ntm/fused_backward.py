@@ -21,7 +21,7 @@ def backward_kernel(
     READS: tl.constexpr, WRITES: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, REACH: tl.constexpr,
     HIDDEN: tl.constexpr, LSTM: tl.constexpr, HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr, WIDTH_UP: tl.constexpr,
     OFFSETS_UP: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
-):  # fmt: skip
+):
     """out_… are the gradients of the outputs, None for zero; the carry_… start as zeros."""
     COUNT: tl.constexpr = READS + WRITES
     SEEN: tl.constexpr = READS * WIDTH + HIDDEN
@@ -59,11 +59,11 @@ def backward_kernel(
             d_tile = _read(
                 after, d_tile, weights + new * PLACES, carry_seen, out_seen + new * SEEN, d_places, READS, SLOTS, WIDTH,
                 WIDTH_UP, SLOTS_UP,
-            )  # fmt: skip
+            )
             d_tile = _write(
                 before, d_tile, weights + new * PLACES, own, d_own, d_places, READS, WRITES, SLOTS, WIDTH, WIDTH_UP,
                 SLOTS_UP,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             if out_weights is not None:
                 outside = out_weights + new * PLACES
@@ -73,20 +73,20 @@ def backward_kernel(
                 weights + new * PLACES, moved + old * PLACES, around + old * COUNT * (SLOTS + 2 * REACH),
                 kernel + old * COUNT * (2 * REACH + 1), own, d_own, carry_weights, outside, d_places, d_moved,
                 COUNT, SLOTS, REACH, GATE, HEADS_UP, SLOTS_UP, OFFSETS_UP,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             inverse = tl.load(inverse_length + old * SLOTS + slot, mask=slot < SLOTS, other=0.0)
             along = _mix(
                 weights + old * PLACES, content + old * PLACES, logits + old * PLACES,
                 kernel + old * COUNT * (2 * REACH + 1), key_length + old * COUNT, own, d_own, inverse, carry_weights,
                 d_places, d_moved, along_keys, COUNT, SLOTS, REACH, GATE, HEADS_UP, SLOTS_UP,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             d_tile -= before * along[None, :]
             d_tile = _look(
                 before, d_tile, own, d_own, key_length + old * COUNT, d_places, along_keys, COUNT, SLOTS, WIDTH, GATE,
                 WIDTH_UP, SLOTS_UP,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             if out_cell is not None:
                 outside = out_cell + new * CELL
@@ -96,7 +96,7 @@ def backward_kernel(
                 heads, d_own, gates + old * DRIVE, bent_cell + old * CELL, cell + old * CELL,
                 carry_seen + READS * WIDTH, out_seen + new * SEEN + READS * WIDTH, carry_cell, outside,
                 d_drive + old * DRIVE, HIDDEN, LSTM, PARAMETERS, BLOCK, INNER,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             for start in range(0, SEEN, BLOCK):
                 column = start + tl.arange(0, BLOCK)
@@ -132,7 +132,7 @@ def _collect(carry, outside, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 def _read(
     after, d_tile, weights, carry_seen, out_seen, d_places, READS: tl.constexpr, SLOTS: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
-):  # fmt: skip
+):
     """Propagate gradients from the reads to the memory and the read weights."""
     wide = tl.arange(0, WIDTH_UP)
     slot = tl.arange(0, SLOTS_UP)
@@ -149,7 +149,7 @@ def _read(
 def _write(
     before, d_tile, weights, parameters, d_parameters, d_places, READS: tl.constexpr, WRITES: tl.constexpr,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, WIDTH_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
-):  # fmt: skip
+):
     """Propagate gradients from the memory after writing to the memory before, to add, erase and the write weights."""
     ADD: tl.constexpr = (READS + WRITES) * WIDTH
     ERASE: tl.constexpr = ADD + WRITES * WIDTH
@@ -183,7 +183,7 @@ def _move(
     weights, moved, around, kernel, parameters, d_parameters, carry_weights, outside, d_places, d_moved,
     COUNT: tl.constexpr, SLOTS: tl.constexpr, REACH: tl.constexpr, GATE: tl.constexpr, HEADS_UP: tl.constexpr,
     SLOTS_UP: tl.constexpr, OFFSETS_UP: tl.constexpr,
-):  # fmt: skip
+):
     """Propagate gradients from the final weights to the shifted ones, gamma and the shift kernel."""
     OFFSETS: tl.constexpr = 2 * REACH + 1
     GAMMA: tl.constexpr = GATE + 2 * COUNT
@@ -192,9 +192,7 @@ def _move(
     offset = tl.arange(0, OFFSETS_UP)
     real = (head < COUNT)[:, None] & (slot < SLOTS)[None, :]
     places = head[:, None] * SLOTS + slot[None, :]
-    d_weights = tl.load(carry_weights + places, mask=real, other=0.0) + tl.load(
-        d_places + places, mask=real, other=0.0
-    )
+    d_weights = tl.load(carry_weights + places, mask=real, other=0.0) + tl.load(d_places + places, mask=real, other=0.0)
     if outside is not None:
         d_weights += tl.load(outside + places, mask=real, other=0.0)
     d_logs = softmax_slope(tl.load(weights + places, mask=real, other=0.0), d_weights)
@@ -221,7 +219,7 @@ def _mix(
     previous, content, logits, kernel, key_length, parameters, d_parameters, inverse, carry_weights, d_places, d_moved,
     along_keys, COUNT: tl.constexpr, SLOTS: tl.constexpr, REACH: tl.constexpr, GATE: tl.constexpr,
     HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
-):  # fmt: skip
+):
     """Propagate gradients from the shifted weights to the gate, the previous weights and the products key · slot.
 
     The products are scaled by strength / |key|, so that the gradient of a key has no component along the key
@@ -262,7 +260,7 @@ def _mix(
 def _look(
     before, d_tile, parameters, d_parameters, key_length, d_products, along_keys, COUNT: tl.constexpr,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, GATE: tl.constexpr, WIDTH_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
-):  # fmt: skip
+):
     """Propagate gradients from the products key · slot to the memory and the keys."""
     wide = tl.arange(0, WIDTH_UP)
     slot = tl.arange(0, SLOTS_UP)
@@ -280,7 +278,7 @@ def _look(
 def _controller(
     heads, d_parameters, gates, bent_cell, cell, carry_hidden, out_hidden, carry_cell, outside, d_drive,
     HIDDEN: tl.constexpr, LSTM: tl.constexpr, PARAMETERS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
-):  # fmt: skip
+):
     """Propagate gradients from the head parameters and the hidden vector to the drive of the controller."""
     for start in range(0, HIDDEN, BLOCK):
         unit = start + tl.arange(0, BLOCK)

@@ -20,7 +20,7 @@ def forward_kernel(
     HIDDEN: tl.constexpr, LSTM: tl.constexpr, SAVES: tl.constexpr, TINY: tl.constexpr, FLOOR: tl.constexpr,
     HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr, WIDTH_UP: tl.constexpr, OFFSETS_UP: tl.constexpr,
     WIDE: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
-):  # fmt: skip
+):
     """recurrent (fed_back, drive) and heads (hidden, P) are transposed. Sizes with UP are powers of two.
 
     Without SAVES only seen, cell and weights have an entry for each step; the others have one entry for all steps.
@@ -50,13 +50,13 @@ def forward_kernel(
                 drive + old * DRIVE, recurrent, seen + old * SEEN, seen + new * SEEN + READS * WIDTH, cell + old * CELL,
                 cell + new * CELL, gates + mine * DRIVE, bent_cell + mine * CELL, READS * WIDTH, HIDDEN, LSTM, SAVES,
                 WIDE, BLOCK, INNER // 4,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             own = parameters + mine * PARAMETERS
             _parameters(
                 seen + new * SEEN + READS * WIDTH, heads, bias, own, HIDDEN, ERASE, GATE + COUNT, GATE + 3 * COUNT,
                 PARAMETERS, BLOCK, INNER,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             shares = kernel + mine * COUNT * (2 * REACH + 1)
             circle = around + mine * COUNT * (SLOTS + 2 * REACH)
@@ -64,13 +64,13 @@ def forward_kernel(
                 tile, own, weights + old * COUNT * SLOTS, shares, key_length + mine * COUNT,
                 inverse_length + mine * SLOTS, logits + mine * COUNT * SLOTS, content + mine * COUNT * SLOTS, circle,
                 COUNT, SLOTS, WIDTH, REACH, GATE, SAVES, TINY, HEADS_UP, SLOTS_UP, WIDTH_UP, OFFSETS_UP,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             places = weights + new * COUNT * SLOTS
             _move(
                 circle, shares, own + GATE + 2 * COUNT, places, moved + mine * COUNT * SLOTS, COUNT, SLOTS, REACH,
                 SAVES, FLOOR, HEADS_UP, SLOTS_UP,
-            )  # fmt: skip
+            )
             tl.debug_barrier()
             tile = _write(tile, places, own, READS, WRITES, SLOTS, WIDTH, ERASE, WIDTH_UP, SLOTS_UP)
             _read(tile, places, seen + new * SEEN, READS, SLOTS, WIDTH, WIDTH_UP, SLOTS_UP)
@@ -88,7 +88,7 @@ def forward_kernel(
 def _controller(
     drive, recurrent, fed, hidden, cell, next_cell, gates, bent_cell, FED_READS: tl.constexpr, HIDDEN: tl.constexpr,
     LSTM: tl.constexpr, SAVES: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
-):  # fmt: skip
+):
     """Compute the controller's hidden vector and cell from the fed-back vector."""
     FED: tl.constexpr = FED_READS + HIDDEN if LSTM else FED_READS
     DRIVE: tl.constexpr = 4 * HIDDEN if LSTM else HIDDEN
@@ -124,7 +124,7 @@ def _controller(
 def _parameters(
     hidden, heads, bias, parameters, HIDDEN: tl.constexpr, BOUNDED: tl.constexpr, POSITIVE: tl.constexpr,
     FREE: tl.constexpr, PARAMETERS: tl.constexpr, BLOCK: tl.constexpr, INNER: tl.constexpr,
-):  # fmt: skip
+):
     """Compute the head parameters after their non-linearities; the constants are the starts of the sections."""
     for start in range(0, PARAMETERS, BLOCK):
         number = start + tl.arange(0, BLOCK)
@@ -141,7 +141,7 @@ def _look(
     COUNT: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, REACH: tl.constexpr, GATE: tl.constexpr,
     SAVES: tl.constexpr, TINY: tl.constexpr, HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr, WIDTH_UP: tl.constexpr,
     OFFSETS_UP: tl.constexpr,
-):  # fmt: skip
+):
     """Address up to the interpolated weights, with circular padding, and compute the shift kernel."""
     OFFSETS: tl.constexpr = 2 * REACH + 1
     AROUND: tl.constexpr = SLOTS + 2 * REACH
@@ -189,7 +189,7 @@ def _look(
 def _move(
     around, kernel, gammas, weights, moved, COUNT: tl.constexpr, SLOTS: tl.constexpr, REACH: tl.constexpr,
     SAVES: tl.constexpr, FLOOR: tl.constexpr, HEADS_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
-):  # fmt: skip
+):
     """Shift and sharpen the weights."""
     OFFSETS: tl.constexpr = 2 * REACH + 1
     head = tl.arange(0, HEADS_UP)
@@ -214,7 +214,7 @@ def _move(
 def _write(
     tile, weights, parameters, READS: tl.constexpr, WRITES: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr,
     ERASE: tl.constexpr, WIDTH_UP: tl.constexpr, SLOTS_UP: tl.constexpr,
-):  # fmt: skip
+):
     """Erase with all heads, then add with all heads."""
     slot = tl.arange(0, SLOTS_UP)
     wide = tl.arange(0, WIDTH_UP)
@@ -233,7 +233,7 @@ def _write(
 def _read(
     tile, weights, seen, READS: tl.constexpr, SLOTS: tl.constexpr, WIDTH: tl.constexpr, WIDTH_UP: tl.constexpr,
     SLOTS_UP: tl.constexpr,
-):  # fmt: skip
+):
     slot = tl.arange(0, SLOTS_UP)
     wide = tl.arange(0, WIDTH_UP)
     for k in tl.static_range(READS):

@@ -74,9 +74,7 @@ class MachineLayout:
         """Return one section of the parameters (…,P) with an axis for the heads, (…,heads,size)."""
         heads = self.write_heads if name in ("add", "erase") else self.heads
         columns = self.sections[name]
-        width = (
-            columns.stop - columns.start
-        )  # a number: inside a traced scan the width of `parameters` is a symbol
+        width = columns.stop - columns.start  # a number: inside a traced scan the width of `parameters` is a symbol
         section = parameters.narrow(-1, columns.start, width)
         rows: Tensor = section.unflatten(-1, (heads, width // heads if heads else self.width))
         return rows

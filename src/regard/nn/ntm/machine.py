@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.core.arguments import described, float_tensor, whole_number
-from regard.core.formula import accumulation_dtype
 from regard.errors import BadType, BadValue, unknown_name
+from regard.formula.formula import accumulation_dtype
 from regard.masks import Mask
-from regard.nn.masking import without_padding
 from regard.nn.ntm import op
 from regard.nn.ntm.controllers import CONTROLLERS, Controller, trained_unless_empty
 from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
-from regard.nn.state import State, of_kind
+from regard.nn.parts.masking import without_padding
+from regard.nn.parts.state import State, of_kind
+from regard.support.arguments import described, float_tensor, whole_number
 
 CONSTANT = 1e-6  # entries of a constant first memory: small, but with a direction (Collier and Beel 2018)
 FIRST_SLOT = 5.0  # logit of the initial slot of a head with learned initial weights; 0 for other slots
@@ -31,9 +31,7 @@ class MachineState(State):
     read_weights: Tensor  # (b,R,n)
     write_weights: Tensor  # (b,W,n)
     reads: Tensor  # (b,R,m): the last reads
-    controller: tuple[
-        Tensor, ...
-    ]  # hidden vector and cell (b,hidden) of an LSTM; empty for a feed-forward controller
+    controller: tuple[Tensor, ...]  # hidden vector and cell (b,hidden) of an LSTM; empty for a feed-forward controller
     seen: int = 0  # number of steps so far, including padding
 
 
@@ -77,10 +75,14 @@ class MachineCore(nn.Module):
         self.inputs = whole_number("inputs", inputs, 1)
         kind: type[Controller] = CONTROLLERS[controller]
         self.layout = MachineLayout(
-            whole_number("read_heads", read_heads, 0), whole_number("write_heads", write_heads, 0),
-            whole_number("slots", slots, 1), whole_number("width", width, 1),
-            whole_number("shift_range", shift_range, 0), whole_number("hidden", hidden, 1), kind.lstm,
-        )  # fmt: skip
+            whole_number("read_heads", read_heads, 0),
+            whole_number("write_heads", write_heads, 0),
+            whole_number("slots", slots, 1),
+            whole_number("width", width, 1),
+            whole_number("shift_range", shift_range, 0),
+            whole_number("hidden", hidden, 1),
+            kind.lstm,
+        )
         if self.layout.heads == 0:
             raise BadValue("read_heads: expected at least one read or write head, got none.")
         if shift_range > slots:
@@ -152,9 +154,7 @@ class MachineCore(nn.Module):
         layout = self.layout
         most = max(layout.read_heads, layout.write_heads)
         spread = [
-            head * layout.slots // most
-            for count in (layout.read_heads, layout.write_heads)
-            for head in range(count)
+            head * layout.slots // most for count in (layout.read_heads, layout.write_heads) for head in range(count)
         ]
         return torch.eye(layout.slots)[spread]
 
@@ -162,23 +162,17 @@ class MachineCore(nn.Module):
         """Check the inputs and return `keep` as a tensor (b,t)."""
         rows = float_tensor("x", x)
         if rows.dim() != 3 or rows.shape[2] != self.inputs:
-            raise BadValue(
-                f"x: expected (b,t,inputs) with inputs={self.inputs}, got shape {tuple(rows.shape)}."
-            )
+            raise BadValue(f"x: expected (b,t,inputs) with inputs={self.inputs}, got shape {tuple(rows.shape)}.")
         batch, steps = rows.shape[:2]
         past = of_kind(MachineState, state)
         expected = (batch, self.layout.slots, self.layout.width)
         if past is not None and tuple(past.memory.shape) != expected:
-            raise BadValue(
-                f"state: expected a memory (b,slots,width) = {expected}, got {tuple(past.memory.shape)}."
-            )
+            raise BadValue(f"state: expected a memory (b,slots,width) = {expected}, got {tuple(past.memory.shape)}.")
         if keep is None:
             return None
         real = keep.keep(steps, batch).to(rows.device) if isinstance(keep, Mask) else keep
         if not isinstance(real, Tensor) or real.dtype != torch.bool:
-            raise BadType(
-                f"keep: expected a bool tensor (b,t), True = real, or a Mask, got {described(real)}."
-            )
+            raise BadType(f"keep: expected a bool tensor (b,t), True = real, or a Mask, got {described(real)}.")
         if real.dim() != 2 or real.shape[1] != steps or real.shape[0] not in (1, batch):
             raise BadValue(f"keep: expected shape (b,t) = {(batch, steps)}, got {tuple(real.shape)}.")
         return real.expand(batch, steps)
@@ -236,9 +230,7 @@ class Machine(nn.Module):
 def _opened(layout: MachineLayout, state: MachineState) -> Carried:
     """Convert a state to the form that the steps use."""
     hidden, cell = (
-        state.controller
-        if layout.lstm
-        else (state.memory.new_zeros(state.memory.shape[0], layout.hidden), None)
+        state.controller if layout.lstm else (state.memory.new_zeros(state.memory.shape[0], layout.hidden), None)
     )
     return Carried(
         torch.cat([state.reads.flatten(1), hidden], 1),

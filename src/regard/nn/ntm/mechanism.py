@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard import scores
-from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.masks import Mask
-from regard.nn import masking
-from regard.nn.mechanism import Mechanism, check_inputs, mechanism
 from regard.nn.ntm.machine import MachineCore, MachineState
-from regard.nn.state import State, check_batch, of_kind
+from regard.nn.parts import masking
+from regard.nn.parts.mechanism import Mechanism, check_inputs, mechanism
+from regard.nn.parts.state import State, check_batch, of_kind
+from regard.support.arguments import whole_number
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,7 @@ class NTM(Mechanism):
             slots=slots,
             width=self.width,
             read_heads=0,
-            write_heads=self.num_heads
-            if write_heads is None
-            else whole_number("write_heads", write_heads, 1),
+            write_heads=self.num_heads if write_heads is None else whole_number("write_heads", write_heads, 1),
             controller=controller,
             hidden=self.dim if hidden is None else hidden,
             shift_range=shift_range,
@@ -140,7 +138,7 @@ class NTM(Mechanism):
         # Contiguous: torch.compile expects another layout of softplus's gradient than torch gives for a view.
         strength = F.softplus(self.strength_map(query).transpose(1, 2).contiguous())[..., None]
         memory = state.memory[:, None].to(keys.dtype)
-        read = core.attend(
+        read = dispatch.attend(
             keys, memory, memory, score=scores.cosine(strength.to(keys.dtype)), dropout=self.weights_dropout
         )
         found: Tensor = self.output_map(read.transpose(1, 2).flatten(2))
@@ -160,11 +158,7 @@ class NTM(Mechanism):
             return None
         check_batch(past.memory, query)
         if source is not None and past.seen and source.shape[1] != past.source:
-            held = (
-                "was written by the queries"
-                if past.source is None
-                else f"holds a source of length {past.source}"
-            )
+            held = "was written by the queries" if past.source is None else f"holds a source of length {past.source}"
             raise BadValue(
                 f"source: the memory of this state {held}, got a source of length {source.shape[1]}. A new source "
                 f"needs a new initial_state(); write the next part of the same source with write(part, state)."

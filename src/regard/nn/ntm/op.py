@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.autocast import without_autocast
-from regard.core.differentiate import fresh_views, gradients, needs_plain_torch
 from regard.nn.ntm import backward, forward, fused, plain
 from regard.nn.ntm.forward import Record, make_record
 from regard.nn.ntm.layout import MachineLayout
 from regard.nn.ntm.plain import Carried, Weights
+from regard.support.autocast import without_autocast
+from regard.support.batched_gradients import take_one_by_one
+from regard.support.differentiate import fresh_views, gradients, needs_plain_torch
 
 _LIBRARY = torch.library.Library("regard", "FRAGMENT")
 _TRAINED = "Tensor recurrent, Tensor heads, Tensor bias"
@@ -26,9 +27,7 @@ _RECORD = len(Record._fields) - 3  # the first three are outputs
 _RESULTS = ", ".join(["Tensor"] * (4 + _RECORD))
 _GRADS = "Tensor d_seen, Tensor? d_cell, Tensor? d_weights, Tensor? d_memory"
 _LIBRARY.define(f"ntm(Tensor drive, {_TRAINED}, {_FIRST}, {_OPTIONS}, bool saves) -> ({_RESULTS})")
-_LIBRARY.define(
-    f"ntm_backward({_GRADS}, {_TRAINED}, Tensor[] record, {_OPTIONS}) -> ({', '.join(['Tensor'] * 8)})"
-)
+_LIBRARY.define(f"ntm_backward({_GRADS}, {_TRAINED}, Tensor[] record, {_OPTIONS}) -> ({', '.join(['Tensor'] * 8)})")
 
 
 def sequence(
@@ -43,9 +42,7 @@ def sequence(
     return found[0], found[1], found[2], found[3]
 
 
-def layout_of(
-    heads: Tensor, weights: Tensor, slots: int, width: int, read_heads: int, lstm: bool
-) -> MachineLayout:
+def layout_of(heads: Tensor, weights: Tensor, slots: int, width: int, read_heads: int, lstm: bool) -> MachineLayout:
     """Recover the layout from the sizes of the trained matrices and of a state (…,K,n)."""
     count = weights.shape[-2]
     writes = count - read_heads
@@ -56,7 +53,7 @@ def layout_of(
 def _forward(
     drive: Tensor, recurrent: Tensor, heads: Tensor, bias: Tensor, seen: Tensor, cell: Tensor, weights: Tensor,
     memory: Tensor, keep: Tensor | None, read_heads: int, lstm: bool, saves: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     layout = layout_of(heads, weights, memory.shape[1], memory.shape[2], read_heads, lstm)
     trained, before = Weights(recurrent, heads, bias), Carried(seen, cell, weights, memory)
     with without_autocast(drive.device):
@@ -68,7 +65,7 @@ def _forward(
 def _forward_shapes(
     drive: Tensor, recurrent: Tensor, heads: Tensor, bias: Tensor, seen: Tensor, cell: Tensor, weights: Tensor,
     memory: Tensor, keep: Tensor | None, read_heads: int, lstm: bool, saves: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     layout = layout_of(heads, weights, memory.shape[1], memory.shape[2], read_heads, lstm)
     record = make_record(layout, drive, drive.shape[0])
     rest = record[3:] if saves else [drive.new_empty(0) for _ in range(_RECORD)]
@@ -78,7 +75,7 @@ def _forward_shapes(
 def _backward(
     d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None, d_memory: Tensor | None, recurrent: Tensor,
     heads: Tensor, bias: Tensor, record: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     left = Record(*record)
     layout = layout_of(heads, left.weights, left.memory.shape[3], left.memory.shape[2], read_heads, lstm)
     with without_autocast(d_seen.device):
@@ -92,17 +89,15 @@ def _backward(
 def _backward_shapes(
     d_seen: Tensor, d_cell: Tensor | None, d_weights: Tensor | None, d_memory: Tensor | None, recurrent: Tensor,
     heads: Tensor, bias: Tensor, record: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> tuple[Tensor, ...]:
     left = Record(*record)
     first = [torch.empty_like(states[0]) for states in (left.seen, left.cell, left.weights)]
-    trained = [
-        torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (recurrent, heads, bias)
-    ]
+    trained = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (recurrent, heads, bias)]
     memory = left.memory
     return (
         torch.empty_like(left.gates), *trained, *first,
         memory.new_empty(memory.shape[1], memory.shape[3], memory.shape[2]),
-    )  # fmt: skip
+    )
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -129,7 +124,7 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
 def _recorded(
     inputs: list[Tensor], keep: Tensor | None, read_heads: int, lstm: bool,
     grads: tuple[Tensor | None, ...],
-) -> list[Tensor | None]:  # fmt: skip
+) -> list[Tensor | None]:
     """Return the same gradients with an autograd graph, from the steps in plain torch."""
     inputs = [view for view in fresh_views(inputs) if view is not None]
     layout = layout_of(inputs[2], inputs[6], inputs[7].shape[1], inputs[7].shape[2], read_heads, lstm)
@@ -150,3 +145,4 @@ _LIBRARY.impl("ntm_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("regard::ntm", _forward_shapes, lib=_LIBRARY)
 torch.library.register_fake("regard::ntm_backward", _backward_shapes, lib=_LIBRARY)
 torch.library.register_autograd("regard::ntm", _differentiate, setup_context=_remember, lib=_LIBRARY)
+take_one_by_one("ntm_backward", _LIBRARY)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard.nn.ntm import addressing
 from regard.nn.ntm.layout import MachineLayout
-from regard.nn.steps import run_steps
+from regard.nn.parts.steps import run_steps
 
 
 class Carried(NamedTuple):
@@ -49,17 +49,13 @@ def sequence(
         if keep is not None:
             real = given[1]
             pairs = zip(after, now, strict=True)
-            after = Carried(
-                *[torch.where(real.view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in pairs]
-            )
+            after = Carried(*[torch.where(real.view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in pairs])
         return after, after[:3]
 
     if drive.shape[0] == 0:
         return before.seen[None], before.cell[None], before.weights[None], before.memory
     last, outputs = run_steps(one, before, [drive] if keep is None else [drive, keep])
-    seen, cell, weights = (
-        torch.cat([first[None], rest]) for first, rest in zip(before, outputs, strict=False)
-    )
+    seen, cell, weights = (torch.cat([first[None], rest]) for first, rest in zip(before, outputs, strict=False))
     return seen, cell, weights, Carried(*last).memory
 
 

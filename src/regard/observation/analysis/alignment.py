@@ -11,24 +11,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.core.arguments import finite_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.analysis.sites import Rows, SiteLike, at, blocks
-from regard.tasks.formats.gold import Pairs
+from regard.support.arguments import finite_number
 
 How = Literal[
-    "target",
-    "source",
-    "threshold",
-    "intersection",
-    "union",
-    "grow-diag",
-    "grow-diag-final",
-    "grow-diag-final-and",
+    "target", "source", "threshold", "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and"
 ]
-HOW = (
-    "target", "source", "threshold", "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and",
-)  # fmt: skip
+HOW = ("target", "source", "threshold", "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and")
+Pairs = set[tuple[int, int]]  # (source word, target word), from 0
 _AROUND = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 _SPECIAL = ("[", "]"), ("<", ">")
 
@@ -63,9 +54,7 @@ def align(
     ahead = word_weights(_mean(site, heads, call, batch), word_of(target), word_of(source))
     if back is None:
         return links(ahead, None, how, threshold)
-    return links(
-        ahead, word_weights(_mean(back, heads, call, batch), word_of(source), word_of(target)), how, threshold
-    )
+    return links(ahead, word_weights(_mean(back, heads, call, batch), word_of(source), word_of(target)), how, threshold)
 
 
 def links(ahead: Tensor, back: Tensor | None = None, how: str = "target", threshold: float = 0.2) -> Pairs:
@@ -117,11 +106,7 @@ def symmetrize(first: Pairs, second: Pairs, how: str) -> Pairs:
         for source, target in sorted(found):
             for down, right in _AROUND:
                 near = (source + down, target + right)
-                if (
-                    near in either
-                    and near not in found
-                    and (near[0] not in sources or near[1] not in targets)
-                ):
+                if near in either and near not in found and (near[0] not in sources or near[1] not in targets):
                     add(near)
                     grown = True
     if how == "grow-diag":
@@ -152,9 +137,7 @@ def word_of(pieces: Sequence[str | None] | None) -> list[int | None] | None:
             open_ = False
             continue
         continues = not piece.startswith(begins) if begins else piece.startswith("##") and len(piece) > 2
-        if not (open_ and continues) and not (
-            open_ and found[-1] is not None and _unended(pieces, len(found) - 1)
-        ):
+        if not (open_ and continues) and not (open_ and found[-1] is not None and _unended(pieces, len(found) - 1)):
             word += 1
         found.append(word)
         open_ = True
@@ -166,9 +149,7 @@ def is_special(piece: str) -> bool:
     return len(piece) > 2 and any(piece[0] == a and piece[-1] == b and " " not in piece for a, b in _SPECIAL)
 
 
-def word_weights(
-    weights: Tensor, rows: Sequence[int | None] | None, columns: Sequence[int | None] | None
-) -> Tensor:
+def word_weights(weights: Tensor, rows: Sequence[int | None] | None, columns: Sequence[int | None] | None) -> Tensor:
     """A map of pieces (rows, columns) as a map of words: the mean over a word's rows, the sum over its columns."""
     over_rows, over_columns = (
         _grouping(rows, weights.shape[0], "target"),
@@ -184,9 +165,7 @@ def _grouping(words: Sequence[int | None] | None, count: int, argument: str) -> 
         return torch.eye(count, dtype=torch.float64)
     if len(words) != count:
         raise BadValue(f"{argument}: expected one piece for each of the {count} positions, got {len(words)}.")
-    table = torch.zeros(
-        max((word + 1 for word in words if word is not None), default=0), count, dtype=torch.float64
-    )
+    table = torch.zeros(max((word + 1 for word in words if word is not None), default=0), count, dtype=torch.float64)
     for position, word in enumerate(words):
         if word is not None:
             table[word, position] = 1.0

@@ -48,14 +48,10 @@ def both_sides(seen: SeenLike, call: int | None = -1) -> BothSides | None:
         return None
     refuse_partial(list(getattr(seen, "unseen", ())), "layers", "Name the layers to go through: layers=[…].")
     which = -1 if call is None else call
-    below = tuple(
-        at(seen[name], None if call is None else -1)[0] for name in encoder
-    )  # runs once, before any step
+    below = tuple(at(seen[name], None if call is None else -1)[0] for name in encoder)  # runs once, before any step
     above = tuple(at(seen[name], call)[0] for name in names if name in crossing or name in decoder)
     targets, sources = next(one.shape(which)[2:] for one in above if CROSSING.search(one.name))
-    fits = [
-        one.shape(which)[2:] == (targets, sources if CROSSING.search(one.name) else targets) for one in above
-    ]
+    fits = [one.shape(which)[2:] == (targets, sources if CROSSING.search(one.name) else targets) for one in above]
     fits += [one.shape(-1)[2:] == (sources, sources) for one in below]
     if not all(fits):
         raise BadValue(

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from sklearn.metrics import silhouette_score
 
-from regard.core.arguments import whole_number
 from regard.observation.analysis.patterns import PATTERNS, HeadFacts
+from regard.support.arguments import whole_number
 
 MOST = 12  # clusters, where their number is chosen here
 _ALIKE = 1e-6  # features that differ by less are equal

@@ -52,9 +52,7 @@ class AttentionDifference:
 
     def ranked(self) -> list[tuple[str, int, float]]:
         """(site, head, mean divergence), largest first."""
-        each = [
-            (site.name, head, value) for site in self.sites for head, value in enumerate(site.heads.tolist())
-        ]
+        each = [(site.name, head, value) for site in self.sites for head, value in enumerate(site.heads.tolist())]
         return sorted(each, key=lambda one: -one[2] if one[2] == one[2] else 1.0)
 
 
@@ -99,9 +97,7 @@ def compare(first: SiteLike, second: SiteLike, *, call: int | None = -1) -> Site
             if shapes[0][1] != shapes[1][1]
             else "Rows are compared one by one: give both the same number of tokens."
         )
-        raise BadValue(
-            f"second: expected the shape of {first.name}, but {second.name} differs: {unlike}. {advice}"
-        )
+        raise BadValue(f"second: expected the shape of {first.name}, but {second.name} differs: {unlike}. {advice}")
     batch, heads, queries, _ = shapes[0]
     found = torch.zeros(batch, heads, queries, dtype=torch.float64)
     every = torch.arange(queries)

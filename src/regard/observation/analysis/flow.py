@@ -68,9 +68,7 @@ def flow(
 def _capacities(site: SiteLike, heads: str, residual: float, call: int, batch: int) -> Capacities:
     """One layer's capacities (positions, positions below) as integers."""
     every = torch.arange(site.shape(call)[2])
-    parts = [
-        put_together(weights, heads, residual, rows) for rows, weights in blocks(site, every, call, batch)
-    ]
+    parts = [put_together(weights, heads, residual, rows) for rows, weights in blocks(site, every, call, batch)]
     return (torch.cat(parts) * SCALE).round().numpy().astype(np.int32)
 
 

@@ -17,9 +17,7 @@ SCALE = 1 << 29  # capacities of a flow are whole numbers of 1/SCALE
 MOST = 1 << 22  # edges of a flow
 
 
-def flow_down(
-    sides: BothSides, starts: Tensor, ends: Tensor, heads: str, residual: float, batch: int
-) -> Tensor:
+def flow_down(sides: BothSides, starts: Tensor, ends: Tensor, heads: str, residual: float, batch: int) -> Tensor:
     """The largest flows from positions of the decoder's last layer to what decoder and encoder read."""
     size = len(sides.decoder) * sides.targets * max(sides.targets, sides.sources)
     size += len(sides.encoder) * sides.sources**2
@@ -50,9 +48,7 @@ def _network(sides: BothSides, heads: str, residual: float, batch: int) -> tuple
         here, below = number * count, (number + 1) * count
         rows = torch.arange(count)
         if sides.crosses(site):
-            over = torch.cat(
-                [passed_over(w, heads, residual) for _, w in blocks(site, rows, sides.call, batch)]
-            )
+            over = torch.cat([passed_over(w, heads, residual) for _, w in blocks(site, rows, sides.call, batch)])
             edges.append(_edges(over, here, first_source))
             edges.append(_edges(torch.diag(1 - over.sum(1)), here, below))
         else:

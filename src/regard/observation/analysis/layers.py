@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regard.core.arguments import finite_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks, crosses
 from regard.observation.coverage import Unseen, refuse_nothing, refuse_partial
+from regard.support.arguments import finite_number
 
 Heads = Literal["mean", "max", "min"]
 HEADS = ("mean", "max", "min")

@@ -12,7 +12,7 @@ so 1 is all of the weight and 0 is chance, for short and for long texts. Rows th
     next token         T = the position after it
     diagonal           T = the row's own position
     first token        T = the first position (a sink)
-    separator          T = the other position with the most weight; with tokens, all positions with that token
+    one column         T = the other position with the most weight; with tokens, all positions with that token
     induction          T = what followed earlier occurrences of the row's token (needs tokens)
     duplicate token    T = other occurrences of the row's token (needs tokens)
     block              T = the segment of the row, where the map has segments (`segments.py`); times mean distance of
@@ -21,7 +21,8 @@ so 1 is all of the weight and 0 is chance, for short and for long texts. Rows th
     uniform            the overlap with equal weights, Σ min(w, 1/|V|), beyond chance
 
 A head is named by its best pattern of those that name positions, if that reaches `THRESHOLD`; else by the best of
-block, local and uniform; else "mixed". Long maps are scored on sampled rows.
+block, local and uniform (if that reaches `EVEN`); else "mixed". Long maps are scored on sampled rows. A name describes
+a map; what a head does is tested in `causes.circuits`.
 """
 
 from __future__ import annotations
@@ -38,10 +39,9 @@ from regard.observation.analysis.sites import SeenLike, SiteLike, at, blocks, sp
 from regard.observation.analysis.tally import KINDS, Tally
 
 THRESHOLD = 0.5  # half of the possible weight beyond chance
+EVEN = 0.8  # for "uniform": at 0.5 a row could have half of its weight on one key
 SAMPLED = 128  # rows at most
-POINTING = (
-    "previous token", "next token", "diagonal", "first token", "separator", "induction", "duplicate token",
-)  # fmt: skip
+POINTING = ("previous token", "next token", "diagonal", "first token", "one column", "induction", "duplicate token")
 SHAPED = ("block", "local", "uniform")
 PATTERNS = (*POINTING, *SHAPED)
 MIXED = "mixed"
@@ -59,9 +59,7 @@ class HeadFacts:
     column: int | None  # the position with the most weight, apart from the first
     rows: int  # number of rows that were scored
     sampled: bool  # whether they are a sample
-    profile: tuple[float, ...] = field(
-        repr=False
-    )  # weight by distance, by quarter of the keys, and relative entropy
+    profile: tuple[float, ...] = field(repr=False)  # weight by distance, by quarter of the keys, and relative entropy
 
 
 def recognise(
@@ -122,6 +120,6 @@ def name_of(scores: dict[str, float]) -> str:
     """The name of a head with these scores."""
     for kinds in (POINTING, SHAPED):
         best = max(kinds, key=lambda kind: scores.get(kind, -1.0))
-        if scores.get(best, -1.0) >= THRESHOLD:
+        if scores.get(best, -1.0) >= (EVEN if best == "uniform" else THRESHOLD):
             return best
     return MIXED

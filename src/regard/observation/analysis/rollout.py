@@ -56,9 +56,7 @@ def rollout(
     length = sites[0].shape(which)[3]
     wanted = chosen(rows, length)
     if rows is None and length * length > MOST:
-        raise BadValue(
-            f"rows: expected some of {length} positions, got None: all rows would take {length}² numbers."
-        )
+        raise BadValue(f"rows: expected some of {length} positions, got None: all rows would take {length}² numbers.")
     arriving = torch.zeros(len(wanted), length, dtype=torch.float64)
     arriving[torch.arange(len(wanted)), wanted] = 1.0
     for site in reversed(sites):

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 CELLS = 128
 DIP = 0.25  # at a border, weight passing over it relative to the segments on both sides
-LEAST_PASSING = (
-    2.0  # the least weight, in rows, that passes inside a segment; a narrow diagonal band has less
-)
+LEAST_PASSING = 2.0  # the least weight, in rows, that passes inside a segment; a narrow diagonal band has less
 Floats = NDArray[np.float64]
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from regard.core.arguments import whole_number
 from regard.errors import BadValue
+from regard.support.arguments import whole_number
 
 Rows = Sequence[int] | slice | Tensor | None
 # Names of cross-attention in libraries; torch's decoder layer calls it multihead_attn.

@@ -24,10 +24,7 @@ class Tally:
         self.form, self.ids = form, ids
         double = torch.float64
         count = len(BY_MASK)
-        self.gain, self.room = (
-            torch.zeros(heads, count, dtype=double),
-            torch.zeros(heads, count, dtype=double),
-        )
+        self.gain, self.room = (torch.zeros(heads, count, dtype=double), torch.zeros(heads, count, dtype=double))
         self.judged = torch.zeros(heads, count, dtype=double)  # rows
         self.near, self.reach = torch.zeros(heads, dtype=double), torch.zeros(heads, dtype=double)
         self.even, self.even_room = torch.zeros(heads, dtype=double), torch.zeros(heads, dtype=double)
@@ -127,7 +124,7 @@ class Tally:
         found = self._pointing(head)
         column, share = self.column(head)
         if column is not None:
-            found["separator"] = share
+            found["one column"] = share
         if self.cells:
             found["block"] = self._block(head)
         if self.form.offset is not None and self.reach[head] > 0:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from regard.nn.mechanism import Mechanism
+from regard.nn.parts.mechanism import Mechanism
 from regard.observation.architecture.diagram import Diagram, DiagramNode, Edge, Frame, frames, members
 from regard.observation.architecture.fold import folded
 from regard.observation.architecture.graph import Graph, Key, strongly_connected
@@ -169,12 +169,7 @@ def _following(children: list[DiagramNode | Frame], edges: Iterable[Edge]) -> di
     home = {node: id(child) for child in children for node in members(child)}
     found: dict[int, list[int]] = {id(child): [] for child in children}
     for edge in edges:
-        if (
-            not edge.back
-            and edge.source in home
-            and edge.target in home
-            and home[edge.source] != home[edge.target]
-        ):
+        if not edge.back and edge.source in home and edge.target in home and home[edge.source] != home[edge.target]:
             found[home[edge.source]].append(home[edge.target])
     return found
 

@@ -17,23 +17,36 @@ from regard.observation.architecture.record import ModuleCall, Operation, Record
 
 Elements = dict[Key, None]  # the parts a value comes from, in order
 SIGNS = {
-    "add": "+", "sub": "+", "rsub": "+", "mul": "×", "div": "×", "cat": "∥", "stack": "∥", "mm": "·", "bmm": "·",
-    "baddbmm": "·", "addmm": "·", "softmax": "softmax", "log_softmax": "softmax",
-}  # fmt: skip
+    "add": "+",
+    "sub": "+",
+    "rsub": "+",
+    "mul": "×",
+    "div": "×",
+    "cat": "∥",
+    "stack": "∥",
+    "mm": "·",
+    "bmm": "·",
+    "baddbmm": "·",
+    "addmm": "·",
+    "softmax": "softmax",
+    "log_softmax": "softmax",
+}
 _WEIGHTED = {  # operations whose weights a module may hold itself
-    "mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "convolution", "embedding", "native_layer_norm",
-    "native_group_norm", "native_batch_norm", "fused_rms_norm",
-}  # fmt: skip
-_STORES = (
-    "copy",
-    "index_put",
-    "index_put_impl",
-    "scatter",
-    "slice_scatter",
-    "select_scatter",
-    "fill",
-    "index_copy",
-)
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "convolution",
+    "embedding",
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "fused_rms_norm",
+}
+_STORES = ("copy", "index_put", "index_put_impl", "scatter", "slice_scatter", "select_scatter", "fill", "index_copy")
 
 
 def contract(module: nn.Module, recording: Recording, apart: Set[str] = frozenset()) -> Graph:
@@ -54,9 +67,7 @@ class _Contraction:
             self.comes[storage] = {("input", name): None}
         for number, event in enumerate(recording.events):
             self._follow(number, event)
-        self.graph.parts["output",] = Part(
-            "output", "", first=len(recording.events), last=len(recording.events)
-        )
+        self.graph.parts["output",] = Part("output", "", first=len(recording.events), last=len(recording.events))
         for storage in recording.outputs:
             for key in self._elements(storage):
                 self._reads(("output",), key, len(recording.events))
@@ -98,9 +109,7 @@ class _Contraction:
             writer = self.wrote.get(storage)
             kept = writer is not None and writer.number == 0 and self.recording.called[box] > 2
             for one in self._elements(storage):
-                if (
-                    one == key
-                ):  # what the first call left for all later ones, such as projected keys, is no state
+                if one == key:  # what the first call left for all later ones, such as projected keys, is no state
                     part.again = part.again or not (writer == call or kept)
                 elif not (one[0] == "learned" and self._owned(str(one[1]), box)):
                     self._reads(key, one, number)
@@ -118,9 +127,7 @@ class _Contraction:
                 if not own or event.op in _WEIGHTED:
                     return self._raw(number, event, owner if not own else name, name, together)
         filled = [some for some in read if some]
-        if sign != "softmax" and (
-            len(filled) < 2 or len(together) < 2 or all(some == filled[0] for some in filled)
-        ):
+        if sign != "softmax" and (len(filled) < 2 or len(together) < 2 or all(some == filled[0] for some in filled)):
             return together
         if not together or (sign == "softmax" and learned):
             return together

@@ -71,9 +71,7 @@ class Diagram:
         root = _restored(plain["frame"])
         assert isinstance(root, Frame)
         nodes = root.nodes()
-        return Diagram(
-            root, [Edge(nodes[source], nodes[target], back) for source, target, back in plain["edges"]]
-        )
+        return Diagram(root, [Edge(nodes[source], nodes[target], back) for source, target, back in plain["edges"]])
 
 
 def members(thing: DiagramNode | Frame) -> list[DiagramNode]:

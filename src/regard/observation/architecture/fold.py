@@ -104,7 +104,5 @@ def _dissolved(child: DiagramNode | Frame) -> list[DiagramNode | Frame]:
     """The children of a frame around one or two nodes, which is not worth drawing; any other thing itself."""
     if isinstance(child, DiagramNode) or child.repeat > 1 or child.loop:
         return [child]
-    few = len(child.children) <= 2 and all(
-        isinstance(one, DiagramNode) and one.used for one in child.children
-    )
+    few = len(child.children) <= 2 and all(isinstance(one, DiagramNode) and one.used for one in child.children)
     return list(child.children) if few else [child]

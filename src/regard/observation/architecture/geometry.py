@@ -63,9 +63,7 @@ class Block:
         default_factory=dict
     )  # x at which what comes from a source enters at the top
     sides: list[tuple[DiagramNode, float]] = field(default_factory=list)  # y at which it enters at the left
-    bottoms: dict[DiagramNode, float] = field(
-        default_factory=dict
-    )  # x at which what a node gives leaves at the bottom
+    bottoms: dict[DiagramNode, float] = field(default_factory=dict)  # x at which what a node gives leaves at the bottom
 
     def add(self, other: Block, x: float, y: float) -> None:
         """Place another block with its axis at x and its top at y."""

@@ -22,9 +22,7 @@ class Part:
     detail: str = ""
     first: int = 0  # numbers of the first and the last operation
     last: int = 0
-    runs: dict[object, set[object]] = field(
-        default_factory=dict
-    )  # calls, or operations at each place in the code
+    runs: dict[object, set[object]] = field(default_factory=dict)  # calls, or operations at each place in the code
     owns: set[str] = field(default_factory=set)  # names of the parameters that it uses without a call
     again: bool = False  # reads what it wrote in an earlier run
     place: object = None  # where in the code it is called
@@ -76,12 +74,8 @@ class Graph:
 
     def bypass(self, key: Key) -> None:
         """Remove a part; what fed it feeds what it fed."""
-        before = {
-            source: when for (source, target), when in self.edges.items() if target == key and source != key
-        }
-        after = {
-            target: when for (source, target), when in self.edges.items() if source == key and target != key
-        }
+        before = {source: when for (source, target), when in self.edges.items() if target == key and source != key}
+        after = {target: when for (source, target), when in self.edges.items() if source == key and target != key}
         self.remove(key)
         for source, earlier in before.items():
             for target, later in after.items():
@@ -104,9 +98,7 @@ class Graph:
             if source in following and target in following:
                 following[source].append(target)
         found = strongly_connected(following)
-        return [
-            some for some in found if len(some) > 1 or some[0] in following[some[0]] or self._alone(some[0])
-        ]
+        return [some for some in found if len(some) > 1 or some[0] in following[some[0]] or self._alone(some[0])]
 
     def _alone(self, key: Key) -> bool:
         return self.parts[key].again

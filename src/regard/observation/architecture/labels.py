@@ -6,17 +6,22 @@ import re
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import type_before_parametrizations
 
-from regard.nn.mechanism import Mechanism
+from regard.nn.parts.mechanism import Mechanism
 from regard.nn.positions import PositionalEncoding
 
 SILENT = (nn.Dropout, nn.Identity)  # nothing to see in evaluation
 SIMPLE = (nn.Linear, nn.RNNBase, *SILENT)
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
 _NAMES = {
-    "feed forward": "feed-forward", "self attn": "self-attention", "cross attn": "cross-attention",
-    "re LU": "ReLU", "leaky re LU": "leaky ReLU", "si LU": "SiLU",
-}  # fmt: skip
+    "feed forward": "feed-forward",
+    "self attn": "self-attention",
+    "cross attn": "cross-attention",
+    "re LU": "ReLU",
+    "leaky re LU": "leaky ReLU",
+    "si LU": "SiLU",
+}
 _NO_ROLE = ("", "rows", "map", "attention", "attentions", "attn", "self attn", "cross", "cross attn", "cells")
 
 
@@ -24,9 +29,7 @@ def words(name: str) -> str:
     """A name of Python as words: FeedForward and feed_forward are "feed-forward"."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name.replace("_", " ")).strip()
     plain = (
-        apart
-        if apart.isupper()
-        else " ".join(w if w.isupper() and len(w) > 1 else w.lower() for w in apart.split())
+        apart if apart.isupper() else " ".join(w if w.isupper() and len(w) > 1 else w.lower() for w in apart.split())
     )
     return _NAMES.get(plain, plain)
 
@@ -37,8 +40,11 @@ def role_of(path: str) -> str:
 
 
 def is_one_box(module: nn.Module) -> bool:
-    """Whether a module is drawn as one box: a leaf, a mechanism, or a few linear or recurrent maps."""
-    children = list(module.children())
+    """Whether a module is drawn as one box: a leaf, a mechanism, or a few linear or recurrent maps.
+
+    What parametrises the weights of a layer, as spectral normalisation does, is part of its box.
+    """
+    children = [child for name, child in module.named_children() if name != "parametrizations"]
     if not children:
         return True
     if isinstance(module, Mechanism):
@@ -53,7 +59,7 @@ def described(module: nn.Module, path: str, sources: int) -> tuple[str, str, str
     role = role_of(path)
     if isinstance(module, Mechanism):
         return _mechanism(module, role, sources)
-    name = words(type(module).__name__)
+    name = words(type_before_parametrizations(module).__name__)
     if isinstance(module, nn.MultiheadAttention):
         return _attention(role, sources, False), f"{module.num_heads} heads × {module.head_dim}", "attention"
     if isinstance(module, PositionalEncoding):
@@ -72,17 +78,9 @@ def described(module: nn.Module, path: str, sources: int) -> tuple[str, str, str
     if cells:
         return _recurrent(cells[0], role)
     chain = _chain([part for part in module.modules() if isinstance(part, nn.Linear)])
-    listed = path.rsplit(".", 1)[
-        -1
-    ].isdigit()  # one of several: its class says more than the name of the list
+    listed = path.rsplit(".", 1)[-1].isdigit()  # one of several: its class says more than the name of the list
     label = role if role and not listed and not role.startswith("around") else name
-    kind = (
-        "attention"
-        if "attention" in name
-        else "recurrent"
-        if "LSTM" in name or "recurrent" in label
-        else "map"
-    )
+    kind = "attention" if "attention" in name else "recurrent" if "LSTM" in name or "recurrent" in label else "map"
     return label if chain or role not in _NO_ROLE else name, chain, kind
 
 
@@ -110,11 +108,7 @@ def _attention(role: str, sources: int, causal: bool) -> str:
 
 
 def _recurrent(cells: nn.RNNBase | nn.RNNCellBase, role: str) -> tuple[str, str, str]:
-    name = (
-        cells.mode.split("_")[0]
-        if isinstance(cells, nn.RNNBase)
-        else type(cells).__name__.replace("Cell", " cell")
-    )
+    name = cells.mode.split("_")[0] if isinstance(cells, nn.RNNBase) else type(cells).__name__.replace("Cell", " cell")
     label = name if role in _NO_ROLE or role == "recurrent" else f"{role}: {name}"
     facts = [f"{cells.input_size} → {cells.hidden_size}"]
     facts += ["both directions"] if getattr(cells, "bidirectional", False) else []

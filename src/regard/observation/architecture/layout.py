@@ -7,6 +7,7 @@ left border to the leftmost thing of a row. So no wire crosses a box, whatever t
 from __future__ import annotations
 
 import math
+from math import fsum
 
 from regard.observation.architecture.diagram import SIGNS, DiagramNode, Edge, Frame
 from regard.observation.architecture.geometry import Block, Measures, Rect, Wire
@@ -51,9 +52,9 @@ class FrameLayout(FrameRows):
         for row in self.rows:
             main = [child for child in row if not self.begins(child)] or row  # what stands on the axis
             first = row.index(main[0])
-            wide = sum(map(self._width, main)) + metric.beside * (len(main) - 1)
+            wide = fsum(map(self._width, main)) + metric.beside * (len(main) - 1)
             x = -wide / 2 if len(main) > 1 else -self.blocks[id(main[0])].left
-            x -= sum(self._width(child) + metric.beside for child in row[:first])
+            x -= fsum(self._width(child) + metric.beside for child in row[:first])
             self.left = max(self.left, -x)
             for child in row:
                 self.x[id(child)] = math.floor(x + self.blocks[id(child)].left + 0.5)
@@ -72,9 +73,7 @@ class FrameLayout(FrameRows):
     def _choose_ends(self) -> None:
         """Decide which wires run beside the rows, and where arrows enter boxes from above."""
         for link in self.links:
-            link.beside = (
-                link.up or self.row_of(link.target, len(self.rows)) - self.row_of(link.origin, -1) > 1
-            )
+            link.beside = link.up or self.row_of(link.target, len(self.rows)) - self.row_of(link.origin, -1) > 1
         for child in self.children:
             block, middle = self.blocks[id(child)], self.x[id(child)]
             above = [link for link in self.links if link.target is child and not self._at_side(link)]
@@ -83,9 +82,7 @@ class FrameLayout(FrameRows):
                     link.x = middle + block.tops[link.source]
                 continue
             above.sort(key=lambda link: (link.beside, self._start(link)))
-            straight = next(
-                (n for n, link in enumerate(above) if abs(self._start(link) - middle) < 0.01), None
-            )
+            straight = next((n for n, link in enumerate(above) if abs(self._start(link) - middle) < 0.01), None)
             base = (len(above) - 1) / 2 if straight is None else straight
             room = min(self.metric.port, 2 * block.left / (len(above) + 1))
             for number, link in enumerate(above):
@@ -196,9 +193,7 @@ class FrameLayout(FrameRows):
                 points.append((link.x, end))
             if link.target is None:
                 self.result.bottoms[link.source] = link.x
-            self.result.wires.append(
-                Wire(points, link.source, link.back, isinstance(link.target, DiagramNode))
-            )
+            self.result.wires.append(Wire(points, link.source, link.back, isinstance(link.target, DiagramNode)))
         self.result.tops.update(above)
 
     def _height_of_entry(self, link: Link) -> float:

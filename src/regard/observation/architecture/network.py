@@ -10,26 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import RegardError
-from regard.models.model import Model
-from regard.nn.mechanism import Mechanism
+from regard.nn.parts.mechanism import Mechanism
 from regard.observation.architecture.assemble import assembled
 from regard.observation.architecture.diagram import Diagram, DiagramNode, Edge, Frame
 from regard.observation.architecture.labels import described, words
 from regard.observation.architecture.record import record, tensors_of
 from regard.observation.architecture.simplify import simplified
-from regard.tasks.batch import Batch
 
 _ROWS, _SOURCE = 5, 7  # how many rows of the inputs of a layer
-
-
-def of_model(model: Model, batch: Batch) -> Diagram:
-    """The picture of a model, from one call with a batch."""
-    given = {words(name): stream.data for name, stream in batch.streams.items()}
-    if batch.targets is not None:
-        given["targets so far"] = batch.targets
-    answer = model.problem.answer
-    output = "the next target token" if answer.needs == "decoder" else answer.words
-    return _drawn(model, lambda: model(batch), given, output, model.name)
 
 
 def of_layer(layer: Mechanism) -> Diagram:
@@ -42,13 +30,13 @@ def of_layer(layer: Mechanism) -> Diagram:
     name, two = layer.entry.name, {"query": query, "source": source}
     both = getattr(layer, "both", None)  # of a mechanism between two streams
     if both is not None:
-        return _drawn(layer, lambda: both(query, source), two, "both streams", name)
+        return drawn(layer, lambda: both(query, source), two, "both streams", name)
     if layer.source_dim == layer.dim and not _reads_two(layer):
         try:
-            return _drawn(layer, lambda: layer(query), {"rows": query}, "rows", name)
+            return drawn(layer, lambda: layer(query), {"rows": query}, "rows", name)
         except RegardError:
             pass  # it needs a source
-    return _drawn(layer, lambda: layer(query, source), two, "rows", name)
+    return drawn(layer, lambda: layer(query, source), two, "rows", name)
 
 
 def _reads_two(layer: Mechanism) -> bool:
@@ -64,12 +52,11 @@ def of_module(module: nn.Module, *inputs: Any, **named: Any) -> Diagram:
         found = tensors_of(value)
         for number, tensor in enumerate(found):
             given[words(name) if len(found) == 1 else f"{words(name)} {number}"] = tensor
-    return _drawn(module, lambda: module(*inputs, **named), given, "output", words(type(module).__name__))
+    return drawn(module, lambda: module(*inputs, **named), given, "output", words(type(module).__name__))
 
 
-def _drawn(
-    module: nn.Module, call: Callable[[], Any], given: Mapping[str, Tensor], output: str, name: str
-) -> Diagram:
+def drawn(module: nn.Module, call: Callable[[], Any], given: Mapping[str, Tensor], output: str, name: str) -> Diagram:
+    """The picture of a module from any call of it; `given`: its inputs by the words that stand beside them."""
     recording = record(module, call, given)
     graph, loops = simplified(module, recording)
     if not any(part.role in ("box", "raw", "attend", "state") for part in graph.parts.values()):
@@ -77,9 +64,8 @@ def _drawn(
     return assembled(module, recording, graph, loops, name, output)
 
 
-def _single(
-    module: nn.Module, keys: list[Any], given: Mapping[str, Tensor], output: str, name: str
-) -> Diagram:
+def _single(module: nn.Module, keys: list[Any], given: Mapping[str, Tensor], output: str, name: str) -> Diagram:
+    """The picture of a module from any call of it; `given`: its inputs by the words that stand beside them."""
     """The picture of a module without parts: itself, as one box."""
     inputs = [DiagramNode("", str(key[1]), kind="input") for key in keys if key[0] == "input"]
     inputs = inputs or [DiagramNode("", label, kind="input") for label in given]

@@ -44,9 +44,7 @@ def _node(
     if part.role == "state":
         sizes = " × ".join(map(str, part.shape[1:]))
         return DiagramNode(part.path, "memory", sizes, "memory", own.counted(part.owns))
-    if (
-        part.role == "learned" or part.path not in own.modules
-    ):  # rows or a matrix that a module holds by itself
+    if part.role == "learned" or part.path not in own.modules:  # rows or a matrix that a module holds by itself
         sizes = " × ".join(map(str, own.tensors[part.path].shape))
         kind = "memory" if part.role == "learned" else "map"
         return DiagramNode(part.path, role_of(part.path), sizes, kind, own.counted(part.owns))
@@ -55,19 +53,13 @@ def _node(
         detail = ", ".join(filter(None, (detail, "tied")))
     holder = _holder(part, recording, own)
     label = f"{holder}: {label}" if holder and kind in ("map", "recurrent") else label
-    return DiagramNode(
-        part.path, label, detail, kind, own.counts.pop(part.path, 0)
-    )  # one of several calls counts
+    return DiagramNode(part.path, label, detail, kind, own.counts.pop(part.path, 0))  # one of several calls counts
 
 
 def _holder(part: Part, recording: Recording, own: _Ownership) -> str:
     """The name of the module around a part, where that has no frame because it was not called itself."""
     above = part.path.rpartition(".")[0]
-    while (
-        above
-        and isinstance(own.modules[above], (nn.ModuleList, nn.ModuleDict))
-        and role_of(above) in _NO_NAME
-    ):
+    while above and isinstance(own.modules[above], (nn.ModuleList, nn.ModuleDict)) and role_of(above) in _NO_NAME:
         above = above.rpartition(".")[0]
     listed = isinstance(own.modules[above], (nn.ModuleList, nn.ModuleDict))
     return "" if not above or above in recording.called or listed else role_of(above)
@@ -114,6 +106,4 @@ class _Ownership:
 
     def count_left(self, path: str) -> int:
         """How many unused parameters a module has."""
-        return sum(
-            one.numel() for name, one in self.free.items() if name == path or name.startswith(f"{path}.")
-        )
+        return sum(one.numel() for name, one in self.free.items() if name == path or name.startswith(f"{path}."))

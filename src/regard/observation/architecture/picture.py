@@ -48,13 +48,7 @@ def _cross(whole: Block, blocks: list[Block], starts: list[float], metric: Measu
             trunk = starts[number] - metric.lane * 0.5 - metric.gutter * place
             entries = [y for node, y in block.sides if node is source]
             for y in entries:
-                points = [
-                    (x, blocks[lane].height),
-                    (x, floor),
-                    (trunk, floor),
-                    (trunk, y),
-                    (starts[number], y),
-                ]
+                points = [(x, blocks[lane].height), (x, floor), (trunk, floor), (trunk, y), (starts[number], y)]
                 whole.wires.append(Wire(points, source, arrow=False))
             above, below = sorted(y for y in entries if y < floor), sorted(y for y in entries if y >= floor)
             whole.dots += [(trunk, y) for y in [*above[1:], *below[:-1]]]

@@ -21,13 +21,11 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard.observation.architecture.labels import words
 
 Storage = int
-Place = tuple[
-    tuple[object, int], ...
-]  # code and instruction of each call, from the operation out to the module
+Place = tuple[tuple[object, int], ...]  # code and instruction of each call, from the operation out to the module
 
 
 @dataclass(frozen=True)
@@ -121,9 +119,7 @@ class _Recorder(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         given = [one for one in tree_flatten((args, kwargs or {}))[0] if isinstance(one, Tensor)]
         made = [one for one in tree_flatten(output)[0] if isinstance(one, Tensor) and one.numel()]
-        changes = any(
-            part.alias_info is not None and part.alias_info.is_write for part in func._schema.arguments
-        )
+        changes = any(part.alias_info is not None and part.alias_info.is_write for part in func._schema.arguments)
         known = {_storage(one) for one in given}
         writes = [_storage(one) for one in made if changes or _storage(one) not in known]
         self.kept += [given, made]
@@ -133,13 +129,7 @@ class _Recorder(TorchDispatchMode):
             op = func.overloadpacket.__name__.strip("_")
             reads = [] if _only_size(op) else _read(given)
             self.found.events.append(
-                Operation(
-                    op,
-                    tuple(self.running),
-                    reads,
-                    list(dict.fromkeys(writes)),
-                    *self._place(sys._getframe(1)),
-                )
+                Operation(op, tuple(self.running), reads, list(dict.fromkeys(writes)), *self._place(sys._getframe(1)))
             )
         return output
 
@@ -161,14 +151,12 @@ class _Recorder(TorchDispatchMode):
         if id(attending) not in self.attends:
             self.attends[id(attending)] = len(self.attends)
             self.kept.append(attending)
-        return place, Attending(
-            _pieces(attending.f_locals.get("options", {})), place, self.attends[id(attending)]
-        )
+        return place, Attending(_pieces(attending.f_locals.get("options", {})), place, self.attends[id(attending)])
 
 
 _CALL = nn.Module._call_impl.__code__
 _RECORD = record.__code__
-_ATTENDING = {core.attend.__code__, core.weights.__code__}
+_ATTENDING = {dispatch.attend.__code__, dispatch.weights.__code__}
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
 
 from regard.observation.architecture.diagram import DiagramNode, Edge, Frame, members
 
@@ -39,9 +40,7 @@ class FrameRows:
         for child in children:
             self.rows[self.row[id(child)]].append(child)
         place: dict[int, float] = {}
-        for (
-            row
-        ) in self.rows:  # first what is fed from outside on the left; what begins here at the nearer end
+        for row in self.rows:  # first what is fed from outside on the left; what begins here at the nearer end
             fed = any(self.entering(child) for child in row)
             row.sort(key=lambda c: (not self.entering(c), self.begins(c) is fed, self._pull(c, place)))
             place |= {id(child): number - (len(row) - 1) / 2 for number, child in enumerate(row)}
@@ -80,7 +79,7 @@ class FrameRows:
     def _pull(self, child: Thing, place: dict[int, float]) -> float:
         """The mean place of what feeds a child."""
         feeding = [place[id(k.origin)] for k in self.links if k.target is child and id(k.origin) in place]
-        return sum(feeding) / len(feeding) if feeding else 0.0
+        return fsum(feeding) / len(feeding) if feeding else 0.0
 
     def entering(self, child: Thing) -> list[DiagramNode]:
         """What comes to a child from the left."""

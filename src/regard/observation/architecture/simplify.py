@@ -16,13 +16,12 @@ def simplified(module: nn.Module, recording: Recording) -> tuple[Graph, list[Loo
     """The graph of a recording, and the parts of each of its loops."""
     graph = contract(module, recording)
     _merge_at_one_place(graph)
-    looped = {
-        graph.parts[key].path for loop in _loops(graph) for key in loop if graph.parts[key].role == "box"
-    }
+    looped = {graph.parts[key].path for loop in _loops(graph) for key in loop if graph.parts[key].role == "box"}
     apart = {
-        part.path for part in graph.parts.values()
+        part.path
+        for part in graph.parts.values()
         if part.role == "box" and 1 < len(part.runs.get(None, ())) <= MOST_APART and part.path not in looped
-    }  # fmt: skip
+    }
     if apart:
         graph = contract(module, recording, apart)
         _merge_at_one_place(graph)
@@ -106,9 +105,7 @@ def _contract_states(graph: Graph) -> None:
 
 def _cell(graph: Graph, sources: set[Key]) -> Key | None:
     """The part that a state belongs to: all else that the state reads, this part reads, too."""
-    able = [
-        key for key in sources if graph.parts[key].role == "raw" or any(graph.parts[key].runs.keys() - {None})
-    ]
+    able = [key for key in sources if graph.parts[key].role == "raw" or any(graph.parts[key].runs.keys() - {None})]
     able = [key for key in able if graph.parts[key].role in ("raw", "box")]  # weights are used without a call
     return next((key for key in able if sources - {key} <= set(graph.sources(key))), None)
 
@@ -160,11 +157,7 @@ def _merge_sums(graph: Graph) -> None:
 def _drop_unread(graph: Graph) -> None:
     """Remove inputs and joins that nothing reads."""
     while True:
-        dead = [
-            key
-            for key, part in graph.parts.items()
-            if part.role in ("join", "input") and not graph.targets(key)
-        ]
+        dead = [key for key, part in graph.parts.items() if part.role in ("join", "input") and not graph.targets(key)]
         if not dead:
             return
         for key in dead:
@@ -177,9 +170,7 @@ def _loops(graph: Graph) -> list[Loop]:
     for circle in graph.circles():
         members = [graph.parts[key] for key in circle]
         counts = [part.times for part in members if part.role in ("box", "raw")]
-        if max(part.times for part in members) < 2 or (
-            counts and max(counts) - min(counts) > (max(counts) > 3)
-        ):
+        if max(part.times for part in members) < 2 or (counts and max(counts) - min(counts) > (max(counts) > 3)):
             continue
         loops.append((min(part.first for part in members), max(part.last for part in members), list(circle)))
     loops.sort(key=lambda loop: loop[0])
@@ -191,9 +182,10 @@ def _loops(graph: Graph) -> list[Loop]:
             found.append((first, last, loop))
     for first, last, loop in found:
         loop += [
-            key for key, part in graph.parts.items()
+            key
+            for key, part in graph.parts.items()
             if key not in loop and part.times > 1 and part.first < last and part.last > first
-        ]  # fmt: skip
+        ]
     return [loop for _, _, loop in found]
 
 

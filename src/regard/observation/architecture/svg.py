@@ -7,6 +7,7 @@ fill and dark text, and nothing is painted behind the picture.
 from __future__ import annotations
 
 from html import escape
+from math import fsum
 
 from regard.observation.architecture.diagram import SIGNS, Diagram, DiagramNode, Frame, short
 from regard.observation.architecture.geometry import Block, Measures, Point, Rect, Wire
@@ -19,25 +20,38 @@ INK, SMALL = "#1b1f24", "#4a545f"  # on boxes
 GREY, WIRE, STATE = "#75808c", "#7d8794", "#c2571a"  # around boxes
 SIGN_FILL, BOLD = "#f4f5f7", ' font-weight="bold"'
 FILLS = {
-    "attention": ("#cfe4f5", "#2a78b0"), "norm": ("#e8e2f1", "#7d6aa3"), "embedding": ("#fbe0cb", "#c2683a"),
-    "recurrent": ("#cfeade", "#2b8c68"), "map": ("#f5e9c4", "#a07a18"), "memory": ("#f6d5dd", "#b04a66"),
-}  # fmt: skip
+    "attention": ("#cfe4f5", "#2a78b0"),
+    "norm": ("#e8e2f1", "#7d6aa3"),
+    "embedding": ("#fbe0cb", "#c2683a"),
+    "recurrent": ("#cfeade", "#2b8c68"),
+    "map": ("#f5e9c4", "#a07a18"),
+    "memory": ("#f6d5dd", "#b04a66"),
+}
 MEANINGS = {
-    "embedding": "embedding, positions", "norm": "normalisation", "attention": "attention", "map": "linear maps",
-    "recurrent": "recurrent cells", "memory": "memory, learned rows",
-}  # fmt: skip
+    "embedding": "embedding, positions",
+    "norm": "normalisation",
+    "attention": "attention",
+    "map": "linear maps",
+    "recurrent": "recurrent cells",
+    "memory": "memory, learned rows",
+}
 NAMES = {"∥": "concatenation", "×": "product", "·": "matrix product"}
 FONT = "'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif"
 _WIDTHS = {  # of the letters of DejaVu Sans, the widest of these fonts, in parts of the size
-    0.32: "'ijlIJ,. ·/:;|", 0.41: "f-t()[]!r", 0.56: "szc_\"*?L∥", 0.6: "kFvxyP", 0.64: "aoeTYbdghnpquESK0123456789",
-    0.79: "ABCDGHNOQRUVXZ&", 0.87: "w#+<=>~→×↻M",
-}  # fmt: skip
+    0.32: "'ijlIJ,. ·/:;|",
+    0.41: "f-t()[]!r",
+    0.56: 'szc_"*?L∥',
+    0.6: "kFvxyP",
+    0.64: "aoeTYbdghnpquESK0123456789",
+    0.79: "ABCDGHNOQRUVXZ&",
+    0.87: "w#+<=>~→×↻M",
+}
 _WIDTH = {letter: width for width, letters in _WIDTHS.items() for letter in letters}
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """How wide a text is, at most."""
-    return sum(_WIDTH.get(letter, 1.0) for letter in text) * size * (1.12 if bold else 1.0)
+    return fsum(_WIDTH.get(letter, 1.0) for letter in text) * size * (1.12 if bold else 1.0)
 
 
 def detail_of(node: DiagramNode) -> str:
@@ -50,9 +64,7 @@ def detail_of(node: DiagramNode) -> str:
 def title_of(frame: Frame) -> str:
     """The title of a frame: its name, how often it is repeated, and what its loop goes over."""
     times = f" × {frame.repeat}" if frame.repeat > 1 else ""
-    return " · ".join(
-        filter(None, (f"{frame.label}{times}".strip(), f"↻ {frame.loop}" if frame.loop else ""))
-    )
+    return " · ".join(filter(None, (f"{frame.label}{times}".strip(), f"↻ {frame.loop}" if frame.loop else "")))
 
 
 def fitted(text: str, size: float, room: float) -> str:
@@ -78,9 +90,19 @@ def _title(frame: Frame) -> float:
 
 
 MEASURES = Measures(
-    box=_box, label=_title, gap=20.0, enter=10.0, track=13.0, gutter=13.0, pad=16.0, foot=14.0, title=26.0,
-    beside=22.0, lane=56.0, port=26.0,
-)  # fmt: skip
+    box=_box,
+    label=_title,
+    gap=20.0,
+    enter=10.0,
+    track=13.0,
+    gutter=13.0,
+    pad=16.0,
+    foot=14.0,
+    title=26.0,
+    beside=22.0,
+    lane=56.0,
+    port=26.0,
+)
 
 
 def svg(diagram: Diagram, note: str = "") -> str:
@@ -110,10 +132,7 @@ def svg(diagram: Diagram, note: str = "") -> str:
 
 def description(diagram: Diagram) -> str:
     """What the picture shows, in words."""
-    fed = [
-        f"{edge.source.label} {'returns to' if edge.back else 'to'} {edge.target.label}"
-        for edge in diagram.edges
-    ]
+    fed = [f"{edge.source.label} {'returns to' if edge.back else 'to'} {edge.target.label}" for edge in diagram.edges]
     return f"{diagram.root.label}: {'; '.join(dict.fromkeys(fed))}."
 
 
@@ -122,9 +141,7 @@ def _drawn(block: Block, x: float, y: float) -> list[str]:
     whole.add(block, x, y)
     frames = [_frame(rect, rect.thing) for rect in whole.rects if isinstance(rect.thing, Frame)]
     wires = [_wire(wire) for wire in whole.wires]
-    dots = [
-        f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.4" fill="{WIRE}"/>' for a, b in dict.fromkeys(whole.dots)
-    ]
+    dots = [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.4" fill="{WIRE}"/>' for a, b in dict.fromkeys(whole.dots)]
     boxes = [_node(rect, rect.thing) for rect in whole.rects if isinstance(rect.thing, DiagramNode)]
     return [*frames, *wires, *dots, *boxes]
 
@@ -146,9 +163,7 @@ def _node(rect: Rect, node: DiagramNode) -> str:
         return _text(middle, y + 13, node.label, 12, GREY, "middle", ' font-style="italic"')
     if node.kind in SIGNS:
         r = SIGN / 2
-        circle = (
-            f'<circle cx="{middle:.1f}" cy="{y + r:.1f}" r="{r - 0.6:g}" fill="{SIGN_FILL}" stroke="{WIRE}"/>'
-        )
+        circle = f'<circle cx="{middle:.1f}" cy="{y + r:.1f}" r="{r - 0.6:g}" fill="{SIGN_FILL}" stroke="{WIRE}"/>'
         sign = _text(middle, y + r + 5.2, node.kind, 15, INK)
         return f'<g class="sign"><title>{escape(node.label)}</title>{circle}{sign}</g>'
     fill, border = FILLS[node.kind]
@@ -169,9 +184,7 @@ def _wire(wire: Wire) -> str:
     colour, name = (STATE, "state") if wire.back else (WIRE, "arrow")
     head = f' marker-end="url(#{name})"' if wire.arrow else ""
     dashes = ' stroke-dasharray="5 3"' if wire.back else ""
-    return (
-        f'<path d="{_rounded(wire.points)}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}{head}/>'
-    )
+    return f'<path d="{_rounded(wire.points)}" fill="none" stroke="{colour}" stroke-width="1.5"{dashes}{head}/>'
 
 
 def _rounded(points: list[Point]) -> str:
@@ -194,9 +207,7 @@ def _toward(a: Point, b: Point, reach: float) -> Point:
     return a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share
 
 
-def _text(
-    x: float, y: float, words: str, size: float, colour: str, anchor: str = "middle", more: str = ""
-) -> str:
+def _text(x: float, y: float, words: str, size: float, colour: str, anchor: str = "middle", more: str = "") -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{colour}" text-anchor="{anchor}"{more}>'
         f"{escape(words)}</text>"

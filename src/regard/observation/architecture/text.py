@@ -13,9 +13,22 @@ CIRCLED = {"+": "⊕", "×": "⊗", "∥": "⊞", "·": "⊙"}
 WIDTHS = (39, 35, 31, 29, 27, 25, 23, 21)  # of the widest box, tried one after the other
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _LINES = {
-    3: "│", 12: "─", 9: "└", 5: "┘", 10: "┌", 6: "┐", 11: "├", 7: "┤", 14: "┬", 13: "┴", 15: "┼", 1: "│", 2: "│",
-    4: "─", 8: "─",
-}  # fmt: skip
+    3: "│",
+    12: "─",
+    9: "└",
+    5: "┘",
+    10: "┌",
+    6: "┐",
+    11: "├",
+    7: "┤",
+    14: "┬",
+    13: "┴",
+    15: "┼",
+    1: "│",
+    2: "│",
+    4: "─",
+    8: "─",
+}
 _DASHED = {"│": "╎", "─": "╌"}
 
 
@@ -37,9 +50,19 @@ def title_of(frame: Frame) -> str:
 
 def _measures(most: int) -> Measures:
     return Measures(
-        box=_sized(most), label=lambda frame: min(len(title_of(frame)) + 3.0, most), gap=1, enter=1, track=1,
-        gutter=2, pad=2, foot=1, title=1, beside=2, lane=2, port=4,
-    )  # fmt: skip
+        box=_sized(most),
+        label=lambda frame: min(len(title_of(frame)) + 3.0, most),
+        gap=1,
+        enter=1,
+        track=1,
+        gutter=2,
+        pad=2,
+        foot=1,
+        title=1,
+        beside=2,
+        lane=2,
+        port=4,
+    )
 
 
 def _sized(most: int) -> Callable[[DiagramNode], tuple[float, float]]:
@@ -81,10 +104,7 @@ class _Canvas:
 
     def lines(self) -> list[str]:
         """The picture line by line."""
-        found = [
-            "".join(self.signs.get((x, y), " ") for x in range(self.width)).rstrip()
-            for y in range(self.height)
-        ]
+        found = ["".join(self.signs.get((x, y), " ") for x in range(self.width)).rstrip() for y in range(self.height)]
         while found and not found[-1]:
             found.pop()
         return found
@@ -131,9 +151,7 @@ class _Canvas:
                 ahead = ((u > x) - (u < x), (v > y) - (v < y))
                 here = (x + ahead[0] * step, y + ahead[1] * step)
                 self._way(here, _direction(*ahead), wire.back)
-                self._way(
-                    (here[0] + ahead[0], here[1] + ahead[1]), _direction(-ahead[0], -ahead[1]), wire.back
-                )
+                self._way((here[0] + ahead[0], here[1] + ahead[1]), _direction(-ahead[0], -ahead[1]), wire.back)
 
     def _way(self, place: tuple[int, int], way: int, back: bool) -> None:
         self.ways[place] = self.ways.get(place, 0) | way

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard.biases import Bias
 from regard.masks import Mask
 from regard.observation.capture.edits import Edit, edit_call
@@ -21,7 +21,7 @@ class AttendAdapter(Adapter):
     """`regard.attend`, called by a user or by a layer of `regard.nn`."""
 
     kind = "attend"
-    signature = inspect.signature(core.attend)
+    signature = inspect.signature(dispatch.attend)
 
     def reading(self, event: CallEvent) -> Reading:
         """The request as it was made."""
@@ -52,10 +52,15 @@ class AttendAdapter(Adapter):
             keep.activation(four_axes(query), "the query"),
             StoredKeys(keep.activation(four_axes(key), "the key"), seen),
             (*four_axes(query).shape[:3], key.shape[-2]),
-            kept_mask, kept_bias, score, given["normalize"], given["scale"],
-            None if sink is None else keep.parameter(sink, "the sink"), graph=graph,
+            kept_mask,
+            kept_bias,
+            score,
+            given["normalize"],
+            given["scale"],
+            None if sink is None else keep.parameter(sink, "the sink"),
+            graph=graph,
             proof=None if given["dropout"] else proof_of(keep, four_axes(given["value"]), four_axes(output), seen),
-        )  # fmt: skip
+        )
 
     def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
         return edit_call(edit, original, args, kwargs)

@@ -38,9 +38,7 @@ class TensorFingerprint:
         now = _spread(tensor.detach())
         if now is None or torch.equal(now, self.sample):
             return True
-        return bool(
-            ((now == self.sample) | ((now != now) & (self.sample != self.sample))).all()
-        )  # NaN equals NaN here
+        return bool(((now == self.sample) | ((now != now) & (self.sample != self.sample))).all())  # NaN equals NaN here
 
 
 def fingerprint_of(tensor: Tensor, sampled: bool = True) -> TensorFingerprint:
@@ -56,9 +54,7 @@ def fingerprints_of(tensors: Iterable[Tensor]) -> tuple[TensorFingerprint, ...]:
     return tuple(fingerprint_of(tensor) for tensor in tensors)
 
 
-def check_fingerprints(
-    tensors: Iterable[Tensor], fingerprints: Iterable[TensorFingerprint], words: str
-) -> None:
+def check_fingerprints(tensors: Iterable[Tensor], fingerprints: Iterable[TensorFingerprint], words: str) -> None:
     """Raise if one of the tensors was written to since."""
     for tensor, fingerprint in zip(tensors, fingerprints, strict=True):
         if not fingerprint.fits(tensor):

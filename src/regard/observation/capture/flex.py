@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import regard.core.attention as core
-from regard.core import formula
-from regard.core.attention import Rows
-from regard.core.grid import Sizes
+import regard.dispatch.attention as dispatch
+from regard.dispatch.attention import Rows
+from regard.formula import formula
 from regard.observation.capture.edits import Edit, edit_call
 from regard.observation.capture.fingerprints import (
     TensorFingerprint,
@@ -26,6 +25,7 @@ from regard.observation.capture.proof import Proof, proof_of
 from regard.observation.capture.reading import GradientInputs, Reading
 from regard.observation.capture.storage import StoredKeys, StoredTensor
 from regard.scores.base import spread_heads
+from regard.values.grid import Sizes
 
 Mod = Callable[..., Tensor]
 ROUGH = 0.3  # tolerance in half precision, relative to the largest possible output
@@ -84,15 +84,12 @@ class Flexed(Reading):
         chosen = [
             torch.arange(size, device=device)[slice(None) if part is None else part]
             for size, part in (
-                (count, core.selection("heads", heads, count, device)),
-                (queries, core.selection("rows", rows, queries, device)),
+                (count, dispatch.selection("heads", heads, count, device)),
+                (queries, dispatch.selection("rows", rows, queries, device)),
             )
         ]
         wide = formula.accumulation_dtype(query.dtype)
-        query, key = (
-            query[:, chosen[0]][:, :, chosen[1]].to(wide),
-            spread_heads(key, count)[:, chosen[0]].to(wide),
-        )
+        query, key = (query[:, chosen[0]][:, :, chosen[1]].to(wide), spread_heads(key, count)[:, chosen[0]].to(wide))
         scores = query @ key.mT * self.scale
         index = (torch.arange(batch, device=device), *chosen, torch.arange(keys, device=device))
         if self.score_mod is not None:
@@ -125,9 +122,7 @@ class Flex(Adapter):
 
     def reading(self, event: CallEvent) -> Reading:
         """Queries, keys and the user's functions; tensors that these read are checked for changes."""
-        given = dict(
-            zip(("query", "key", "value", "score_mod", "block_mask", "scale"), event.args, strict=False)
-        )
+        given = dict(zip(("query", "key", "value", "score_mod", "block_mask", "scale"), event.args, strict=False))
         given |= event.kwargs
         query, key, block_mask = given["query"], given["key"], given.get("block_mask")
         score_mod, scale = given.get("score_mod"), given.get("scale")
@@ -140,11 +135,15 @@ class Flex(Adapter):
             event.keep.activation(query, "the query"),
             StoredKeys(event.keep.activation(key, "the key"), None),
             (*query.shape[:3], key.shape[2]),
-            score_mod, block_mask,
+            score_mod,
+            block_mask,
             query.shape[-1] ** -0.5 if scale is None else scale,
-            captured, fingerprints_of(captured), self.sink(event), graph,
+            captured,
+            fingerprints_of(captured),
+            self.sink(event),
+            graph,
             self._proof(event, given["value"], output),
-        )  # fmt: skip
+        )
 
     @staticmethod
     def _proof(event: CallEvent, value: Tensor, output: Tensor) -> Proof | None:

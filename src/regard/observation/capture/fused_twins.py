@@ -16,13 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from regard.observation.capture.edits import (
-    Edit,
-    edit_mixed,
-    edit_rows,
-    edited_fused_calls,
-    fused_function,
-)
+from regard.observation.capture.edits import Edit, edit_mixed, edit_rows, edited_fused_calls, fused_function
 from regard.observation.capture.fingerprints import check_fingerprints, fingerprints_of
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import CLOSE, COARSE, proof_of
@@ -184,12 +178,7 @@ class XTransformersAttend(FusedTwin):
     def has_twin(self, module: nn.Module, kwargs: dict[str, Any]) -> bool:
         """Not with options that only the written-out path supports."""
         flags = ("softclamp_logits", "cog_signed", "inverted_attention", "selective", "head_learned_sink")
-        parts = (
-            "pre_softmax_talking_heads",
-            "post_softmax_talking_heads",
-            "pre_scale_post_talking_heads",
-            "cope",
-        )
+        parts = ("pre_softmax_talking_heads", "post_softmax_talking_heads", "pre_scale_post_talking_heads", "cope")
         return (
             _name(module.attn_fn) == "softmax"
             and not any(getattr(module, name, False) for name in flags)

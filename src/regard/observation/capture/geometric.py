@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import regard.core.attention as core
-from regard.core.attention import Rows
-from regard.core.grid import Sizes
+import regard.dispatch.attention as dispatch
+from regard.dispatch.attention import Rows
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.reading import Reading, Side, UnreadableCall
 from regard.observation.capture.storage import StoredTensor
+from regard.values.grid import Sizes
 
 
 @dataclass
@@ -40,8 +40,8 @@ class EdgeReading(Reading):
     @torch.no_grad()
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
         _, count, nodes, others = self.sizes
-        part = core.selection("rows", rows, nodes, self.device)
-        chosen = core.selection("heads", heads, count, self.device)
+        part = dispatch.selection("rows", rows, nodes, self.device)
+        chosen = dispatch.selection("heads", heads, count, self.device)
         index = torch.arange(nodes, device=self.device)[slice(None) if part is None else part]
         weight = self.weight.get()[:, slice(None) if chosen is None else chosen]  # (E, heads)
         found = weight.new_zeros(weight.shape[1], len(index), others)
@@ -65,9 +65,7 @@ class EdgeSoftmax(Adapter):
     def reading(self, event: CallEvent) -> Reading:
         """The weights, and the edges they belong to, read from the local variables of the calling convolution."""
         weight = event.result
-        given = (
-            dict(zip(("src", "index", "ptr", "num_nodes", "dim"), event.args, strict=False)) | event.kwargs
-        )
+        given = dict(zip(("src", "index", "ptr", "num_nodes", "dim"), event.args, strict=False)) | event.kwargs
         edges, size = _edges(len(weight), given.get("index"))
         if edges is None:
             return UnreadableCall(
@@ -85,13 +83,9 @@ class EdgeSoftmax(Adapter):
             (1, weight.shape[1], nodes, others),
         )
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def silent(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]) -> Any:
         weight = original(*args, **kwargs)
-        keep = torch.ones(
-            weight.shape[1] if weight.dim() > 1 else 1, dtype=weight.dtype, device=weight.device
-        )
+        keep = torch.ones(weight.shape[1] if weight.dim() > 1 else 1, dtype=weight.dtype, device=weight.device)
         keep[list(heads)] = 0
         return weight * keep.view(-1, *(1,) * (weight.dim() - 2)) if weight.dim() > 1 else weight * keep
 

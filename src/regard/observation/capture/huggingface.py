@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from regard import scores
-from regard.core.attention import Rows
-from regard.core.grid import Sizes
-from regard.core.summary import Summary
+from regard.dispatch.attention import Rows
+from regard.dispatch.summary import Summary
 from regard.interop.huggingface.attention import sink_of
 from regard.observation.capture.edits import Edit, edit_mixed, edit_rows
 from regard.observation.capture.flex import Flex
@@ -25,10 +24,9 @@ from regard.observation.capture.reading import GradientInputs, Pairs, Reading, c
 from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor, StoredValue
 from regard.observation.capture.torch_calls import mask_and_bias, rows_seen
 from regard.scores import Score
+from regard.values.grid import Sizes
 
-CLOSE = (
-    1e-3  # between a row of ours and the model's own, relative to its largest weight: half precision included
-)
+CLOSE = 1e-3  # between a row of ours and the model's own, relative to its largest weight: half precision included
 
 
 class EagerFlex(Flex):
@@ -77,11 +75,7 @@ class Eager(Reading):
         return self.pairs.weights(rows, heads)
 
     def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
-        return (
-            super().columns_of(keys, heads)
-            if self._checked() == "own"
-            else self.pairs.columns_of(keys, heads)
-        )
+        return super().columns_of(keys, heads) if self._checked() == "own" else self.pairs.columns_of(keys, heads)
 
     def summary(self, top: int) -> Summary:
         return super().summary(top) if self._checked() == "own" else self.pairs.summary(top)
@@ -90,9 +84,7 @@ class Eager(Reading):
         """The weights that the family's function returns when it is called again, without dropout."""
         query, key, options = self.pairs._asked()
         mask = options["mask"] if options["mask"] is not None else options["bias"]
-        with (
-            torch.random.fork_rng()
-        ):  # a function with dropout of its own must not advance the program's generators
+        with torch.random.fork_rng():  # a function with dropout of its own must not advance the program's generators
             _, weights = self.original(self.module, query, key, self.value.get(), mask, **self.kwargs)
         found: Tensor = weights
         return found
@@ -153,9 +145,7 @@ class EagerForward(Adapter):
         if isinstance(weights, Tensor) and weights.shape == (*query.shape[:3], key.shape[2]):
             evidence = weights.detach()[:, :, -1].clone()
         seen = rows_seen(given.get("attention_mask"), key.shape[2])
-        proof = self._proof(
-            event.keep, value, output, (*query.shape[:3], key.shape[2]), dropout, evidence, seen
-        )
+        proof = self._proof(event.keep, value, output, (*query.shape[:3], key.shape[2]), dropout, evidence, seen)
         graph = None
         if event.gradients and output.requires_grad:
             graph = GradientInputs(value.detach(), output, heads_at=2)
@@ -163,14 +153,19 @@ class EagerForward(Adapter):
             event.keep.activation(query, "the query"),
             StoredKeys(event.keep.activation(key, "the key"), seen),
             (*query.shape[:3], key.shape[2]),
-            mask, bias, score, "softmax", scale,
+            mask,
+            bias,
+            score,
+            "softmax",
+            scale,
             None if sink is None else event.keep.parameter(sink, "the sinks"),
             graph=graph,
-        )  # fmt: skip
+        )
         rest = {
-            name: content for name, content in given.items()
+            name: content
+            for name, content in given.items()
             if name not in ("module", "query", "key", "value", "attention_mask")
-        } | {"dropout": 0.0}  # fmt: skip
+        } | {"dropout": 0.0}
         if given.get("position_bias") is not None:
             rest["position_bias"] = None  # already part of the bias
         return Eager(
@@ -209,9 +204,7 @@ class EagerForward(Adapter):
         return proof_of(keep, value, output.transpose(1, 2), seen, kept, columns=8)
 
     @staticmethod
-    def _hiding(
-        keep: Storage, given: dict[str, Any], keys: int
-    ) -> tuple[StoredTensor | None, StoredTensor | None]:
+    def _hiding(keep: Storage, given: dict[str, Any], keys: int) -> tuple[StoredTensor | None, StoredTensor | None]:
         """Mask and bias; a position bias and a float mask are added. Both may be longer than the keys."""
         mask, position = given.get("attention_mask"), given.get("position_bias")
         if mask is not None:

@@ -102,10 +102,12 @@ def _overrides(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
 def filled_tables() -> set[tuple[str, str]]:
     """The tables of torch's functions that have been built."""
     return {
-        (home, name) for home, name in _TABLES
+        (home, name)
+        for home, name in _TABLES
         if (table := getattr(sys.modules.get(home), name, None)) is not None
-        and hasattr(table, "cache_info") and table.cache_info().currsize
-    }  # fmt: skip
+        and hasattr(table, "cache_info")
+        and table.cache_info().currsize
+    }
 
 
 def forget_tables(before: set[tuple[str, str]]) -> None:

@@ -76,9 +76,7 @@ class Adapter:
         """The result of the call with its rows or its mixed values edited."""
         raise NotImplementedError(f"heads of {self.kind} cannot be changed individually.")
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def silent(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]) -> Any:
         """The result of the call with some heads set to zero."""
         return self.edited(original, args, kwargs, Silence(heads))
 
@@ -89,6 +87,7 @@ class Listener(Protocol):
     model: nn.Module | None
     known: set[int]  # ids of modules that attend through functions with adapters, and so need no recording
     ran: set[int]  # ids of modules that should attend and were called
+    missed: dict[int, str]  # by id of a module whose attention was not captured: why
 
     def holds(self, module: nn.Module) -> bool:
         """Whether a module is the model or a part of it."""
@@ -97,9 +96,15 @@ class Listener(Protocol):
         """What to call in the place of the function of this module's next call; the function itself: no change."""
 
     def note(
-        self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],
-        kwargs: dict[str, Any], result: Any, before: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        adapter: Adapter,
+        original: Function,
+        module: nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        before: Any = None,
+    ) -> None:
         """Handle a finished call."""
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -145,9 +150,7 @@ _NOTHING = contextlib.nullcontext()
 _LISTENERS: list[Listener] = []
 _PATCHES: dict[tuple[int, str], _Patch] = {}
 _TABLES_BEFORE: set[tuple[str, str]] = set()
-_AS_BEFORE: dict[
-    int, int
-] = {}  # by id of a function: how many running calls need its names to hold the original
+_AS_BEFORE: dict[int, int] = {}  # by id of a function: how many running calls need its names to hold the original
 _LOCK = threading.RLock()
 
 
@@ -290,9 +293,7 @@ def _rename(original: Function, back: bool) -> None:
                 setattr(patch.owner, name, then)
 
 
-def _run(
-    patch: _Patch, original: Function, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def _run(patch: _Patch, original: Function, caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function, notify the listeners, return its result."""
     entered = [who for who in _LISTENERS if args and who.model is args[0]] if patch.entrance else []
     for listener in entered:
@@ -332,9 +333,12 @@ def busy() -> bool:
 
 
 def noted(
-    adapter: Adapter, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any],
+    adapter: Adapter,
+    original: Function,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     concerned: Sequence[tuple[Listener, nn.Module | None]],
-) -> Any:  # fmt: skip
+) -> Any:
     """Call a function, changed where a listener asks for it, and notify the listeners of its caller."""
     if ACTIVE.recorder is not None:
         ACTIVE.recorder.known = True
@@ -371,9 +375,7 @@ def _concerned(frame: FrameType | None, args: tuple[Any, ...]) -> list[tuple[Lis
             found.append((listener, None))
         elif not args or not isinstance(args[0], nn.Module):
             waiting.append(listener)
-        elif listener.holds(
-            args[0]
-        ):  # a method of a module, or a function whose first argument is its module
+        elif listener.holds(args[0]):  # a method of a module, or a function whose first argument is its module
             found.append((listener, args[0]))
     while frame is not None and waiting:
         code = frame.f_code

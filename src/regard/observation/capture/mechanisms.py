@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.core.attention import Rows
-from regard.nn.attention_layer import AttentionLayer
+from regard.dispatch.attention import Rows
 from regard.nn.dynamic_memory import DynamicMemory
-from regard.nn.gates import ChannelAttention, SpatialAttention
 from regard.nn.gla import GlobalQuery
 from regard.nn.graph import GraphAttention
 from regard.nn.linear import Linear
 from regard.nn.local_m import LocalAlignment
-from regard.nn.mechanism import Mechanism
 from regard.nn.ntm import NTM
 from regard.nn.ntm.machine import MachineCore, Trace
-from regard.nn.state import State
+from regard.nn.parts.attention_layer import AttentionLayer
+from regard.nn.parts.gates import ChannelAttention, SpatialAttention
+from regard.nn.parts.mechanism import Mechanism
+from regard.nn.parts.state import State
 from regard.nn.static_memory import StaticMemory
 from regard.observation.capture.fingerprints import check_fingerprints, fingerprints_of
 from regard.observation.capture.interception import Adapter, CallEvent
@@ -39,9 +39,7 @@ Readings = list[tuple[str, Reading]]  # each with what its name has behind the m
 
 def mechanism_name(layer: nn.Module) -> str:
     """A layer's name as users know it."""
-    return (
-        layer.entry.name if isinstance(layer, Mechanism) and hasattr(layer, "entry") else type(layer).__name__
-    )
+    return layer.entry.name if isinstance(layer, Mechanism) and hasattr(layer, "entry") else type(layer).__name__
 
 
 def adapter_of(module: nn.Module) -> Adapter | None:
@@ -91,14 +89,7 @@ class LinearWeights(Adapter):
         query, source = inputs_of(given, event.kwargs)
         steps = event.kwargs.get("state") is not None
         if steps and (source is query or layer.causal):
-            return [
-                (
-                    "",
-                    UnreadableCall(
-                        "linear keeps only sums of earlier positions: a step has no weights to show."
-                    ),
-                )
-            ]
+            return [("", UnreadableCall("linear keeps only sums of earlier positions: a step has no weights to show."))]
         rest = {name: part for name, part in event.kwargs.items() if name != "state"}
         call = RepeatableCall(layer, given, rest, event.keep)
         sizes = (len(query), layer.num_heads, query.shape[1], source.shape[1])

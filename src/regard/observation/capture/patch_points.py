@@ -14,7 +14,7 @@ import torch.nn.attention.flex_attention as flex_module
 from torch import nn
 
 import regard
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard.observation.capture import fused_twins
 from regard.observation.capture.attend_calls import AttendAdapter
 from regard.observation.capture.flex import Flex
@@ -47,7 +47,7 @@ def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> li
         PatchPoint(torch, "_native_multi_head_attention", NativeMultihead()),
         PatchPoint(torch, "_transformer_encoder_layer_fwd", NativeEncoderLayer()),
         PatchPoint(flex_module, "flex_attention", Flex()),
-        PatchPoint(core, "attend", AttendAdapter()),
+        PatchPoint(dispatch, "attend", AttendAdapter()),
         PatchPoint(regard, "attend", AttendAdapter()),
     ]
     transformers = sys.modules.get("transformers.integrations.flex_attention")
@@ -106,14 +106,12 @@ def _imported(homes: frozenset[str]) -> list[PatchPoint]:
         names = [function.__name__ for function in _originals()]
         for home, module in list(sys.modules.items()):
             # Those of torch and of our own package are on the list already.
-            if home.partition(".")[0] in ("torch", "regard", "__main__") or not isinstance(
+            if home.partition(".")[0] in ("torch", "regard", "regard_workbench", "__main__") or not isinstance(
                 module, ModuleType
             ):
                 continue
             content = vars(module)
-            _FOUND[key] += _held(
-                module, content if home in homes else [name for name in names if name in content]
-            )
+            _FOUND[key] += _held(module, content if home in homes else [name for name in names if name in content])
     return found + [point for point in _FOUND[key] if hasattr(point.owner, point.name)]
 
 
@@ -144,7 +142,7 @@ def _originals() -> dict[Any, Adapter]:
     found: dict[Any, Adapter] = {
         untouched(torch.nn.functional.scaled_dot_product_attention): ScaledDotProduct(),
         untouched(flex_module.flex_attention): Flex(),
-        untouched(core.attend): AttendAdapter(),
+        untouched(dispatch.attend): AttendAdapter(),
     }
     geometric = sys.modules.get("torch_geometric.utils")
     if geometric is not None:

@@ -76,9 +76,7 @@ def proof_of(
     if keep.dtype is not None and keep.dtype.itemsize < value.dtype.itemsize:
         return None  # queries and keys are stored rounded, so their weights differ slightly
     value, output = value.detach(), output.detach()
-    if (
-        columns == 1 and type(value) is type(output) is Tensor
-    ):  # runs for every call: as few operations as possible
+    if columns == 1 and type(value) is type(output) is Tensor:  # runs for every call: as few operations as possible
         middle, (_, by_group, by_key, by_column) = width // 2, value.stride()
         at = value.storage_offset() + middle * by_column
         mixed = value.as_strided((1, groups, keys, 1), (1, by_group, by_key, 1), at)
@@ -89,6 +87,4 @@ def proof_of(
         step = max(1, width // columns)
         mixed, row = value[:1, :, :, step // 2 :: step], output[0, :, -1, step // 2 :: step]
     mixed = mixed.clone() if keep.device is None else mixed.to(keep.device, copy=True)
-    return Proof(
-        StoredKeys(StoredTensor(mixed, None, mixed.dtype, "the value"), seen), row.clone(), keys, kept
-    )
+    return Proof(StoredKeys(StoredTensor(mixed, None, mixed.dtype, "the value"), seen), row.clone(), keys, kept)

@@ -9,15 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard import masks
 from regard.biases import Bias
-from regard.core import formula, request
-from regard.core.attention import Rows
-from regard.core.call import Call
-from regard.core.grid import Sizes, full_grid
-from regard.core.summary import Summary, strongest
+from regard.dispatch.attention import Rows
+from regard.dispatch.summary import Summary, strongest
 from regard.errors import RegardError
+from regard.formula import formula, request
+from regard.formula.call import Call
 from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.observation.capture.fingerprints import changed_error
@@ -25,6 +24,7 @@ from regard.observation.capture.proof import Proof
 from regard.observation.capture.storage import StoredKeys, StoredTensor, StoredValue
 from regard.scores import Score
 from regard.scores.base import spread_heads
+from regard.values.grid import Sizes, full_grid
 
 # exact: the weights the layer mixes its values with. effective: the layer never makes them, but its output is the mean
 # of its values by these weights. gradient × input: how much each input moves the answer; not a weight of any layer.
@@ -34,9 +34,7 @@ How = Literal["exact", "effective", "gradient × input", "unverified"]
 # memory: the slots, then the positions; channel: the channels of feature maps.
 Side = Literal["position", "source", "slot", "memory", "channel"]
 IN_FLIGHT = 2**22  # weights in memory at once: 16 MiB
-MODEST = (
-    128.0  # beyond it a float32 log-sum-exp is rounded by more than 1e-5, too coarse to subtract from scores
-)
+MODEST = 128.0  # beyond it a float32 log-sum-exp is rounded by more than 1e-5, too coarse to subtract from scores
 
 
 class Unreadable(RegardError, RuntimeError):
@@ -72,7 +70,7 @@ class Reading:
 
     def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
         """The weights of all queries for chosen keys, (b, heads, q, keys), by blocks of rows."""
-        chosen = core.selection("keys", keys, self.sizes[3], self.device)
+        chosen = dispatch.selection("keys", keys, self.sizes[3], self.device)
         parts = [weights if chosen is None else weights[..., chosen] for _, weights in self.strips(heads)]
         return torch.cat(parts, 2) if parts else self.weights(heads=heads)
 
@@ -143,12 +141,12 @@ class Pairs(Reading):
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
         self._prove()
         query, key, options = self._asked()
-        return core.weights(query, key, **options, rows=rows, heads=heads)
+        return dispatch.weights(query, key, **options, rows=rows, heads=heads)
 
     def last_row(self) -> Tensor:
         """The weights of the last row, (b,h,k), not checked against the proof."""
         query, key, options = self._asked()
-        return core.weights(query, key, **options, rows=[-1])[:, :, 0]
+        return dispatch.weights(query, key, **options, rows=[-1])[:, :, 0]
 
     @torch.no_grad()
     def _prove(self) -> None:
@@ -163,7 +161,7 @@ class Pairs(Reading):
             raise changed_error("the query, the key or the mask")
 
     def is_doubtful(self) -> bool:
-        if self.is_known or self.proof is None:
+        if self.proof is None:
             return not self.is_known
         self._prove()
         return not self._proven
@@ -171,7 +169,7 @@ class Pairs(Reading):
     def summary(self, top: int) -> Summary:
         self._prove()
         query, key, options = self._asked()
-        return core.summarize(query, key, **options, top=top)
+        return dispatch.summarize(query, key, **options, top=top)
 
     @torch.no_grad()
     def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
@@ -185,14 +183,12 @@ class Pairs(Reading):
     def _columns(self, keys: Rows, heads: Rows) -> Tensor:
         query, key, options = self._asked()
         if self._logsumexp is None:
-            self._logsumexp = core.summarize(query, key, **options, top=0).logsumexp
+            self._logsumexp = dispatch.summarize(query, key, **options, top=0).logsumexp
         asked = request.build(Call(query, key, key, **options))
-        columns = core.selection("keys", keys, self.sizes[3], query.device)
-        chosen = core.selection("heads", heads, self.sizes[1], query.device)
+        columns = dispatch.selection("keys", keys, self.sizes[3], query.device)
+        chosen = dispatch.selection("heads", heads, self.sizes[1], query.device)
         wide = formula.accumulation_dtype(query.dtype)
-        score, query, key = asked.score.reduce(
-            asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
-        )
+        score, query, key = asked.score.reduce(asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None)
         grid = full_grid(self.sizes, query.device).part(heads=chosen, columns=columns)
         logsumexp = self._logsumexp
         key = spread_heads(key, self.sizes[1])
@@ -212,7 +208,7 @@ class Pairs(Reading):
         """Recompute rows whose scores are huge (hidden by a large negative number) or non-finite."""
         coarse = ~(logsumexp.abs() <= MODEST) & (logsumexp != -torch.inf)  # (b,h,q)
         rows = coarse.any(1).any(0).nonzero()[:, 0]
-        columns = core.selection("keys", keys, self.sizes[3], weights.device)
+        columns = dispatch.selection("keys", keys, self.sizes[3], weights.device)
         few = max(1, IN_FLIGHT // max(1, coarse.shape[0] * coarse.shape[1] * self.sizes[3]))
         for part in rows.split(few):
             exact = self.weights(part, heads)
@@ -287,8 +283,12 @@ class UnreadableCall(Reading):
 
     why: str
     sizes: Sizes = (0, 0, 0, 0)
+    nature: How = "unverified"
 
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
+        raise Unreadable(self.why)
+
+    def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
         raise Unreadable(self.why)
 
     def summary(self, top: int) -> Summary:
@@ -317,7 +317,7 @@ class Steps(Reading):
 
     def chosen(self, rows: Rows) -> list[Reading]:
         """The steps of these rows."""
-        part = core.selection("rows", rows, len(self.steps), torch.device("cpu"))
+        part = dispatch.selection("rows", rows, len(self.steps), torch.device("cpu"))
         numbers = torch.arange(len(self.steps))[slice(None) if part is None else part]
         return [self.steps[number] for number in numbers.tolist()]
 
@@ -332,7 +332,7 @@ class Steps(Reading):
 def chosen(weights: Tensor, rows: Rows, heads: Rows) -> Tensor:
     """Some rows and heads of complete weights (b,h,q,k)."""
     for axis, name, asked in ((1, "heads", heads), (2, "rows", rows)):
-        part = core.selection(name, asked, weights.shape[axis], weights.device)
+        part = dispatch.selection(name, asked, weights.shape[axis], weights.device)
         if isinstance(part, slice):
             weights = weights.narrow(axis, part.start, part.stop - part.start)
         elif part is not None:
@@ -360,16 +360,15 @@ def summary_of(reading: Reading, top: int) -> Summary:
     if not entropies:
         empty = torch.zeros(batch, heads, 0)
         return Summary(
-            empty, torch.zeros(batch, heads, keys), torch.zeros(batch, heads, 0, top),
-            torch.full((batch, heads, 0, top), -1), empty,
-        )  # fmt: skip
+            empty,
+            torch.zeros(batch, heads, keys),
+            torch.zeros(batch, heads, 0, top),
+            torch.full((batch, heads, 0, top), -1),
+            empty,
+        )
     counted = torch.stack(seeing).sum(0).clamp(min=1)[..., None]
     return Summary(
-        torch.cat(entropies, 2),
-        received / counted,
-        torch.cat(tops, 2),
-        torch.cat(indices, 2),
-        torch.cat(sums, 2),
+        torch.cat(entropies, 2), received / counted, torch.cat(tops, 2), torch.cat(indices, 2), torch.cat(sums, 2)
     )
 
 

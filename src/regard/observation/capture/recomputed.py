@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import regard.core.attention as core
+import regard.dispatch.attention as dispatch
 from regard.masks import Mask
-from regard.nn import masking
 from regard.nn.dynamic_memory import DynamicMemory
 from regard.nn.linear import Linear, linear_attention
+from regard.nn.parts import masking
 from regard.observation.capture.attend_calls import AttendAdapter
 from regard.observation.capture.interception import Adapter, CallEvent, Function, Patching, PatchPoint
 from regard.observation.capture.reading import Reading, Unreadable
@@ -43,14 +43,17 @@ def linear_weights(layer: Linear, args: Sequence[Any], kwargs: dict[str, Any]) -
     # Of two alignments the narrower one.
     own = layer.causal and not (asked and query.shape[1] > source.shape[1])
     return linear_attention(
-        queries, keys, units, keep=keep, causal=layer.causal or asked, feature_map=layer.feature_map,
+        queries,
+        keys,
+        units,
+        keep=keep,
+        causal=layer.causal or asked,
+        feature_map=layer.feature_map,
         align=layer.align if own else "bottom-right",
-    )  # fmt: skip
+    )
 
 
-def dynamic_memory_maps(
-    layer: DynamicMemory, args: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
+def dynamic_memory_maps(layer: DynamicMemory, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """How `dynamic-memory` wrote its slots, (b,h,slots,n), and how positions read slots and positions, (b,h,n,slots+n).
 
     The layer reads all segments in one call, each as an example of its own, and writes them one by one. Here both are
@@ -96,6 +99,7 @@ class _Collector:
         self.parts = {id(module) for module in layer.modules()}
         self.known: set[int] = set()
         self.ran: set[int] = set()
+        self.missed: dict[int, str] = {}
         self.found: list[Reading] = []
 
     def holds(self, module: nn.Module) -> bool:
@@ -105,9 +109,15 @@ class _Collector:
         return function
 
     def note(
-        self, adapter: Adapter, original: Function, module: nn.Module | None, args: tuple[Any, ...],
-        kwargs: dict[str, Any], result: Any, before: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        adapter: Adapter,
+        original: Function,
+        module: nn.Module | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        before: Any = None,
+    ) -> None:
         event = CallEvent(original, module, args, kwargs, result, Storage(), False, before)
         self.found.append(adapter.reading(event))
 
@@ -124,7 +134,7 @@ def attend_calls_of(layer: nn.Module, args: Sequence[Any], kwargs: dict[str, Any
     training = {module: module.training for module in layer.modules()}
     layer.eval()
     try:
-        with torch.no_grad(), Patching(collector, [PatchPoint(core, "attend", AttendAdapter())]):
+        with torch.no_grad(), Patching(collector, [PatchPoint(dispatch, "attend", AttendAdapter())]):
             layer(*args, **kwargs)
     finally:
         for module, was in training.items():

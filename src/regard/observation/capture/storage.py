@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from regard.core.value import Value
 from regard.observation.capture.fingerprints import (
     TensorChanged,
     TensorFingerprint,
@@ -17,6 +16,7 @@ from regard.observation.capture.fingerprints import (
     fingerprint_of,
     fingerprints_of,
 )
+from regard.values.value import Value
 
 V = TypeVar("V", bound=Value)
 
@@ -138,10 +138,13 @@ class PairwiseCache:
         if type(new.tensor) is not Tensor or new.tensor.is_meta:
             return new
         alike = [
-            kept for kept in self.kept
-            if kept.dtype == new.dtype and kept.tensor.dtype == new.tensor.dtype
-            and kept.tensor.shape == new.tensor.shape and kept.tensor.device == new.tensor.device
-        ]  # fmt: skip
+            kept
+            for kept in self.kept
+            if kept.dtype == new.dtype
+            and kept.tensor.dtype == new.tensor.dtype
+            and kept.tensor.shape == new.tensor.shape
+            and kept.tensor.device == new.tensor.device
+        ]
         for kept in alike if self.misses < self.TRIES else ():
             if _equal(kept, new.tensor):
                 self.misses = 0

@@ -12,20 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import masks
-from regard.core.autocast import autocast_dtype
 from regard.masks import Mask
 from regard.observation.capture.edits import Edit, edit_mixed, edit_rows, edited_fused_calls
 from regard.observation.capture.interception import Adapter, CallEvent, Function
 from regard.observation.capture.proof import proof_of
-from regard.observation.capture.reading import (
-    DeferredPairs,
-    GradientInputs,
-    Pairs,
-    Reading,
-    UnreadableCall,
-    top_left,
-)
+from regard.observation.capture.reading import DeferredPairs, GradientInputs, Pairs, Reading, UnreadableCall, top_left
 from regard.observation.capture.storage import Storage, StoredKeys, StoredTensor
+from regard.support.autocast import autocast_dtype
 
 # Types of tensors that do not replace the function.
 PLAIN = (Tensor, nn.Parameter, nn.Buffer)
@@ -98,9 +91,7 @@ class ScaledDotProduct(Adapter):
         enable_gqa: bool = False,
     ) -> Reading:
         if query.is_nested or key.is_nested:
-            return UnreadableCall(
-                "scaled_dot_product_attention: nested tensors have no rectangular weights to show."
-            )
+            return UnreadableCall("scaled_dot_product_attention: nested tensors have no rectangular weights to show.")
         if not enable_gqa and query.shape[:-2] != key.shape[:-2]:  # then torch broadcasts them
             leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
             query, key = query.expand(*leading, *query.shape[-2:]), key.expand(*leading, *key.shape[-2:])
@@ -150,9 +141,7 @@ class MultiheadFunction(Adapter):
     signature = inspect.signature(F.multi_head_attention_forward)
 
     def wants(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        needs: bool = (
-            kwargs["need_weights"] if "need_weights" in kwargs else args[15] if len(args) > 15 else True
-        )
+        needs: bool = kwargs["need_weights"] if "need_weights" in kwargs else args[15] if len(args) > 15 else True
         return needs
 
     def reading(self, event: CallEvent) -> Reading:
@@ -161,14 +150,20 @@ class MultiheadFunction(Adapter):
         bound.apply_defaults()
         given = bound.arguments
         names = (
-            "query", "key", "key_padding_mask", "attn_mask", "in_proj_weight", "in_proj_bias", "q_proj_weight",
-            "k_proj_weight", "bias_k", "static_k",
-        )  # fmt: skip
+            "query",
+            "key",
+            "key_padding_mask",
+            "attn_mask",
+            "in_proj_weight",
+            "in_proj_bias",
+            "q_proj_weight",
+            "k_proj_weight",
+            "bias_k",
+            "static_k",
+        )
         owned = ("in_proj", "q_proj", "k_proj", "bias_k")
         kept = {
-            name: (event.keep.parameter if name.startswith(owned) else event.keep.activation)(
-                given[name], name
-            )
+            name: (event.keep.parameter if name.startswith(owned) else event.keep.activation)(given[name], name)
             for name in names
             if given[name] is not None
         }
@@ -204,9 +199,11 @@ class MultiheadFunction(Adapter):
             if zero:
                 key = F.pad(key, (0, 0, 0, 1))
             return _made(
-                query, key, _hidden(have.get("attn_mask"), have.get("key_padding_mask"), batch, heads, keys),
+                query,
+                key,
+                _hidden(have.get("attn_mask"), have.get("key_padding_mask"), batch, heads, keys),
                 masks.causal(align="top-left") if causal and "attn_mask" not in have else None,
-            )  # fmt: skip
+            )
 
         return DeferredPairs(make, (batch, heads, queries, keys))
 
@@ -231,9 +228,7 @@ class NativeMultihead(Adapter):
         kind = event.args[12] if len(event.args) > 12 else event.kwargs.get("mask_type")
         return _projected(event.keep, query, heads, weight, bias, mask, kind, None)
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def silent(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]) -> Any:
         changed_error = (*args[:7], _without_heads(args[7], heads, args[4]), *args[8:])
         return original(*changed_error, **kwargs)
 
@@ -250,16 +245,10 @@ class NativeEncoderLayer(Adapter):
         source, _, heads, weight, bias = given[:5]
         norm = None
         if given[8]:  # norm_first
-            norm = (
-                given[9],
-                keep.parameter(given[10], "norm1.weight"),
-                keep.parameter(given[11], "norm1.bias"),
-            )
+            norm = (given[9], keep.parameter(given[10], "norm1.weight"), keep.parameter(given[11], "norm1.bias"))
         return _projected(keep, source, heads, weight, bias, given[18], given[19], norm)
 
-    def silent(
-        self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]
-    ) -> Any:
+    def silent(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]) -> Any:
         return original(*args[:5], _without_heads(args[5], heads, args[2]), *args[6:], **kwargs)
 
 
@@ -312,11 +301,7 @@ def _made(query: Tensor, key: Tensor, given: Tensor | None, mask: Mask | None) -
         bias = own.activation(given, "the mask")
     sizes = (*query.shape[:3], key.shape[2])
     return Pairs(
-        own.activation(query, "the query"),
-        StoredKeys(own.activation(key, "the key"), None),
-        sizes,
-        visible,
-        bias,
+        own.activation(query, "the query"), StoredKeys(own.activation(key, "the key"), None), sizes, visible, bias
     )
 
 
@@ -333,9 +318,7 @@ def _hidden(mask: Tensor | None, padding: Tensor | None, batch: int, heads: int,
     if all(part.dtype == torch.bool for part in parts):
         hidden = parts[0] if len(parts) == 1 else parts[0] | parts[1]
         return ~hidden
-    floats = [
-        torch.zeros(()).masked_fill(part, -torch.inf) if part.dtype == torch.bool else part for part in parts
-    ]
+    floats = [torch.zeros(()).masked_fill(part, -torch.inf) if part.dtype == torch.bool else part for part in parts]
     return floats[0] if len(floats) == 1 else floats[0] + floats[1]
 
 

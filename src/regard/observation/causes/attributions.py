@@ -21,18 +21,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.arguments import whole_number
 from regard.errors import BadValue, RegardError
 from regard.observation.ablation import logits_of
-from regard.observation.capture.storage import Storage
-from regard.observation.causes.copies import ModelCall, model_call, parts_of_output
+from regard.observation.causes.copies import model_call, parts_of_output
+from regard.observation.causes.input_keys import described_keys, first_input_keys, observed_run
 from regard.observation.causes.input_rows import InputRows
 from regard.observation.causes.maps import grid_of, on_grid, row_weights
-from regard.observation.causes.measures import Answer, Measure, Measured, Words, measure_of
+from regard.observation.causes.measures import Answer, Measure, Measured, Words, check_classes, measure_of
 from regard.observation.causes.rerun import Rerun
 from regard.observation.causes.result import plain_numbers
-from regard.observation.observer import Observer
 from regard.observation.seen import Seen
+from regard.support.arguments import whole_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,14 +71,20 @@ class InputAttributions:
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {
-            "kind": "attributions", "measured": self.measured, "value": self.value, "baseline": self.baseline,
-            "gap": self.gap, "tokens": self.tokens, "grid": self.grid, "missing": list(self.missing),
+            "kind": "attributions",
+            "measured": self.measured,
+            "value": self.value,
+            "baseline": self.baseline,
+            "gap": self.gap,
+            "tokens": self.tokens,
+            "grid": self.grid,
+            "missing": list(self.missing),
             "scores": {name: plain_numbers(scores) for name, scores in self.scores.items()},
             "agreement": [
                 {"methods": list(pair), "rank_correlation": value if np.isfinite(value) else None}
                 for pair, value in self.agreement().items()
             ],
-        }  # fmt: skip
+        }
 
     def plot(self, **options: Any) -> Figure:
         """The methods side by side (`causes.figures.plot_attributions`)."""
@@ -94,13 +99,9 @@ class InputAttributions:
         ]
         for name, scores in self.scores.items():
             order = scores.abs().argsort(descending=True, stable=True)[:4].tolist()
-            told = (
-                f"{self.tokens[at]!r}" if self.tokens and at < len(self.tokens) else str(at) for at in order
-            )
+            told = (f"{self.tokens[at]!r}" if self.tokens and at < len(self.tokens) else str(at) for at in order)
             lines.append(f"  {name}: {', '.join(told)}")
-        lines += [
-            f"  {one} and {two} agree by {value:+.2f}" for (one, two), value in self.agreement().items()
-        ]
+        lines += [f"  {one} and {two} agree by {value:+.2f}" for (one, two), value in self.agreement().items()]
         return "\n".join([*lines, *(f"  {why}" for why in self.missing)]) + ">"
 
 
@@ -135,6 +136,7 @@ def attributions(
         example: which example of the batch.
     """
     model = Rerun(seen).model
+    check_classes(model, measure, answer)
     call = model_call("inputs", inputs, seen).example(example)
     steps = whole_number("steps", steps, 1)
     entering = InputRows(model, call)
@@ -147,9 +149,7 @@ def attributions(
     span = float(value) - without
     most = steps * FINER
     while True:
-        integrated = (
-            entering.flat((x - start) * _mean_slope(entering, start, judged, steps)).sum(-1)[0].double().cpu()
-        )
+        integrated = entering.flat((x - start) * _mean_slope(entering, start, judged, steps)).sum(-1)[0].double().cpu()
         gap = span - float(integrated.sum())
         if abs(gap) <= CLOSE * abs(span) or steps >= most:
             break
@@ -157,21 +157,20 @@ def attributions(
     times = entering.flat(x * slope).sum(-1)[0].double().cpu()
     labels = None if tokens is None else [str(token) for token in tokens]
     scores = {INTEGRATED: integrated, TIMES: times}
-    found = _observed(seen, call)
+    observed = observed_run(model, call)
     picture, grid, pixels, missing = entering.picture, None, None, []
     if picture is not None:
-        grid = grid_of(found, picture)
+        grid = grid_of(observed, picture)
         pixels = integrated.view(picture)
         if grid is not None:
             scores = {name: on_grid(one.view(picture), grid) for name, one in scores.items()}
     length = len(next(iter(scores.values())))
     try:
-        scores |= _by_attention(found, length, position if _many(plain) else None)
+        firsts = first_input_keys(entering, length, grid)
+        scores |= _by_attention(observed, firsts, length, position if _many(plain) else None)
     except RegardError as why:
         missing.append(f"attention: {why}")
-    return InputAttributions(
-        scores, judged.words, float(value), without, gap, labels, grid, pixels, tuple(missing)
-    )
+    return InputAttributions(scores, judged.words, float(value), without, gap, labels, grid, pixels, tuple(missing))
 
 
 def rank_correlation(one: Tensor, two: Tensor) -> float:
@@ -214,9 +213,7 @@ def _slopes(entering: InputRows, rows: Tensor, measure: Measure) -> tuple[Tensor
         else:
             made = [measure.function(part) for part in parts_of_output(output, len(rows), 1)]
             if not all(isinstance(one, Tensor) and one.numel() == 1 and one.requires_grad for one in made):
-                raise BadValue(
-                    "measure: expected a tensor of one number, computed from the output with gradients."
-                )
+                raise BadValue("measure: expected a tensor of one number, computed from the output with gradients.")
             numbers = torch.stack([one.reshape(()) for one in made])
         (slope,) = torch.autograd.grad(numbers.sum(), leaf)
     return numbers.detach().double().cpu(), slope.detach()
@@ -227,14 +224,6 @@ def _numbers(entering: InputRows, rows: Tensor, measure: Measure) -> Tensor:
     return measure.each(entering.run(rows), len(rows), 1)
 
 
-@torch.no_grad()
-def _observed(seen: Seen, call: ModelCall) -> Seen:
-    assert seen.model is not None
-    with Observer(seen.model, Storage(), None, False) as found:
-        seen.model(*call.args, **call.kwargs)
-    return found
-
-
 def _many(output: Any) -> bool:
     """Whether a model answers at every position."""
     try:
@@ -243,13 +232,15 @@ def _many(output: Any) -> bool:
         return False
 
 
-def _by_attention(found: Seen, length: int, position: int | None) -> dict[str, Tensor]:
+def _by_attention(seen: Seen, firsts: dict[str, int], length: int, position: int | None) -> dict[str, Tensor]:
     """The last layer's weights of the answer's row, mean over heads, and the rollout of that row."""
-    scores = {}
-    last = next((name for name in reversed(found.names()) if found[name].shape()[3] >= length), None)
-    if last is None:
-        raise BadValue(f"no site attends over {length} positions.")
-    scores[ATTENTION] = row_weights(found[last].weights()[0].mean(0), length, position)
+    if not firsts:
+        raise BadValue(f"there is no site whose keys are the {length} inputs ({described_keys(seen)}).")
+    last, lowest = list(firsts)[-1], next(iter(firsts))
+    scores = {ATTENTION: row_weights(seen[last].weights()[0].mean(0), firsts[last], length, position)}
     with contextlib.suppress(RegardError):  # layers that are not one stack have no rollout
-        scores[ROLLOUT] = row_weights(found.rollout(), length, position)
+        rolled = seen.rollout()  # of a decoder: what it read, then what the encoder read
+        first = rolled.shape[1] - seen[lowest].shape()[3] + firsts[lowest]
+        if first >= 0:
+            scores[ROLLOUT] = row_weights(rolled, first, length, position)
     return scores

@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue
 from regard.observation.ablation import logits_of
 from regard.observation.analysis.patterns import recognise
@@ -39,6 +38,7 @@ from regard.observation.causes.rerun import Rerun, RunRecording
 from regard.observation.causes.sweep import SiteChange, Sweep
 from regard.observation.observer import Observer
 from regard.observation.seen import Seen
+from regard.support.arguments import described, whole_number
 
 NAMES = ("induction", "previous token", "duplicate token")
 # The least scores of attention and influence. The output of an induction head depends as much on the token that it
@@ -81,9 +81,7 @@ class Circuits:
         return {"kind": "circuits", "measured": self.measured, "value": self.value, "heads": heads}
 
     def __repr__(self) -> str:
-        lines = [
-            f"<{len(self.named())} of {len(self.heads)} heads have a name; {self.measured} {self.value:.4f}"
-        ]
+        lines = [f"<{len(self.named())} of {len(self.heads)} heads have a name; {self.measured} {self.value:.4f}"]
         for one in self.named():
             mean, low, high = one.effect
             alone = "" if one.patched is None else f", alone restores {one.patched:+.1%}"
@@ -137,15 +135,11 @@ def find_circuits(
     attention = _attention_scores(seen, call, clean)
     influence = influence_scores(rerun, seen, clean, others, span)
     effects = _effects(rerun, call, numbers, relative=not predicts)
-    restored = (
-        _restored(seen, call, call_with(seen, corrupted), numbers) if predicts and texts is None else {}
-    )
+    restored = _restored(seen, call, call_with(seen, corrupted), numbers) if predicts and texts is None else {}
     found = []
     for place, effect in effects.items():
         looks, moves = (_kept(scores.get(place, {})) for scores in (attention, influence))
-        found.append(
-            NamedHead(*place, _name(looks, moves, effect), looks, moves, effect, restored.get(place))
-        )
+        found.append(NamedHead(*place, _name(looks, moves, effect), looks, moves, effect, restored.get(place)))
     found.sort(key=lambda one: (not one.name, -abs(one.effect[0])))
     return Circuits(found, told, float(numbers(plain).mean()))
 
@@ -162,20 +156,13 @@ def _name(looks: dict[str, float], moves: dict[str, float], effect: tuple[float,
     return max(fitting, key=lambda name: looks[name], default="")
 
 
-def _behaviour(
-    output: Any, ids: Tensor, start: int, length: int
-) -> tuple[str, Callable[[Any], Tensor], bool]:
+def _behaviour(output: Any, ids: Tensor, start: int, length: int) -> tuple[str, Callable[[Any], Tensor], bool]:
     """What is measured, a number of it for each example of an output, and whether the model predicts tokens."""
     try:
         logits: Tensor | None = logits_of(output)
     except BadValue:
         logits = None
-    if (
-        logits is not None
-        and logits.dim() == 3
-        and logits.shape[1:2] == ids.shape[1:]
-        and logits.shape[2] > ids.max()
-    ):
+    if logits is not None and logits.dim() == 3 and logits.shape[1:2] == ids.shape[1:] and logits.shape[2] > ids.max():
         told = "loss of the repeated tokens" if start else "loss of the texts"
         return told, lambda out: _losses(out, ids, start, length), True
     before = _rows(output)
@@ -224,9 +211,7 @@ def _effects(
     """
     kept = RunRecording()
     before = numbers(rerun.run(call, kept))
-    means = {
-        name: values.mean((0, 2), keepdim=True).expand_as(values) for name, values in kept.values.items()
-    }
+    means = {name: values.mean((0, 2), keepdim=True).expand_as(values) for name, values in kept.values.items()}
     places = [(name, head) for name, values in kept.values.items() for head in range(values.shape[1])]
     changes = torch.stack(
         [numbers(rerun.run(call, CopiedHeads(means, [SiteChange(*place)], 1))) - before for place in places]
@@ -264,9 +249,7 @@ def _drawn(words: Tensor, count: int, examples: int, generator: torch.Generator)
     """(examples, count) ids, all different within an example."""
     if len(words) < count:
         raise BadValue(f"vocabulary: expected at least {count} ids, all different, got {len(words)}.")
-    return torch.stack(
-        [words[torch.randperm(len(words), generator=generator)[:count]] for _ in range(examples)]
-    )
+    return torch.stack([words[torch.randperm(len(words), generator=generator)[:count]] for _ in range(examples)])
 
 
 def _absent(words: Tensor, texts: Tensor, generator: torch.Generator) -> Tensor:
@@ -284,8 +267,6 @@ def _ids(vocabulary: Sequence[int] | int) -> Tensor:
     if isinstance(vocabulary, int):
         return torch.arange(vocabulary)
     try:
-        return torch.tensor(
-            sorted({whole_number("vocabulary", one, 0) for one in vocabulary}), dtype=torch.long
-        )
+        return torch.tensor(sorted({whole_number("vocabulary", one, 0) for one in vocabulary}), dtype=torch.long)
     except TypeError:
         raise BadType(f"vocabulary: expected ids or their number, got {described(vocabulary)}.") from None

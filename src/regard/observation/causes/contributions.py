@@ -7,8 +7,9 @@ x plus a constant, and so it is a sum:
     logit = Σ parts + bias
 
 Each part is computed by running the model on it alone: all other writes are zero, and the scales are those of the
-plain run. The bias is the run in which every write is zero. `gap` is what is left of the logit: rounding, or a part of
-the model that is not linear even then (it is named in `unfrozen`).
+plain run. The bias is the run in which every write is zero. A branch that is not linear even then, such as a mixture of
+experts, is one write of its layer. `gap` is what is left of the logit: rounding, or what the stream of rows itself goes
+through that is not linear. The first module that does so is named in `unfrozen`.
 
 Source: Elhage et al. 2021, a mathematical framework for transformer circuits.
 """
@@ -22,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.core.arguments import whole_number
 from regard.errors import BadValue, Unsupported
 from regard.observation.ablation import logits_of
 from regard.observation.causes.copies import model_call
 from regard.observation.causes.measures import at_position
 from regard.observation.causes.rerun import Rerun
 from regard.observation.causes.result import plain_numbers
-from regard.observation.causes.writes import ModelWrites, WritingPart
+from regard.observation.causes.writes import ModelWrites, Shares, WritingPart
 from regard.observation.seen import Seen
+from regard.support.arguments import whole_number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,7 +52,8 @@ class Contributions:
     measured: str
     says: Tensor = field(repr=False)  # (sites, heads, classes): what each head alone adds to every logit
     words: Callable[[int], str] = str
-    unfrozen: tuple[str, ...] = ()  # normalisations whose scale could not be held
+    # Norms whose scale could not be held, and the first module that bends the sum of the parts.
+    unfrozen: tuple[str, ...] = ()
 
     def top(self, site: str, head: int, count: int = 5) -> list[tuple[str, float]]:
         """The classes or tokens that a head writes most of."""
@@ -64,9 +66,7 @@ class Contributions:
         flat = self.heads.flatten().nan_to_num(0.0)
         order = flat.abs().argsort(descending=True, stable=True)[:count].tolist()
         width = self.heads.shape[1]
-        return [
-            {"site": self.sites[at // width], "head": at % width, "value": float(flat[at])} for at in order
-        ]
+        return [{"site": self.sites[at // width], "head": at % width, "value": float(flat[at])} for at in order]
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the whole vocabulary as plain data."""
@@ -75,10 +75,17 @@ class Contributions:
             for at, site in enumerate(self.sites)
         ]
         return {
-            "kind": "contributions", "sites": self.sites, "heads": plain_numbers(self.heads), "others": self.others,
-            "bias": self.bias, "logit": self.logit, "gap": self.gap, "measured": self.measured, "says": said,
+            "kind": "contributions",
+            "sites": self.sites,
+            "heads": plain_numbers(self.heads),
+            "others": self.others,
+            "bias": self.bias,
+            "logit": self.logit,
+            "gap": self.gap,
+            "measured": self.measured,
+            "says": said,
             "unfrozen": list(self.unfrozen),
-        }  # fmt: skip
+        }
 
     def plot(self, **options: Any) -> Figure:
         """Heads and other parts as a heat map (`causes.figures.plot_contributions`)."""
@@ -121,27 +128,23 @@ def contributions(
     writes = ModelWrites(rerun)
     logits = at_position(logits_of(writes.record(call)), position)[0].double().cpu()
     if not writes.values:
-        raise Unsupported(
-            "sites: no head of this model can be changed on its own. Use seen.lens or seen.patch."
-        )
+        raise Unsupported("sites: no head of this model can be changed on its own. Use seen.lens or seen.patch.")
     right = int(logits.argmax()) if answer is None else _class("answer", answer, len(logits))
     wrong = None if other is None else _class("other", other, len(logits))
     parts = writes.parts()
     per_batch = max(1, min(128, NUMBERS // max(1, writes.logit_count)))
     rows = []
-    for start in range(0, len(parts), per_batch):
-        some = parts[start : start + per_batch]
-        output = writes.alone(call, some)
+    copies: list[Shares] = [{}, *({part: 1.0} for part in parts)]
+    for start in range(0, len(copies), per_batch):
+        output = writes.run(call, copies[start : start + per_batch])
         rows.append(at_position(logits_of(output), position).double().cpu())
-    table = torch.cat(rows)  # (parts, classes); the first is the run without any part
+    table = torch.cat(rows)  # (1 + parts, classes); the first is the run without any part
     silent, alone = table[0], table[1:] - table[0]
 
     def number(row: Tensor) -> float:
         return float(row[right]) - (0.0 if wrong is None else float(row[wrong]))
 
-    return _arranged(
-        writes, parts[1:], alone, silent, logits, number, _told(right, wrong, words), words or str
-    )
+    return _arranged(writes, parts, alone, silent, logits, number, _told(right, wrong, words), words or str)
 
 
 def _arranged(
@@ -166,9 +169,7 @@ def _arranged(
             heads[sites.index(part.place), part.head] = number(row)
             says[sites.index(part.place), part.head] = row.float()
     if not bool(heads.nan_to_num().any()):
-        raise Unsupported(
-            "sites: what the heads of this model give does not reach the answer by a direct way."
-        )
+        raise Unsupported("sites: what the heads of this model give does not reach the answer by a direct way.")
     gap = number(logits - silent - alone.sum(0))
     return Contributions(
         sites, heads, others, number(silent), number(logits), gap, told, says, words, tuple(writes.unfrozen)

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from regard.core.arguments import described, whole_number
 from regard.errors import BadValue
+from regard.observation.causes.batched import Batched
 from regard.observation.seen import Seen
-from regard.tasks.batch import Batch
+from regard.support.arguments import described, whole_number
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,7 @@ def _checked(argument: str, call: ModelCall) -> ModelCall:
             f"ones), got {described(call.args or call.kwargs)}."
         )
     if call.kwargs.get("past_key_values") is not None:
-        raise BadValue(
-            f"{argument}: a decoding step cannot be run again. Observe the model on the whole text."
-        )
+        raise BadValue(f"{argument}: a decoding step cannot be run again. Observe the model on the whole text.")
     return call
 
 
@@ -98,7 +96,7 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     """The tensors of nested arguments or outputs, in order."""
     if isinstance(tree, Tensor):
         yield tree
-    elif isinstance(tree, Batch):
+    elif isinstance(tree, Batched):
         yield from tree.tensors().values()
     elif isinstance(tree, Mapping):
         for part in tree.values():
@@ -108,13 +106,11 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
             yield from tensors_in(part)
 
 
-def mapped(
-    tree: Any, change: Callable[[Tensor], Tensor], batches: Callable[[Batch], Any] | None = None
-) -> Any:
+def mapped(tree: Any, change: Callable[[Tensor], Tensor], batches: Callable[[Batched], Any] | None = None) -> Any:
     """The same nested arguments or outputs with every tensor changed; what holds no tensors stays as it is."""
     if isinstance(tree, Tensor):
         return change(tree)
-    if isinstance(tree, Batch):
+    if isinstance(tree, Batched):
         return tree.map(change) if batches is None else batches(tree)
     if isinstance(tree, Mapping):
         found = {name: mapped(part, change, batches) for name, part in tree.items()}
@@ -147,9 +143,7 @@ def parts_of_output(output: Any, count: int, batch: int) -> list[Any]:
         mapped(
             output,
             lambda tensor, at=at: (  # type: ignore[misc]
-                tensor[at * batch : (at + 1) * batch]
-                if tensor.dim() and len(tensor) == count * batch
-                else tensor
+                tensor[at * batch : (at + 1) * batch] if tensor.dim() and len(tensor) == count * batch else tensor
             ),
         )
         for at in range(count)

@@ -4,9 +4,13 @@
     sufficiency       = y(x) − y(the marked inputs alone)          small: the answer needs no more
 
 y is the probability of the answer. The marked inputs are those with the largest weights, a tenth, a fifth and a half of
-all by default, and the mean over these shares is reported. The same is done with inputs drawn at random: a map that
-does no better than random says nothing about the answer. Removed inputs get a row without information in the place of
+all by default, and the mean over these shares is reported. Removed inputs get a row without information in the place of
 their embedding, so that positions stay.
+
+The same is done with maps drawn at random. The p of a number is the share of maps (random ones and this one) that are
+as good. A map should be good in both, so its own p is the share of maps whose worse rank of the two is as good as its
+worse rank, corrected for the number of maps by Holm's procedure. A p above 0.05 does not show that a map is as good as
+random: it was not shown to matter.
 
 Paper: DeYoung et al. 2020, ERASER.
 """
@@ -21,22 +25,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from regard.core.arguments import finite_number, whole_number
 from regard.errors import BadValue
 from regard.observation.ablation import logits_of
 from regard.observation.causes.copies import model_call
+from regard.observation.causes.erasure import Erasure
+from regard.observation.causes.input_keys import described_keys, first_input_keys
 from regard.observation.causes.input_rows import InputRows
 from regard.observation.causes.maps import chosen_positions, grid_of, row_weights
-from regard.observation.causes.measures import Answer, Measured, Words, measure_of
+from regard.observation.causes.measures import Answer, Measured, Words, check_classes, measure_of
 from regard.observation.causes.rerun import Rerun
 from regard.observation.seen import Seen
+from regard.support.arguments import finite_number, whole_number
+from regard.support.multiple_tests import holm
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHARES = (0.1, 0.2, 0.5)
 INTERVAL = (0.025, 0.975)
-NUMBERS = 1 << 24  # input numbers in one batch
+ALPHA = 0.05
+DRAWS = 200  # random maps, at least
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Against:
     random: float  # mean
     low: float  # between these two are 95 % of the random maps
     high: float
-    p: float  # how often a random map does as well
+    p: float  # the share of random maps, and this one, that are as good
 
     @property
     def difference(self) -> tuple[float, float, float]:
@@ -63,12 +71,13 @@ class MapFaithfulness:
     head: int | None  # None: the mean over heads
     comprehensiveness: Against
     sufficiency: Against
+    p: float  # the share of random maps, and this one, that are as good in both
+    p_holm: float  # corrected for the number of maps
 
     @property
     def matters(self) -> bool:
-        """Whether the map is better than 97.5 % of random ones in both."""
-        better = self.comprehensiveness.value > self.comprehensiveness.high
-        return better and self.sufficiency.value < self.sufficiency.low
+        """Whether it was shown that the map is better than random ones."""
+        return self.p_holm <= ALPHA
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +97,24 @@ class Faithfulness:
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {
-            "kind": "faithfulness", "measured": self.measured, "value": self.value, "shares": list(self.shares),
+            "kind": "faithfulness",
+            "measured": self.measured,
+            "value": self.value,
+            "shares": list(self.shares),
             "draws": self.draws,
             "maps": [
                 {
-                    "name": one.name, "head": one.head, "matters": one.matters,
-                    "comprehensiveness": vars(one.comprehensiveness), "sufficiency": vars(one.sufficiency),
+                    "name": one.name,
+                    "head": one.head,
+                    "matters": one.matters,
+                    "p": one.p,
+                    "p_holm": one.p_holm,
+                    "comprehensiveness": vars(one.comprehensiveness),
+                    "sufficiency": vars(one.sufficiency),
                 }
                 for one in self.maps
             ],
-        }  # fmt: skip
+        }
 
     def plot(self, **options: Any) -> Figure:
         """The maps beside the interval of random ones (`causes.input_figures.plot_faithfulness`)."""
@@ -106,14 +123,15 @@ class Faithfulness:
         return plot_faithfulness(self, **options)
 
     def __repr__(self) -> str:
-        lines = [f"<{self.measured}: {self.value:.4f}; {self.draws} random maps"]
+        lines = [f"<{self.measured}: {self.value:.4f}; {len(self.maps)} maps, {self.draws} random ones"]
         for one in self.best():
             head = "" if one.head is None else f" head {one.head}"
             full, alone = one.comprehensiveness, one.sufficiency
+            verdict = "matters" if one.matters else "not shown to matter"
             lines.append(
-                f"  {one.name}{head}: comprehensiveness {full.value:.3f} (random {full.low:.3f} to {full.high:.3f}), "
-                f"sufficiency {alone.value:.3f} (random {alone.low:.3f} to {alone.high:.3f})"
-                f"{': matters' if one.matters else ''}"
+                f"  {one.name}{head}: comprehensiveness {full.value:.3f} (random {full.low:.3f} to {full.high:.3f}, "
+                f"p = {full.p:.3f}), sufficiency {alone.value:.3f} (random {alone.low:.3f} to {alone.high:.3f}, "
+                f"p = {alone.p:.3f}): {verdict} (p = {one.p_holm:.3f} after Holm's correction)"
             )
         return "\n".join(lines) + ">"
 
@@ -133,7 +151,7 @@ def faithfulness(
     shares: Sequence[float] = SHARES,
     keep: Sequence[int] = (),
     baseline: str | int | Tensor = "mean",
-    draws: int = 200,
+    draws: int | None = None,
     seed: int = 0,
     example: int = 0,
 ) -> Faithfulness:
@@ -142,7 +160,7 @@ def faithfulness(
     Args:
         seen: what was observed: its maps are judged.
         inputs: what the model is called with; None: what was observed.
-        sites: whose maps, by name; all that attend over the inputs by default.
+        sites: whose maps, by name; all whose keys are the inputs by default.
         heads: judge each head on its own, instead of the mean over heads.
         scores: further scores of the inputs, by name: {"integrated gradients": (positions,)}.
         measure: what should change: "probability", "logit", or a function of the model's output that gives a number.
@@ -152,13 +170,14 @@ def faithfulness(
         shares: of the inputs that are marked.
         keep: positions that are never removed, such as those of special tokens; negative from the end.
         baseline: what takes the place of a removed input: "mean" (of the example's rows), "zero", a token, a tensor.
-        draws: the number of random maps.
+        draws: the number of random maps; by default 200, or 20 for each map that is judged, if these are more: with
+            fewer no p could be below 0.05 after the correction.
         seed: of the random maps.
         example: which example of the batch.
     """
     model = Rerun(seen).model
+    check_classes(model, measure, answer)
     call = model_call("inputs", inputs, seen).example(example)
-    draws = whole_number("draws", draws, 2)
     entering = InputRows(model, call)
     plain = model(*call.args, **call.kwargs)
     judged = measure_of(measure, answer, None, position, plain, words=words)
@@ -169,7 +188,8 @@ def faithfulness(
     counts = [max(1, round(_share(share) * len(free))) for share in shares]
     if not counts or not free:
         raise BadValue("shares: expected at least one share and one input that may be removed.")
-    found = _maps(seen, sites, heads, scores, length, row, example)
+    found = _maps(seen, sites, heads, scores, first_input_keys(entering, length, grid), length, row, example)
+    draws = max(DRAWS, math.ceil(len(found) / ALPHA)) if draws is None else whole_number("draws", draws, 2)
     generator = torch.Generator().manual_seed(seed)
     rankings = [_ranking(one, free) for _, _, one in found]
     rankings += [torch.tensor(free)[torch.randperm(len(free), generator=generator)] for _ in range(draws)]
@@ -179,48 +199,20 @@ def faithfulness(
     alone = ~removed
     alone[:, sorted(set(range(length)) - set(free))] = False
     numbers = torch.stack(
-        [
-            value - erased.measured(masks, judged).view(len(rankings), len(counts)).mean(1)
-            for masks in (removed, alone)
-        ]
+        [value - erased.measured(masks, judged).view(len(rankings), len(counts)).mean(1) for masks in (removed, alone)]
     )  # (2, maps + draws)
     first = len(found)
+    comprehensive, sufficient = (
+        [_against(value, row[first:], sign) for value in row[:first]]
+        for row, sign in zip(numbers, (1, -1), strict=True)
+    )
+    both = [_p_of_both(numbers[:, at], numbers[:, first:]) for at in range(first)]
+    corrected = holm(both)
     maps = [
-        MapFaithfulness(
-            name,
-            head,
-            _against(numbers[0, at], numbers[0, first:], 1),
-            _against(numbers[1, at], numbers[1, first:], -1),
-        )
+        MapFaithfulness(name, head, comprehensive[at], sufficient[at], both[at], corrected[at])
         for at, (name, head, _) in enumerate(found)
     ]
     return Faithfulness(maps, judged.words, value, tuple(float(share) for share in shares), draws)
-
-
-class Erasure:
-    """Runs an example with some inputs replaced by rows without information."""
-
-    def __init__(self, entering: InputRows, baseline: Tensor, grid: tuple[int, int] | None) -> None:
-        self.entering, self.baseline, self.grid = entering, baseline, grid
-
-    def measured(self, masks: Tensor, measure: Any) -> Tensor:
-        """The measure of the example with the inputs of each mask (m, positions) removed; equal masks run once."""
-        unique, back = masks.unique(dim=0, return_inverse=True)
-        few = max(1, min(256, NUMBERS // max(1, 16 * self.entering.rows.numel())))
-        found = [
-            measure.each(self.entering.run(self._rows(part)), len(part), 1) for part in unique.split(few)
-        ]
-        return torch.cat(found)[back]
-
-    def _rows(self, masks: Tensor) -> Tensor:
-        flat = self.entering.flat(self.entering.rows)
-        if self.grid is not None and self.entering.picture is not None:
-            high, wide = (self.entering.picture[at] // self.grid[at] for at in (0, 1))
-            masks = (
-                masks.view(-1, *self.grid).repeat_interleave(high, 1).repeat_interleave(wide, 2).flatten(1)
-            )
-        mixed = torch.where(masks[..., None].to(flat.device), self.entering.flat(self.baseline), flat)
-        return self.entering.unflat(mixed)
 
 
 def _maps(
@@ -228,31 +220,33 @@ def _maps(
     sites: Sequence[str] | None,
     heads: bool,
     scores: Mapping[str, Tensor] | None,
+    firsts: Mapping[str, int],
     length: int,
     row: int | None,
     example: int,
 ) -> list[tuple[str, int | None, Tensor]]:
     """Names, heads and scores of the inputs, of every map that is judged."""
     found: list[tuple[str, int | None, Tensor]] = []
-    for name in seen.names() if sites is None else sites:
-        keys = seen[name].shape()[3]
-        if keys < length or (sites is None and keys > length + 8):
-            if sites is not None:
-                raise BadValue(
-                    f"sites: {name} attends over {keys} positions; expected {length}, those of the inputs."
-                )
-            continue
+    for name in (one for one in seen.names() if one in firsts) if sites is None else sites:
         weights = seen[name].weights()[example]
+        if name not in firsts:
+            raise BadValue(
+                f"sites: the {weights.shape[-1]} keys of {name} are not the {length} inputs: replacing an input moves "
+                "other keys, or none. Choose other sites, or give scores of your own."
+            )
         if heads:
-            found += [(name, head, row_weights(one, length, row)) for head, one in enumerate(weights)]
+            found += [(name, head, row_weights(one, firsts[name], length, row)) for head, one in enumerate(weights)]
         else:
-            found.append((name, None, row_weights(weights.mean(0), length, row)))
+            found.append((name, None, row_weights(weights.mean(0), firsts[name], length, row)))
     for name, given in (scores or {}).items():
         if given.shape != (length,):
             raise BadValue(f"scores: expected {length} numbers for {name!r}, got {tuple(given.shape)}.")
         found.append((name, None, given.abs().double().cpu()))
     if not found:
-        raise BadValue(f"sites: no site attends over the {length} inputs. Give scores of your own.")
+        raise BadValue(
+            f"sites: there is no site whose keys are the {length} inputs ({described_keys(seen)}). Give scores of your "
+            "own."
+        )
     return found
 
 
@@ -270,6 +264,14 @@ def _against(value: Tensor, random: Tensor, sign: int) -> Against:
     low, high = torch.quantile(random, torch.tensor(INTERVAL, dtype=random.dtype)).tolist()
     as_good = int((sign * random >= sign * value).sum())
     return Against(float(value), float(random.mean()), low, high, (1 + as_good) / (1 + len(random)))
+
+
+def _p_of_both(values: Tensor, random: Tensor) -> float:
+    """The share of maps, this one among them, that are as good by the worse of their two ranks (2, maps)."""
+    pool = torch.cat([values[:, None], random], 1) * torch.tensor([[-1.0], [1.0]], dtype=random.dtype)
+    ranks = [torch.searchsorted(row.sort().values, row, right=True) for row in pool]  # 1 for the best
+    worse = torch.maximum(*ranks)
+    return float((worse <= worse[0]).double().mean())
 
 
 def _answers_everywhere(output: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Figures of causes: effects of both signs as heat maps, orange below zero, blue above."""
+"""Figures of causes: effects of both signs as heat maps, blue below zero, orange above."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from regard.core.arguments import finite_number
 from regard.observation import panels
 from regard.observation.causes.contributions import Contributions
 from regard.observation.causes.lens import BEFORE, LogitLens
@@ -21,6 +20,7 @@ from regard.observation.colours import diverging, ramp
 from regard.observation.figure_text import WIDE, readable
 from regard.observation.panels import Floats
 from regard.observation.plotting import ONE_COLUMN, TWO_COLUMNS, shortest
+from regard.support.arguments import finite_number
 
 CELL = 0.26  # inches: the least width of a cell that holds a number
 MOST_LETTERS = 24  # characters of a label beside a row
@@ -41,14 +41,22 @@ def plot_patches(
     table = found.recovered.numpy()
     words = "share of the effect"
     if not np.isfinite(table).any():
-        table, words = found.values.numpy() - found.corrupted, f"change of the {found.measured}"
+        table, words = found.change.numpy(), f"change of the {found.measured}"
     kind = f"paths to {found.paths}" if found.paths else f"{found.at} patched into the {found.into} run"
-    told = title or f"{kind}: {found.measured}"
+    told = title or f"{kind}: {found.measured}" + (f"; no shares: {found.doubt}" if found.doubt else "")
     rows = shortest(found.names)
     across = [str(number) for number in range(table.shape[1])] if found.at == "heads" else None
     if found.positions is None:
-        return heat_map(table if table.ndim == 2 else table[:, None], rows, across or ["all"], words, told,
-                        width=width, largest=largest, below="head" if across else "positions")  # fmt: skip
+        return heat_map(
+            table if table.ndim == 2 else table[:, None],
+            rows,
+            across or ["all"],
+            words,
+            told,
+            width=width,
+            largest=largest,
+            below="head" if across else "positions",
+        )
     tokens = found.tokens or []
     labels = [tokens[at] if at < len(tokens) else str(at) for at in found.positions]
     if table.ndim == 2:
@@ -57,11 +65,7 @@ def plot_patches(
 
 
 def plot_lens(
-    found: LogitLens,
-    *,
-    positions: Sequence[int] | None = None,
-    width: float | None = None,
-    title: str | None = None,
+    found: LogitLens, *, positions: Sequence[int] | None = None, width: float | None = None, title: str | None = None
 ) -> Figure:
     """The most likely answer after each layer (rows, the last on top) at each position, shaded by its probability."""
     count = found.logits.shape[1]
@@ -72,15 +76,20 @@ def plot_lens(
     columns = [labels[at] if at < len(labels) else str(at) for at in shown]
     before = int(found.names[0] == BEFORE)
     return heat_map(
-        shares.flip(0).numpy(), [*found.names[:before], *shortest(found.names[before:])][::-1], columns, "probability",
-        title or "what each layer would say", width=width or (TWO_COLUMNS if len(shown) > 3 else ONE_COLUMN),
-        largest=1.0, below="position", texts=texts, least=0.0,
-    )  # fmt: skip
+        shares.flip(0).numpy(),
+        [*found.names[:before], *shortest(found.names[before:])][::-1],
+        columns,
+        "probability",
+        title or "what each layer would say",
+        width=width or (TWO_COLUMNS if len(shown) > 3 else ONE_COLUMN),
+        largest=1.0,
+        below="position",
+        texts=texts,
+        least=0.0,
+    )
 
 
-def plot_contributions(
-    found: Contributions, *, width: float | None = None, title: str | None = None
-) -> Figure:
+def plot_contributions(found: Contributions, *, width: float | None = None, title: str | None = None) -> Figure:
     """What each head wrote into the answer; in further columns what its layer wrote beside its heads."""
     table = found.heads.numpy()
     rows = shortest(found.sites)
@@ -94,14 +103,20 @@ def plot_contributions(
             rest[last[-1], 0] = value
     told = title or f"{found.measured} = {found.logit:.3g}"
     outside = ", ".join(
-        f"{name} {value:+.2g}"
+        f"{name} {_minus(f'{value:+.2g}')}"
         for name, value in {**_outside(found), "bias": found.bias, "gap": found.gap}.items()
     )
     columns = [*(str(head) for head in range(table.shape[1])), "rest"]
     return heat_map(
-        np.concatenate([table, rest], 1), rows, columns, "written into the logit", told, width=width,
-        below=f"head\n{outside}", largest=float(np.nanmax(np.abs(table), initial=0.0)) or None,
-    )  # fmt: skip
+        np.concatenate([table, rest], 1),
+        rows,
+        columns,
+        "written into the logit",
+        told,
+        width=width,
+        below=f"head\n{outside}",
+        largest=float(np.nanmax(np.abs(table), initial=0.0)) or None,
+    )
 
 
 def _outside(found: Contributions) -> dict[str, float]:
@@ -136,12 +151,7 @@ def heat_map(
         shades = _shades([table], largest) if least is None else Normalize(least, largest)
         drawn = _shaded(frame, table, shades, high / cell)
         panels.side(
-            frame,
-            "y",
-            [readable(row, MOST_LETTERS) for row in rows],
-            len(rows),
-            high * len(rows),
-            MOST_LETTERS,
+            frame, "y", [readable(row, MOST_LETTERS) for row in rows], len(rows), high * len(rows), MOST_LETTERS
         )
         panels.side(frame, "x", columns, len(columns), cell * len(columns))
         if texts is not None or cell >= CELL:
@@ -202,18 +212,18 @@ def _shades(tables: Sequence[Floats], largest: float | None) -> Normalize:
 def _shaded(frame: Axes, table: Floats, shades: Normalize, aspect: float) -> AxesImage:
     cells = np.ma.masked_invalid(table) if table.size else np.ma.masked_all((1, 1))
     return frame.imshow(
-        cells,
-        cmap=ramp() if shades.vmin == 0 else diverging(),
-        norm=shades,
-        interpolation="none",
-        aspect=aspect,
+        cells, cmap=ramp() if shades.vmin == 0 else diverging(), norm=shades, interpolation="none", aspect=aspect
     )
 
 
 def _short(value: float) -> str:
     """A number of three or four characters."""
     text = f"{value:.2f}" if abs(value) < 9.995 else f"{value:.0f}"
-    return "0" if float(text) == 0 else text.replace("0.", ".", 1).replace("-", "−")
+    return "0" if float(text) == 0 else _minus(text.replace("0.", ".", 1))
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
 
 
 def wrapped(text: str, inches: float, size: float) -> str:
@@ -222,9 +232,7 @@ def wrapped(text: str, inches: float, size: float) -> str:
     return "\n".join(textwrap.wrap(shown, max(12, int(inches * 72 / (WIDE * size)))))
 
 
-def _numbers(
-    frame: Axes, table: Floats, shades: Normalize, cell: float, texts: Sequence[Sequence[str]] | None
-) -> None:
+def _numbers(frame: Axes, table: Floats, shades: Normalize, cell: float, texts: Sequence[Sequence[str]] | None) -> None:
     """Numbers or texts inside the cells, dark on light and light on dark."""
     room = max(3, int(cell * 72 / 3.3))
     for row, values in enumerate(table):
@@ -234,19 +242,25 @@ def _numbers(
             text = _short(float(value)) if texts is None else readable(texts[row][column], room)
             place = float(shades(value))
             dark = place > 0.5 if shades.vmin == 0 else abs(place - 0.5) > 0.33
-            frame.text(column, row, text, ha="center", va="center", fontsize=5.2, parse_math=False,
-                       color="white" if dark else panels.INK)  # fmt: skip
+            frame.text(
+                column,
+                row,
+                text,
+                ha="center",
+                va="center",
+                fontsize=5.2,
+                parse_math=False,
+                color="white" if dark else panels.INK,
+            )
 
 
 def _bar(figure: Figure, drawn: AxesImage, beside: Sequence[Axes], words: str) -> None:
     """The colour bar, with both signs."""
-    made = figure.colorbar(
-        drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / 0.1, pad=0.01
-    )
+    made = figure.colorbar(drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / 0.1, pad=0.01)
     signed = drawn.norm.vmin != 0
     made.ax.yaxis.set_major_locator(MaxNLocator(5, symmetric=signed))
     made.ax.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:+.2g}" if value and signed else f"{value:.2g}")
+        FuncFormatter(lambda value, _: _minus(f"{value:+.2g}") if value and signed else f"{value:.2g}")
     )
     made.set_label(words, fontsize=6.5)
     made.outline.set_linewidth(0.4)

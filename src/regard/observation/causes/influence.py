@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from regard.observation.analysis.patterns import recognise
+from regard.observation.causes.batched import Batched
 from regard.observation.causes.copies import ModelCall, mapped, tensors_in
 from regard.observation.causes.rerun import Rerun, RunRecording
 from regard.observation.seen import Seen
-from regard.tasks.batch import Batch
 
 ROUNDING = 1e-5  # of the largest movement: below it nothing has moved
 
@@ -62,9 +62,7 @@ def influence_scores(rerun: Rerun, seen: Seen, ids: Tensor, others: Tensor, span
             if values.shape[2] != len(text) or len(values) != len(changed):
                 continue
             moved = torch.zeros(values.shape[1], len(text), len(text))
-            moved[:, :, span[0] : span[1]] = (
-                (values[1:] - values[:1]).norm(dim=-1).permute(1, 2, 0).float().cpu()
-            )
+            moved[:, :, span[0] : span[1]] = (values[1:] - values[:1]).norm(dim=-1).permute(1, 2, 0).float().cpu()
             moved[moved < ROUNDING * moved.max()] = 0
             for one in recognise(InfluenceSite(name, moved), text):
                 found.setdefault((name, one.head), []).append(one.scores)
@@ -82,8 +80,8 @@ def mean_scores(found: dict[tuple[str, int], list[dict[str, float]]]) -> Scores:
 def call_with(seen: Seen, ids: Tensor) -> ModelCall:
     """The observed call with other ids; every other tensor of one number for each id (a mask of padding) is ones."""
     args, kwargs = seen.inputs or ((), {})
-    if args and isinstance(args[0], Batch):
-        return ModelCall((Batch.of(ids.to(args[0].device)), *args[1:]), dict(kwargs))
+    if args and isinstance(args[0], Batched):
+        return ModelCall((args[0].of(ids.to(args[0].device)), *args[1:]), dict(kwargs))
     first = kwargs.get("input_ids", next(tensors_in((args, kwargs)), None))
     if first is None:
         return ModelCall((ids,), {})

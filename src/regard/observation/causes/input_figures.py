@@ -17,9 +17,7 @@ from regard.observation.plotting import ONE_COLUMN, TWO_COLUMNS, shortest
 MARK, BAND = "#2a5fb4", "#c9ccd1"
 
 
-def plot_attributions(
-    found: InputAttributions, *, width: float | None = None, title: str | None = None
-) -> Figure:
+def plot_attributions(found: InputAttributions, *, width: float | None = None, title: str | None = None) -> Figure:
     """Each method's scores in a row, relative to its largest; pictures as maps of patches."""
     names = list(found.scores)
     table = np.stack([_relative(found.scores[name]) for name in names])
@@ -43,9 +41,7 @@ def plot_faithfulness(
     shown = found.maps if len(found.maps) <= most else found.best(most)
     dotted = [name for name in dict.fromkeys(one.name for one in shown) if "." in name]  # of sites
     short = dict(zip(dotted, shortest(dotted), strict=True))
-    labels = [
-        short.get(one.name, one.name) + ("" if one.head is None else f" head {one.head}") for one in shown
-    ]
+    labels = [short.get(one.name, one.name) + ("" if one.head is None else f" head {one.head}") for one in shown]
     whole = width or (TWO_COLUMNS if len(shown) > 4 else ONE_COLUMN * 1.4)
     with panels.looks():
         figure, frames = panels.frames(1, 2, whole, 0.17 * len(shown) + 0.9)
@@ -54,20 +50,22 @@ def plot_faithfulness(
                 number = getattr(one, name)
                 frame.barh(row, number.high - number.low, 0.7, number.low, color=BAND, linewidth=0)
                 frame.plot([number.random] * 2, [row - 0.35, row + 0.35], color="white", linewidth=0.8)
-                frame.plot(number.value, row, "o", markersize=3.4, markeredgewidth=0.9, color=MARK,
-                           markerfacecolor=MARK if one.matters else "white")  # fmt: skip
+                frame.plot(
+                    number.value,
+                    row,
+                    "o",
+                    markersize=3.4,
+                    markeredgewidth=0.9,
+                    color=MARK,
+                    markerfacecolor=MARK if one.matters else "white",
+                )
             frame.axvline(0, color=panels.MUTED, linewidth=0.4, zorder=0)
             frame.set_ylim(len(shown) - 0.5, -0.5)
             frame.set_xlabel(f"{name} (better {better})")
             frame.spines[["top", "right"]].set_visible(False)
-        panels.side(
-            frames[0], "y", [readable(label, 32) for label in labels], len(labels), 0.17 * len(labels), 32
-        )
+        panels.side(frames[0], "y", [readable(label, 32) for label in labels], len(labels), 0.17 * len(labels), 32)
         panels.unmarked(frames[1], "y")
-        told = (
-            title
-            or f"{found.measured} = {found.value:.3g}; filled: better than random in both; grey: random maps"
-        )
+        told = title or f"{found.measured} = {found.value:.3g}; filled: shown to matter; grey: random maps"
         figure.suptitle(wrapped(told, whole - 0.2, 7), fontsize=7)
         return panels.trimmed(figure)
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.core.arguments import described
 from regard.errors import BadValue, Unsupported, unknown_name
 from regard.observation.causes.copies import ModelCall, first_tensor, mapped, tensors_in
 from regard.observation.observer import parts_of
+from regard.support.arguments import described
 
 NAMED = ("input_ids", "pixel_values", "input_values", "input_features", "inputs_embeds")  # by Hugging Face
 BASELINES = ("zero", "mean")
@@ -47,13 +47,7 @@ class InputRows:
 
     def flat(self, rows: Tensor) -> Tensor:
         """Rows as (b,positions,channels): pixels line by line."""
-        return (
-            rows.flatten(2).transpose(1, 2)
-            if rows.dim() == 4
-            else rows.unsqueeze(-1)
-            if rows.dim() == 2
-            else rows
-        )
+        return rows.flatten(2).transpose(1, 2) if rows.dim() == 4 else rows.unsqueeze(-1) if rows.dim() == 2 else rows
 
     def unflat(self, rows: Tensor) -> Tensor:
         """The inverse of `flat`."""
@@ -85,8 +79,7 @@ class InputRows:
                 left = [rows]
                 target = _entering(call)
                 args, kwargs = mapped(
-                    (call.args, call.kwargs),
-                    lambda tensor: left.pop() if left and tensor is target else tensor,
+                    (call.args, call.kwargs), lambda tensor: left.pop() if left and tensor is target else tensor
                 )
                 call = ModelCall(args, kwargs)
             return self.model(*call.args, **call.kwargs) if run is None else run(call)
@@ -109,11 +102,7 @@ class InputRows:
             number = calls[module] = calls.get(module, -1) + 1
             if given is None or made is None or given.shape != self.given.shape or given.is_floating_point():
                 return
-            if (
-                made.is_floating_point()
-                and made.shape[:2] == given.shape[:2]
-                and torch.equal(given, self.given)
-            ):
+            if made.is_floating_point() and made.shape[:2] == given.shape[:2] and torch.equal(given, self.given):
                 found.append((isinstance(module, nn.Embedding), module, number, made))
 
         handles = [

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from regard.core.arguments import described
 from regard.errors import BadValue, Unsupported
 from regard.observation.ablation import logits_of
 from regard.observation.causes.copies import first_tensor, model_call
+from regard.observation.causes.measures import answers_with_a_class
 from regard.observation.causes.rerun import LayerEdit, Rerun, RunRecording
 from regard.observation.causes.result import plain_numbers
 from regard.observation.seen import Seen
+from regard.support.arguments import described
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,9 +36,7 @@ class LogitLens:
     """The logits after each layer, beginning with the rows before the first."""
 
     names: list[str]
-    logits: (
-        Tensor  # (layers + 1, positions, classes) of one example; one position for a model with one answer
-    )
+    logits: Tensor  # (layers + 1, positions, classes) of one example; one position for a model with one answer
     words: Callable[[int], str] = str  # the text of a class or token
     tokens: list[str] | None = None
 
@@ -64,10 +63,13 @@ class LogitLens:
         """The most likely answers of every layer and position as plain data."""
         values, ids = self.probabilities.topk(min(count, self.logits.shape[-1]), -1)
         return {
-            "kind": "lens", "names": self.names, "tokens": self.tokens, "ids": ids.tolist(),
+            "kind": "lens",
+            "names": self.names,
+            "tokens": self.tokens,
+            "ids": ids.tolist(),
             "texts": [[[self.words(one) for one in row] for row in layer] for layer in ids.tolist()],
             "probabilities": plain_numbers(values),
-        }  # fmt: skip
+        }
 
     def plot(self, **options: Any) -> Figure:
         """The most likely answer of every layer at every position (`causes.figures.plot_lens`)."""
@@ -101,6 +103,11 @@ def logit_lens(
         example: which example of the batch.
     """
     rerun = Rerun(seen)
+    if not answers_with_a_class(rerun.model):
+        raise Unsupported(
+            f"inputs: the outputs of {type(rerun.model).__name__} are numbers or bits on their own, so no layer says "
+            "one class among several."
+        )
     call = model_call("inputs", inputs, seen).example(example)
     entered: list[Tensor] = []
     recording = RunRecording()
@@ -121,13 +128,9 @@ def logit_lens(
             f"{logits.shape[1]}: this model runs step by step, so it has no layers above each other to stop between."
         )
     steps = {BEFORE: entered[0]} if entered and entered[0].shape == recording.layers[final].shape else {}
-    steps |= {
-        name: rows for name, rows in recording.layers.items() if rows.shape == recording.layers[final].shape
-    }
+    steps |= {name: rows for name, rows in recording.layers.items() if rows.shape == recording.layers[final].shape}
     if len(steps) < 2:
-        raise Unsupported(
-            "layers: no two layers of this model give rows of one shape, so none can be left out."
-        )
+        raise Unsupported("layers: no two layers of this model give rows of one shape, so none can be left out.")
     names = list(steps)
     copies = torch.cat([steps[name] for name in names])
     try:
@@ -157,7 +160,7 @@ def _keep_rows(entered: list[Tensor]) -> Callable[..., None]:
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         rows = first_tensor((args, kwargs))
         if rows is not None and not entered:
-            entered.append(rows.detach())
+            entered.append(rows.detach().clone())  # the layer may add to them in place
 
     return keep
 
@@ -165,7 +168,5 @@ def _keep_rows(entered: list[Tensor]) -> Callable[..., None]:
 def _logits(output: Any) -> Tensor:
     found = logits_of(output).detach()
     if found.dim() not in (2, 3):
-        raise BadValue(
-            f"inputs: expected logits (b,classes) or (b,positions,classes), got {described(found)}."
-        )
+        raise BadValue(f"inputs: expected logits (b,classes) or (b,positions,classes), got {described(found)}.")
     return found

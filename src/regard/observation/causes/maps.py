@@ -13,18 +13,17 @@ from regard.observation.seen import Seen
 MOST_PREFIX = 8  # class and register tokens before the patches
 
 
-def row_weights(weights: Tensor, length: int, position: int | None) -> Tensor:
-    """One row (length,) of weights (q,k): that of the answer, else the mean of all rows.
+def row_weights(weights: Tensor, first: int, length: int, position: int | None) -> Tensor:
+    """One row (length,) of weights (q,k), of the keys that are inputs: that of the answer, else the mean of all rows.
 
-    More keys than inputs are tokens before them, such as a class token; then its row is the answer's.
+    Keys before the first input are tokens of the model's own, such as a class token; then its row is the answer's.
     """
     weights = weights.double().cpu()
-    extra = weights.shape[-1] - length
     if position is not None and -len(weights) <= position < len(weights):
         row = weights[position]
     else:
-        row = weights[0] if extra and len(weights) > 1 else weights.mean(0)
-    return row[extra:]
+        row = weights[0] if first and len(weights) > 1 else weights.mean(0)
+    return row[first : first + length]
 
 
 def grid_of(found: Seen, picture: tuple[int, int]) -> tuple[int, int] | None:

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regard.core.arguments import described, whole_number
 from regard.errors import BadType, BadValue, unknown_name
 from regard.observation.ablation import logits_of
 from regard.observation.causes.copies import parts_of_output
+from regard.support.arguments import described, whole_number
 
 KINDS = ("logit", "loss", "probability")
+NO_CLASS = ("multi_label_classification", "regression")  # problem types of Hugging Face's classifiers
 Answer = int | Sequence[int] | Tensor | None
 Words = Callable[[int], str]  # the text of a class or token
 Measured = str | Callable[[Any], Any]
+SMALL = 0.01  # a difference of two runs, relative to the larger measure: too small to be shared out
+ROUNDING = 1e-6  # the same for a function, whose zero and scale are the user's
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,19 @@ class Measure:
     answer: Tensor | None = None  # (b,): class or token ids
     other: Tensor | None = None
     position: int = -1
+    same_answer: bool = False  # whether it is the answer of both runs, for every example
+
+    def doubt(self, clean: float, corrupted: float) -> str:
+        """Why parts of the difference between two runs say nothing about the answer; empty where they do."""
+        if self.same_answer:
+            return "both inputs have the same answer, so there is no difference between two answers to share out"
+        between = f"{corrupted:.4g} for the corrupted input, {clean:.4g} for the clean one"
+        least = (SMALL if self.function is None else ROUNDING) * max(abs(clean), abs(corrupted))
+        if abs(clean - corrupted) <= least:
+            return f"the difference is too small to share out: {between}"
+        if self.function is None and (clean < corrupted) != (self.kind == "loss"):
+            return f"the difference has the wrong sign: the corrupted input fits the answer better, {between}"
+        return ""
 
     def each(self, output: Any, count: int, batch: int) -> Tensor:
         """One number for each of `count` copies, float64."""
@@ -47,9 +63,7 @@ class Measure:
         logits = logits_of(output)
         rows = at_position(logits, self.position)
         if len(rows) != count * batch:
-            raise BadValue(
-                f"measure: expected logits of {count * batch} examples, got {tuple(logits.shape)}."
-            )
+            raise BadValue(f"measure: expected logits of {count * batch} examples, got {tuple(logits.shape)}.")
         rows = rows if self.kind == "logit" else rows.log_softmax(-1)
 
         def of(ids: Tensor) -> Tensor:
@@ -62,6 +76,26 @@ class Measure:
         if self.kind == "probability":
             found = found.exp()
         return -found.mean(1) if self.kind == "loss" else found.mean(1)
+
+
+def answers_with_a_class(model: nn.Module) -> bool:
+    """Whether a model's outputs are logits of one class or token among several; True where nothing says otherwise."""
+    scored = getattr(getattr(getattr(model, "problem", None), "answer", None), "scored", None)
+    if isinstance(scored, bool):  # a model of the workbench says it
+        return scored
+    config = getattr(model, "config", None)
+    alone = "Classification" in type(model).__name__ and getattr(config, "num_labels", 2) == 1
+    return not alone and getattr(config, "problem_type", None) not in NO_CLASS
+
+
+def check_classes(model: nn.Module, measure: Measured, answer: Answer) -> None:
+    """Refuse a measure of a class where outputs are bits or numbers; the logit of one output may be asked for."""
+    asks = isinstance(measure, str) and (answer is None or measure != "logit")
+    if asks and not answers_with_a_class(model):
+        raise BadValue(
+            f"measure: the outputs of {type(model).__name__} are numbers or bits on their own, not logits of one class "
+            'among several. Choose one output (measure="logit", answer=3), or pass measure=lambda output: …, a number.'
+        )
 
 
 def at_position(logits: Tensor, position: int) -> Tensor:
@@ -106,14 +140,17 @@ def measure_of(
     rows = at_position(_logits(clean), position)
     right = rows.argmax(-1).cpu() if answer is None else _ids("answer", answer, batch, rows.shape[-1])
     wrong = None if other is None else _ids("other", other, batch, rows.shape[-1])
-    if other is None and answer is None and corrupted is not None and measure == "logit":
-        said = at_position(logits_of(corrupted), position).argmax(-1).cpu()
-        wrong = said if not bool((said == right).any()) else None
+    same_answer = False
+    if other is None and answer is None and corrupted is not None:
+        equal = (said := at_position(logits_of(corrupted), position).argmax(-1).cpu()) == right
+        same_answer = bool(equal.all())
+        wrong = said if measure == "logit" and not bool(equal.any()) else None
     told = f"{measure} of {_told(right, words)}"
     if wrong is not None and measure == "logit":
         told += f" − {measure} of {_told(wrong, words)}"
     where = f" at {_place(position)}" if logits_of(clean).dim() == 3 else ""
-    return Measure(told + where, None, measure, right, wrong if measure == "logit" else None, position)
+    wrong = wrong if measure == "logit" else None
+    return Measure(told + where, None, measure, right, wrong, position, same_answer)
 
 
 def _logits(output: Any) -> Tensor:

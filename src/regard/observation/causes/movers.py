@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.arguments import whole_number
 from regard.errors import BadValue
 from regard.observation.capture.storage import Storage
 from regard.observation.causes.contributions import contributions
@@ -27,6 +26,7 @@ from regard.observation.causes.measures import Words
 from regard.observation.causes.paths import patch_paths
 from regard.observation.observer import Observer
 from regard.observation.seen import Seen
+from regard.support.arguments import whole_number
 
 LEAST = 0.05  # of the effect of the whole pair, by the direct path
 
@@ -53,14 +53,7 @@ class MoverHead:
 
 
 def name_movers(
-    seen: Seen,
-    clean: Any,
-    corrupted: Any,
-    *,
-    answer: int,
-    other: int,
-    position: int = -1,
-    words: Words | None = None,
+    seen: Seen, clean: Any, corrupted: Any, *, answer: int, other: int, position: int = -1, words: Words | None = None
 ) -> list[MoverHead]:
     """Every head with its direct effect, its attention to the answer's token and what it writes, the strongest first.
 
@@ -82,6 +75,8 @@ def name_movers(
         told = answer if words is None else repr(words(answer))
         raise BadValue(f"answer: the token {told} is nowhere in clean, so no head can look at it.")
     paths = patch_paths(seen, clean, corrupted, answer=answer, other=other, position=position)
+    if paths.doubt:
+        raise BadValue(f"corrupted: {paths.doubt}. Choose a text that asks for the other token.")
     written = contributions(seen, clean, answer=answer, other=other, position=position)
     weights = _weights(seen, call)
     found = []
@@ -91,11 +86,14 @@ def name_movers(
         for head, looks in enumerate(weights[name][:, position]):
             found.append(
                 MoverHead(
-                    name, head, float(paths.recovered[row, head]), float(looks[places].sum()),
+                    name,
+                    head,
+                    float(paths.recovered[row, head]),
+                    float(looks[places].sum()),
                     float(looks.sum() * len(places) / max(1, int((looks > 0).sum()))),
                     float(written.heads[written.sites.index(name), head]),
                 )
-            )  # fmt: skip
+            )
     return sorted(found, key=lambda one: -one.direct)
 
 

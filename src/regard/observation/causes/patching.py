@@ -6,7 +6,8 @@ position or at all, is taken from the run on the clean input:
     recovered = (measure with the patch − measure of corrupted) / (measure of clean − measure of corrupted)
 
 1: the patch restores the answer, 0: it changes nothing. With `into="clean"` the corrupted part is put into the clean
-run, and 1 means that the patch destroys all that corruption destroys.
+run, and 1 means that the patch destroys all that corruption destroys. Where both inputs have the same answer, or their
+measures hardly differ or differ the wrong way round, there are no shares, and `PatchResult.doubt` says why.
 
 Papers: Vig et al. 2020 (causal mediation analysis), Meng et al. 2022 (causal tracing), Wang et al. 2023 (circuits).
 """
@@ -19,14 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.arguments import whole_number
 from regard.errors import BadValue, Unsupported, unknown_name
 from regard.observation.causes.copies import ModelCall, model_call
-from regard.observation.causes.measures import Answer, Measure, Measured, Words, measure_of
+from regard.observation.causes.measures import Answer, Measure, Measured, Words, check_classes, measure_of
 from regard.observation.causes.rerun import LayerEdit, Rerun, RunRecording, SiteEdit
 from regard.observation.causes.result import PatchResult
 from regard.observation.causes.sweep import Edits, SiteChange, Sweep
 from regard.observation.seen import Seen
+from regard.support.arguments import whole_number
 
 PLACES = ("heads", "attention", "layers")
 Positions = str | Sequence[int] | None
@@ -83,9 +84,15 @@ def patch(
 
 
 def patch_grid(
-    pair: RunPair, sweep: Sweep, edits: Edits, at: str, positions: Positions, sites: Sequence[str] | None,
-    tokens: Sequence[str] | None, paths: str = "",
-) -> PatchResult:  # fmt: skip
+    pair: RunPair,
+    sweep: Sweep,
+    edits: Edits,
+    at: str,
+    positions: Positions,
+    sites: Sequence[str] | None,
+    tokens: Sequence[str] | None,
+    paths: str = "",
+) -> PatchResult:
     """Go over sites, heads and positions, and arrange what was measured."""
     source = pair.donor.layers if at == "layers" else pair.donor.values
     if not source:
@@ -102,18 +109,27 @@ def patch_grid(
             for column, one in enumerate([None] if where is None else where):
                 if one is None or one < lengths[name]:
                     changes.append(SiteChange(name, head, one))
-                    cells.append(
-                        (row, *(() if head is None else (head,)), *(() if where is None else (column,)))
-                    )
+                    cells.append((row, *(() if head is None else (head,)), *(() if where is None else (column,))))
     for cell, value in zip(cells, sweep.run(changes, edits).tolist(), strict=True):
         values[cell] = value
     clean, corrupted = (
         float(sweep.measure.each(pair.outputs[run], 1, pair.call.batch)) for run in ("clean", "corrupted")
     )
     return PatchResult(
-        values, at, names, where, sweep.measure.words, clean, corrupted, pair.into,
-        None if tokens is None else [str(token) for token in tokens], sweep.forwards, sweep.ways[0], paths,
-    )  # fmt: skip
+        values,
+        at,
+        names,
+        where,
+        sweep.measure.words,
+        clean,
+        corrupted,
+        pair.into,
+        None if tokens is None else [str(token) for token in tokens],
+        sweep.forwards,
+        sweep.ways[0],
+        paths,
+        sweep.measure.doubt(clean, corrupted),
+    )
 
 
 class RunPair:
@@ -123,10 +139,7 @@ class RunPair:
         if into not in ("corrupted", "clean"):
             raise unknown_name("into", into, ("corrupted", "clean"))
         self.rerun = Rerun(seen)
-        calls = {
-            "clean": model_call("clean", clean, seen),
-            "corrupted": model_call("corrupted", corrupted, seen),
-        }
+        calls = {"clean": model_call("clean", clean, seen), "corrupted": model_call("corrupted", corrupted, seen)}
         shapes = {name: call.shapes() for name, call in calls.items()}
         if shapes["clean"] != shapes["corrupted"]:
             raise BadValue(
@@ -141,18 +154,15 @@ class RunPair:
             self.recorded[name] = recording
         missing = [name for name in self.rerun.sites if name not in self.recorded["clean"].values]
         if len(missing) == len(self.rerun.sites):
-            raise Unsupported(
-                f"at: no head of this model can be changed on its own ({missing[0]}). Use at='layers'."
-            )
+            raise Unsupported(f"at: no head of this model can be changed on its own ({missing[0]}). Use at='layers'.")
         self.into = into
         self.call: ModelCall = calls[into]
         self.donor = self.recorded["clean" if into == "corrupted" else "corrupted"]
         self.receiver = self.recorded[into]
 
-    def measure(
-        self, measure: Measured, answer: Answer, other: Answer, position: int, words: Words | None
-    ) -> Measure:
+    def measure(self, measure: Measured, answer: Answer, other: Answer, position: int, words: Words | None) -> Measure:
         """What is measured of the patched run; the two runs say which answers are meant."""
+        check_classes(self.rerun.model, measure, answer)
         clean, corrupted = self.outputs["clean"], self.outputs["corrupted"]
         return measure_of(measure, answer, other, position, clean, corrupted, self.call.batch, words)
 
@@ -225,11 +235,7 @@ def layer_patches(source: dict[str, Tensor]) -> Any:
             parts = rows.clone().unflatten(0, (copies, -1))  # (copies,b,n,…)
             for copy, change in enumerate(changes):
                 if change.place == name:
-                    where = (
-                        slice(None)
-                        if change.position is None
-                        else slice(change.position, change.position + 1)
-                    )
+                    where = slice(None) if change.position is None else slice(change.position, change.position + 1)
                     parts[copy, :, where] = source[name][:, where]
             patched: Tensor = parts.flatten(0, 1)
             return patched

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.arguments import whole_number
 from regard.errors import BadValue, unknown_name
 from regard.observation.ablation import checked_heads
 from regard.observation.causes.measures import Answer, Measured, Words
@@ -28,6 +27,7 @@ from regard.observation.causes.rerun import RowsEdit, SiteEdit
 from regard.observation.causes.result import PatchResult
 from regard.observation.causes.sweep import SiteChange, Sweep
 from regard.observation.seen import Seen
+from regard.support.arguments import whole_number
 
 THROUGH = ("query", "key", "value")
 Receivers = Mapping[str, Sequence[int]] | Sequence[tuple[str, int]] | None
@@ -102,12 +102,7 @@ class FrozenHeads(SiteEdit):
         copies: int,
         ends: Mapping[str, Sequence[int]],
     ) -> None:
-        self.patches, self.held, self.copies, self.ends = (
-            CopiedHeads(donor, changes, copies),
-            held,
-            copies,
-            ends,
-        )
+        self.patches, self.held, self.copies, self.ends = (CopiedHeads(donor, changes, copies), held, copies, ends)
         self.found: dict[str, Tensor] = {}  # the receivers' outputs
 
     def mixed(self, name: str, values: Tensor, start: int) -> Tensor:
@@ -168,9 +163,7 @@ class _RowsRecording(RowsEdit):
 
     def rows(self, name: str, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if name in self.found:
-            raise BadValue(
-                f"through: {name} attends step by step, so its queries cannot be kept apart. Leave it out."
-            )
+            raise BadValue(f"through: {name} attends step by step, so its queries cannot be kept apart. Leave it out.")
         self.found[name] = (query.detach().clone(), key.detach().clone(), value.detach().clone())
         return query, key, value
 

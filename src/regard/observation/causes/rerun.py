@@ -80,9 +80,13 @@ class Rerun:
         """The model's output. `skip`: outputs to return in the place of running these layers."""
         listener = _Changing(self.model, self.sites, at_sites or SiteEdit())
         with (
-            torch.set_grad_enabled(grad), torch.random.fork_rng(), _slow_paths(), self._hooked(at_layers),
-            _skipping(skip or {}), listener,
-        ):  # fmt: skip
+            torch.set_grad_enabled(grad),
+            torch.random.fork_rng(),
+            _slow_paths(),
+            self._hooked(at_layers),
+            _skipping(skip or {}),
+            listener,
+        ):
             return self.model(*call.args, **call.kwargs)
 
     @contextlib.contextmanager
@@ -125,7 +129,7 @@ class RunRecording(SiteEdit):
 
     def layer(self, name: str, rows: Tensor) -> Tensor:
         """The `LayerEdit` that keeps what a layer returns."""
-        self.layers[name] = rows.detach()
+        self.layers[name] = rows.detach().clone()  # a later layer may add to them in place
         return rows
 
 
@@ -158,7 +162,7 @@ class _Changing(Observer):
     def note(self, adapter: Adapter, original: Function, module: nn.Module | None, *rest: Any) -> None:
         path, name = self.path(adapter, module), self.next_name(adapter, module)
         _, _, number = name.partition("#")
-        self.met[path] = int(number or 1)
+        self.calls.met[path] = int(number or 1)
 
 
 class _Bound(Edit):
@@ -187,16 +191,17 @@ def layers_of(seen: Seen) -> list[Layer]:
 
     A block is an item of a list of modules of one class; an item of a list of different modules (attention, then
     feed-forward) is only a part of one. A module that attends outside any list is its own layer; the model itself is
-    none.
+    none. Several sites of one module (the heads of a machine that write and that read) are one layer.
     """
     assert seen.model is not None
-    paths = {path: module for module, path in parts_of(seen.model).items()}
-    found: dict[str, Layer] = {}
+    names = parts_of(seen.model)
+    paths = {path: module for module, path in names.items()}
+    found: dict[nn.Module, Layer] = {}
     for name in seen.names():
         path = _block_path(name.partition("#")[0], paths)
         module = paths.get(path, seen[name].module)
         if module is not None and module is not seen.model:
-            found.setdefault(path, Layer(path, module)).sites.append(name)
+            found.setdefault(module, Layer(names.get(module, path), module)).sites.append(name)
     return list(found.values())
 
 
@@ -224,9 +229,7 @@ def _slow_paths() -> Iterator[None]:
 
 def _skipping(outputs: Mapping[nn.Module, Any]) -> contextlib.AbstractContextManager[None]:
     """Let layers return what they would compute, without computing it."""
-    return other_forwards(
-        {module: lambda *_, output=output, **__: output for module, output in outputs.items()}
-    )
+    return other_forwards({module: lambda *_, output=output, **__: output for module, output in outputs.items()})
 
 
 @contextlib.contextmanager

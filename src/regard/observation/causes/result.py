@@ -37,19 +37,22 @@ class PatchResult:
     forwards: int = 0  # passes of the model that it took
     way: str = ""  # how: "skipping", "batched" or "single"
     paths: str = ""  # of path patching: where the paths end, in words
+    doubt: str = ""  # why there are no shares: equal answers, a small difference, or one of the wrong sign
+
+    @property
+    def change(self) -> Tensor:
+        """What a patch adds to the measure of the run that it is put into."""
+        return self.values - (self.corrupted if self.into == "corrupted" else self.clean)
 
     @property
     def recovered(self) -> Tensor:
-        """How much of the difference between the two runs a patch makes up for: 0 nothing, 1 all of it."""
-        start, end = (
-            (self.corrupted, self.clean) if self.into == "corrupted" else (self.clean, self.corrupted)
-        )
-        span = end - start
-        return (self.values - start) / span if span else torch.full_like(self.values, torch.nan)
+        """How much of the runs' difference a patch makes up for: 0 nothing, 1 all of it; NaN where there is `doubt`."""
+        span = self.clean - self.corrupted if self.into == "corrupted" else self.corrupted - self.clean
+        return torch.full_like(self.values, torch.nan) if self.doubt else self.change / span
 
     def best(self, count: int = 8) -> list[dict[str, Any]]:
         """The patches with the largest effect, as plain data."""
-        flat = self.recovered.flatten()
+        flat = self.change.flatten()
         order = flat.abs().nan_to_num(-1.0).argsort(descending=True, stable=True)[:count].tolist()
         return [self._cell(number) for number in order if not torch.isnan(flat[number])]
 
@@ -62,16 +65,26 @@ class PatchResult:
             found["position"] = self.positions[index[-1]]
             if self.tokens is not None and found["position"] < len(self.tokens):
                 found["token"] = self.tokens[found["position"]]
-        value = self.values[tuple(index)]
-        return found | {"value": float(value), "recovered": float(self.recovered[tuple(index)])}
+        at = tuple(index)
+        return found | {"value": float(self.values[at]), "recovered": plain_numbers(self.recovered[at])}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
         return {
-            "kind": "patch", "at": self.at, "into": self.into, "names": self.names, "positions": self.positions,
-            "tokens": self.tokens, "measured": self.measured, "clean": self.clean, "corrupted": self.corrupted,
-            "values": plain_numbers(self.values), "recovered": plain_numbers(self.recovered), "paths": self.paths,
-        }  # fmt: skip
+            "kind": "patch",
+            "at": self.at,
+            "into": self.into,
+            "names": self.names,
+            "positions": self.positions,
+            "tokens": self.tokens,
+            "measured": self.measured,
+            "clean": self.clean,
+            "corrupted": self.corrupted,
+            "values": plain_numbers(self.values),
+            "recovered": plain_numbers(self.recovered),
+            "paths": self.paths,
+            "doubt": self.doubt,
+        }
 
     def plot(self, **options: Any) -> Figure:
         """A heat map fit for a paper (`causes.figures.plot_patches`)."""
@@ -89,7 +102,8 @@ class PatchResult:
             head = f" head {one['head']}" if "head" in one else ""
             token = f" {one['token']!r}" if "token" in one else ""
             where = f" position {one['position']}{token}" if "position" in one else ""
-            lines.append(
-                f"  {one['site']}{head}{where}: {one['value']:.4f}, recovered {one['recovered']:+.1%}"
-            )
+            share = "" if one["recovered"] is None else f", recovered {one['recovered']:+.1%}"
+            lines.append(f"  {one['site']}{head}{where}: {one['value']:.4f}{share}")
+        if self.doubt:
+            lines.append(f"  No shares: {self.doubt}.")
         return "\n".join(lines) + ">"

@@ -59,7 +59,7 @@ class Sweep:
 
         def keep(module: nn.Module, given: Any, output: Any) -> None:
             ran.append(module)
-            self.outputs[module] = output
+            self.outputs[module] = mapped(output, torch.clone)  # a later layer may add to it in place
 
         handles = [layer.module.register_forward_hook(keep) for layer in self.rerun.layers]
         try:
@@ -68,10 +68,7 @@ class Sweep:
             for handle in handles:
                 handle.remove()
         once = len(set(ran)) == len(ran) and all(
-            len(tensor) == self.batch
-            for module in ran
-            for tensor in tensors_in(self.outputs[module])
-            if tensor.dim()
+            len(tensor) == self.batch for module in ran for tensor in tensors_in(self.outputs[module]) if tensor.dim()
         )
         self.order = ran if once else []
         return output
@@ -79,11 +76,7 @@ class Sweep:
     def _room(self) -> int:
         """How many copies fit into one batch."""
         rows = max(
-            (
-                t.shape[1] if t.dim() > 2 else 1
-                for o in self.outputs.values()
-                if (t := first_tensor(o)) is not None
-            ),
+            (t.shape[1] if t.dim() > 2 else 1 for o in self.outputs.values() if (t := first_tensor(o)) is not None),
             default=64,
         )
         numbers = sum(tensor.numel() for tensor in tensors_in(self.plain)) or 1
@@ -122,9 +115,7 @@ class Sweep:
             values = self.measure.each(output, copies, self.batch)
         except RegardError:
             raise
-        except (
-            Exception
-        ):  # a model that cannot take copies: it runs one by one, and an error there is the caller's
+        except Exception:  # a model that cannot take copies: it runs one by one, and an error there is the caller's
             return None
         close = CLOSE.get(_dtype(self.plain), COARSE) * max(1.0, abs(self.value))
         return values[1:] if abs(float(values[0]) - self.value) <= close else None

@@ -1,16 +1,16 @@
 """What the parts of a model write into its rows, and runs on some of these writes alone, with all scales held.
 
 Writes are the outputs of modules with weights (linear maps, convolutions, embeddings) inside or before the layers, and
-the mixed values of each head, which pass on through their output projection. In a run on parts alone every such output
-is the one of the plain run or zero, so nothing that a part causes in later layers is in it. Norms multiply by the
-scale of the plain run. After the last layer nothing is replaced: the head of the model runs, with the gates of its
-activations held (f(x) = x · f(x)/x).
+the mixed values of each head, which pass on through their output projection. A branch that does not split into such
+writes (a mixture of experts) writes as a whole. In a run on parts alone every such output is a share of the one of the
+plain run, so nothing that a part causes in later layers is in it. Norms multiply by the scale of the plain run. After
+the last layer nothing is replaced: the head of the model runs, with the gates of its activations held
+(f(x) = x · f(x)/x).
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,24 +18,29 @@ import torch
 from torch import Tensor, nn
 
 from regard.observation.ablation import logits_of
-from regard.observation.causes.copies import ModelCall, first_tensor, with_first_tensor
+from regard.observation.causes.branches import CopiedOutputs, branches_of, first_bends, watched
+from regard.observation.causes.copies import ModelCall, first_tensor, mapped
 from regard.observation.causes.rerun import Rerun, RunRecording, SiteEdit, other_forwards
 from regard.observation.observer import numbered, parts_of
 
 EMBEDDING = "embedding"  # the place of writes outside the layers
 SAME = 1e-3  # of a norm's output by its formula, relative to its largest number
 _ACTIVATIONS = tuple(
-    kind for kind in vars(nn.modules.activation).values()
+    kind
+    for kind in vars(nn.modules.activation).values()
     if isinstance(kind, type) and issubclass(kind, nn.Module) and kind is not nn.MultiheadAttention
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
 class WritingPart:
-    """A part of a model that writes: one head of a site, or a layer beside its heads. An empty place: no part."""
+    """A part of a model that writes: one head of a site, or a layer beside its heads."""
 
     place: str
     head: int | None = None
+
+
+Shares = Mapping[WritingPart, float]  # how much of its writes a part writes; none of those that are not named
 
 
 @dataclass
@@ -44,6 +49,7 @@ class _Kept:
 
     place: str = ""
     output: Any = None
+    copied: Sequence[bool] = ()  # which tensors of the output hold several copies one after the other
     scale: Tensor | None = None  # of a norm, by row and channel; of an activation, its gate
     centred: bool = False
     bias: Tensor | None = None
@@ -64,67 +70,69 @@ class ModelWrites:
         )
 
     def parts(self) -> list[WritingPart]:
-        """No part, then every part that writes: each head, the embedding, what each layer writes beside its heads."""
-        heads = [
-            WritingPart(site, head) for site, values in self.values.items() for head in range(values.shape[1])
-        ]
+        """Every part that writes: each head, the embedding, what each layer writes beside its heads."""
+        heads = [WritingPart(site, head) for site, values in self.values.items() for head in range(values.shape[1])]
         places = dict.fromkeys(kept.place for kept in self.calls.values() if kept.output is not None)
-        return [WritingPart(""), *heads, *(WritingPart(place) for place in places)]
+        return [*heads, *(WritingPart(place) for place in places)]
 
     def record(self, call: ModelCall) -> Any:
-        """The plain run, with everything kept that runs on parts need."""
-        layers = RunRecording()
-        self.rerun.run(call, at_layers=layers.layer)
-        state = _Place(len(layers.layers))
-        recording = RunRecording()
-        with self._hooked(state, recording):
-            output = self.rerun.run(call, recording, state.left)
-        self.values = recording.values
-        self.logit_count = logits_of(output).numel()
-        return output
+        """The plain run, with everything kept that runs on parts need. Finds the branches that write as a whole."""
+        layers = {layer.module: layer.path for layer in self.rerun.layers}
+        branches = branches_of(self.rerun)
+        copied = CopiedOutputs(self.rerun, call, {**self.weighted, **branches, **layers})
+        while True:
+            output = self._keep(call, copied)
+            parts = self.parts()
+            portions = torch.rand(len(parts), generator=torch.Generator().manual_seed(0)).tolist()
+            share = dict(zip(parts, portions, strict=True))
+            rest = {part: 1.0 - portion for part, portion in share.items()}
+            copies: list[Shares] = [{}, share, rest, dict.fromkeys(parts, 1.0)]
+            bends = first_bends(
+                lambda copies=copies: self.run(call, copies),  # type: ignore[misc]
+                {**branches, **layers},
+                copied,
+                list(layers.values()),
+            )
+            whole = {bend.module: bend.path for bend in bends if bend.module is not None and bend.is_branch}
+            if not whole or whole.keys() <= self.weighted.keys():
+                self.unfrozen |= {bend.path: None for bend in bends[:1]}
+                return output
+            self.weighted |= whole
 
-    @contextlib.contextmanager
-    def _hooked(self, state: _Place, recording: RunRecording) -> Iterator[None]:
-        counts: dict[str, int] = {}
+    def _keep(self, call: ModelCall, copied: CopiedOutputs) -> Any:
+        """The plain run, in which the outputs of weighted modules, scales and gates are kept."""
+        self.calls, self.projections = {}, set()
+        state, recording = _Place(copied.layers), RunRecording()
 
-        def keep(path: str, kind: str) -> Callable[..., None]:
-            def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-                counts[path] = counts.get(path, 0) + 1
-                name = numbered(path, counts[path])
-                given, made = first_tensor((args, kwargs)), first_tensor(output)
-                if given is None or made is None:
-                    return
-                if kind == "norm":
-                    self.calls[name] = self._norm(name, module, given, made)
-                elif kind == "activation" and state.over:
-                    gate = torch.where(given == 0, torch.zeros_like(made), made / given)
-                    self.calls[name] = _Kept(scale=gate)
-                elif kind == "weighted" and not state.over:
-                    if self._projects(recording, given):
-                        self.projections.add(name)
-                    elif len(made) == 1:  # a table for all examples stays as it is and counts as bias
-                        self.calls[name] = _Kept(place=state.place, output=output)
-
-            return hook
+        def keep(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+            before, after = first_tensor(inputs), first_tensor(output)
+            if before is None or after is None:
+                return
+            if module in self.norms:
+                self.calls[name] = self._norm(name, module, before, after)
+            elif module in self.activations and state.over:
+                gate = torch.where(before == 0, torch.zeros_like(after), after / before)
+                self.calls[name] = _Kept(scale=gate)
+            elif module in self.weighted and not state.over:
+                if self._projects(recording, before):
+                    self.projections.add(name)
+                elif copied.holds_rows(name, output):  # what is one table for all examples counts as bias
+                    # Cloned: a layer may add to it in place.
+                    self.calls[name] = _Kept(state.place, mapped(output, torch.clone), copied.of(name))
 
         handles = [
-            module.register_forward_hook(keep(path, kind), with_kwargs=True)
-            for kind, modules in (
-                ("weighted", self.weighted),
-                ("norm", self.norms),
-                ("activation", self.activations),
-            )
-            for module, path in modules.items()
-        ]
-        handles += [
             layer.module.register_forward_pre_hook(lambda *_, path=layer.path: state.entered(path))
             for layer in self.rerun.layers
         ]
         try:
-            yield
+            with watched({**self.weighted, **self.norms, **self.activations}, keep):
+                output = self.rerun.run(call, recording, state.left)
         finally:
             for handle in handles:
                 handle.remove()
+        self.values = recording.values
+        self.logit_count = logits_of(output).numel()
+        return output
 
     def _projects(self, recording: RunRecording, given: Tensor) -> bool:
         """Whether a module reads the joined heads of the newest site: then it is their output projection."""
@@ -147,19 +155,16 @@ class ModelWrites:
             rows = x - x.mean(-1, keepdim=True) if centred else x
             for gain in gains:
                 wide = rows * gain
-                ratio = ((y - shift) * wide).sum(-1, keepdim=True) / wide.square().sum(
-                    -1, keepdim=True
-                ).clamp(min=1e-300)
+                ratio = ((y - shift) * wide).sum(-1, keepdim=True) / wide.square().sum(-1, keepdim=True).clamp(
+                    min=1e-300
+                )
                 if (ratio * wide + shift - y).abs().max() <= SAME * y.abs().max():
-                    return _Kept(
-                        scale=(ratio * gain).to(made.dtype), centred=centred, bias=shift.to(made.dtype)
-                    )
+                    return _Kept(scale=(ratio * gain).to(made.dtype), centred=centred, bias=shift.to(made.dtype))
         self.unfrozen[name] = None
         return _Kept()
 
-    def alone(self, call: ModelCall, parts: Sequence[WritingPart]) -> Any:
-        """The output of the model with, in each copy of the examples, one part's writes and no others."""
-        copies = len(parts)
+    def run(self, call: ModelCall, copies: Sequence[Shares]) -> Any:
+        """The output of the model where, in each copy of the example, parts write these shares of what they wrote."""
         counts: dict[str, int] = {}
 
         def replaced(path: str, module: nn.Module) -> Callable[..., Any]:
@@ -171,27 +176,34 @@ class ModelWrites:
                 if kept is None or (kept.output is None and kept.scale is None):
                     return own(*args, **kwargs)
                 if kept.output is not None:
-                    return self._masked(kept, parts)
+                    return _shared(kept, copies)
                 rows = first_tensor((args, kwargs))
                 assert rows is not None and kept.scale is not None
                 rows = rows - rows.mean(-1, keepdim=True) if kept.centred else rows
-                rows = rows * _times(kept.scale, copies)
+                rows = rows * _times(kept.scale, len(copies))
                 return rows if kept.bias is None else rows + kept.bias
 
             return forward
 
         modules = {**self.weighted, **self.norms, **self.activations}
         with other_forwards({module: replaced(path, module) for module, path in modules.items()}):
-            return self.rerun.run(call.times(copies), _HeadsAlone(self.values, parts))
+            return self.rerun.run(call.times(len(copies)), _HeadShares(self.values, copies))
 
-    def _masked(self, kept: _Kept, parts: Sequence[WritingPart]) -> Any:
-        rows = first_tensor(kept.output)
-        assert rows is not None
-        shares = [1.0 if part.head is None and part.place == kept.place else 0.0 for part in parts]
-        weights = torch.tensor(shares, dtype=rows.dtype, device=rows.device)
-        found = _times(rows, len(parts)).unflatten(0, (len(parts), -1))
-        found = found * weights.view(-1, *(1,) * rows.dim())
-        return with_first_tensor(kept.output, found.flatten(0, 1))
+
+def _shared(kept: _Kept, copies: Sequence[Shares]) -> Any:
+    """The output of a call, in each copy times the share of its part; further tensors of it as they were."""
+    portions = [shares.get(WritingPart(kept.place), 0.0) for shares in copies]
+    copied = iter(kept.copied)
+    first = first_tensor(kept.output)
+
+    def repeated(tensor: Tensor) -> Tensor:
+        if not next(copied):
+            return tensor
+        if tensor is not first:
+            return _times(tensor, len(copies))
+        return torch.cat([tensor * portion for portion in portions])
+
+    return mapped(kept.output, repeated)
 
 
 class _Place:
@@ -211,21 +223,22 @@ class _Place:
         return rows
 
 
-class _HeadsAlone(SiteEdit):
-    """In each copy the mixed values of at most one head, as in the plain run."""
+class _HeadShares(SiteEdit):
+    """In each copy the mixed values of the plain run, each head times its share."""
 
-    def __init__(self, values: dict[str, Tensor], parts: Sequence[WritingPart]) -> None:
-        self.values, self.parts = values, parts
+    def __init__(self, values: dict[str, Tensor], copies: Sequence[Shares]) -> None:
+        self.values, self.copies = values, copies
         self.sites = values
 
     def mixed(self, name: str, values: Tensor, start: int) -> Tensor:
         kept = self.values[name][:, :, start : start + values.shape[2]]
-        found = torch.zeros_like(values).unflatten(0, (len(self.parts), -1))
-        for copy, part in enumerate(self.parts):
-            if part.head is not None and part.place == name:
-                found[copy, :, part.head] = kept[:, part.head]
-        joined: Tensor = found.flatten(0, 1)
-        return joined
+        heads = range(kept.shape[1])
+        portions = torch.tensor(
+            [[shares.get(WritingPart(name, head), 0.0) for head in heads] for shares in self.copies],
+            dtype=kept.dtype,
+            device=kept.device,
+        )
+        return (portions[:, None, :, None, None] * kept).flatten(0, 1)
 
 
 def _times(tensor: Tensor, copies: int) -> Tensor:

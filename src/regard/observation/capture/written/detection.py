@@ -1,7 +1,8 @@
 """Detecting modules that may write their attention out, from the bytecode of their classes.
 
 A class is read once: its `forward`, the methods it calls, and the functions of the same package that it calls. Code
-that names a softmax may attend. Nothing is imported or run.
+that names a softmax may attend, together with its parts: one may hold the softmax, another the product with values.
+Nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dis
 import inspect
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType
 from typing import Any
@@ -20,33 +21,68 @@ import torch
 from torch import nn
 
 # Functions with their own adapter: calling one is not writing attention out.
-KNOWN = (
-    "eager_attention_forward",
-    "scaled_dot_product_attention",
-    "multi_head_attention_forward",
-    "flex_attention",
-)
+KNOWN = ("eager_attention_forward", "scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention")
 INTERFACES = (*KNOWN, "ALL_ATTENTION_FUNCTIONS", "attention_interface")
 PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "mm")
+CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 ATTENTION = re.compile(r"attn|attention|attend", re.IGNORECASE)
-HEADS = (
-    "num_heads",
-    "num_attention_heads",
-    "n_heads",
-    "n_head",
-    "heads",
-    "nhead",
-    "num_head",
-    "n_attention_heads",
-)
 _DEPTH = 4  # depth to which calls are followed from `forward`
 _MOST = 64  # elements of a container that are inspected
 _SOFTMAX = re.compile(r"(?<!log_)softmax", re.IGNORECASE)
-# x @ y and x @= y in bytecode: the opcode and its argument.
-_MATRIX_PRODUCTS = [bytes((dis.opmap["BINARY_OP"], kind)) for kind in (4, 17)]
+# Operators in bytecode, the opcode and its argument, by the names of their functions.
+_OPERATORS = {
+    bytes((dis.opmap["BINARY_OP"], kind)): name
+    for name, kinds in {"matmul": (4, 17), "div": (11, 24)}.items()
+    for kind in kinds
+}
 _NAMES: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 # Their fast paths are not taken while a torch function mode is active.
 _FAST = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+
+
+def recorded_kinds(
+    kinds: Mapping[type[nn.Module], nn.Module], adapted: Collection[type]
+) -> tuple[set[type], set[type]]:
+    """The classes of modules to record, and those of their helpers, which are recorded as parts of them.
+
+    A class is recorded if its code holds a softmax and a product, or it and its parts do; a softmax that belongs to
+    nothing larger is recorded by itself. `kinds`: a module of each class; `adapted`: classes that have an adapter.
+    """
+    own = {kind for kind, module in kinds.items() if kind not in adapted and writes_out(module)}
+    recorded = {kind for kind in own if _multiplies(kind) or not _normalizes(kinds[kind])}
+    helpers: set[type] = set()
+    for kind, module in kinds.items():
+        if kind in recorded or kind in adapted or isinstance(module, CONTAINERS) or _home(kind) in ("torch", "regard"):
+            continue
+        parts = {type(part) for part in _parts(module)} - recorded - set(adapted)
+        softmax = {part for part in parts if part in own}
+        products = {part for part in parts if _home(part) != "torch" and _multiplies(part)}
+        if (kind in own or softmax) and (_multiplies(kind) or products):
+            recorded.add(kind)
+            helpers |= softmax | products
+    return recorded | (own - helpers), helpers - recorded
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a module, those inside containers in place of the containers."""
+    for part in module._modules.values():
+        if isinstance(part, CONTAINERS):
+            yield from _parts(part)
+        elif part is not None:
+            yield part
+
+
+def _multiplies(kind: type[nn.Module]) -> bool:
+    """Whether code computes a product of tensors, perhaps as a sum of products of elements."""
+    return not names_in(kind).isdisjoint((*PRODUCTS, "sum"))
+
+
+def _normalizes(module: nn.Module) -> bool:
+    """Whether code names a softmax, or an exponential over its sum."""
+    names = names_in(type(module))
+    logarithms = any("log_softmax" in name or name == "logsumexp" for name in names)
+    by_hand = "exp" in names and (logarithms or {"sum", "div"} <= names)
+    return by_hand or any(_SOFTMAX.search(name) for name in names)
 
 
 def writes_out(module: nn.Module) -> bool:
@@ -59,12 +95,10 @@ def writes_out(module: nn.Module) -> bool:
     if _home(kind) in ("torch", "regard"):
         return False
     names = names_in(kind)
-    if any(_SOFTMAX.search(name) for name in names):
-        return True
-    if "aten" in names and any("attention" in name for name in names):
+    if _normalizes(module) or ("aten" in names and any("attention" in name for name in names)):
         return True
     captured = _captured(kind.forward)
-    held = (*module._modules.values(), *vars(module).values(), *captured)
+    held = (*_parts(module), *vars(module).values(), *captured)
     return (
         any(_computes_attention(part) for part in held)
         or any(_named(part, KNOWN) for part in captured)
@@ -92,15 +126,6 @@ def takes_own_path(module: nn.Module) -> bool:
     return isinstance(module, _FAST) or module._compiled_call_impl is not None or "forward" in vars(module)
 
 
-def number_of_heads(module: nn.Module | None) -> int | None:
-    """The number of heads, from the usual attributes of a module."""
-    for name in HEADS:
-        found = getattr(module, name, None)
-        if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-            return found
-    return None
-
-
 def names_in(kind: type[nn.Module]) -> frozenset[str]:
     """Every name that the forward pass of a class mentions."""
     found = _NAMES.get(kind)
@@ -118,9 +143,7 @@ def _names(kind: type, function: Any, met: set[int], depth: int) -> Iterator[str
         yield name
         if name in KNOWN:
             continue
-        methods = [
-            vars(base)[name] for base in kind.__mro__ if name in vars(base)
-        ]  # super() may call any of them
+        methods = [vars(base)[name] for base in kind.__mro__ if name in vars(base)]  # super() may call any of them
         if not methods and _computes_attention(function.__globals__.get(name), 1):
             yield "softmax"
         for called in map(_plain, methods or [function.__globals__.get(name)]):
@@ -141,8 +164,7 @@ def _plain(function: Any) -> FunctionType | None:
 
 def _mentioned(code: CodeType) -> Iterator[str]:
     yield from code.co_names
-    if any(pair in code.co_code for pair in _MATRIX_PRODUCTS):
-        yield "matmul"
+    yield from (name for operator, name in _OPERATORS.items() if operator in code.co_code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _mentioned(constant)

@@ -7,10 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from torch import nn
 
 from regard.observation.capture.interception import PatchPoint
-from regard.observation.capture.written.detection import should_be_seen, takes_own_path, writes_out
+from regard.observation.capture.written.detection import CONTAINERS, recorded_kinds, should_be_seen, takes_own_path
 from regard.observation.capture.written.recording import recording, unrecorded
-
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def recording_points(
@@ -20,15 +18,14 @@ def recording_points(
 
     `adapted`: classes whose forward has an adapter already.
     """
-    recorded = {kind for kind, module in kinds.items() if kind not in adapted and writes_out(module)}
+    recorded, helpers = recorded_kinds(kinds, adapted)
     attends = recorded | set(adapted) | {kind for kind, module in kinds.items() if should_be_seen(module)}
+    attends -= helpers
     for kind in attends:
         yield PatchPoint(kind, "forward", scope=recording if kind in recorded else None, counted=True)
     for module in parts:  # a forward on the instance (hooks of other libraries) bypasses the class's
         if "forward" in vars(module) and type(module) in attends:
-            yield PatchPoint(
-                module, "forward", scope=recording if type(module) in recorded else None, counted=True
-            )
+            yield PatchPoint(module, "forward", scope=recording if type(module) in recorded else None, counted=True)
     if recorded:
         apart: dict[type[nn.Module], None] = {}
         deep: dict[int, bool] = {}
@@ -41,7 +38,7 @@ def recording_points(
 def _apart(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) -> Iterator[type[nn.Module]]:
     """Classes of submodules that attend themselves, or take another path while a mode is active."""
     for part in module._modules.values():
-        if isinstance(part, _CONTAINERS):
+        if isinstance(part, CONTAINERS):
             yield from _apart(part, attends, deep)
         elif part is not None and _attends(part, attends, deep):
             yield type(part)

@@ -6,7 +6,7 @@ except where recomputing them needs less memory (a bias looked up in a table).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,17 +15,71 @@ import torch
 from torch import Tensor, nn
 
 from regard.observation.capture.storage import Storage, StoredTensor
-from regard.observation.capture.written.tape import DROPOUT, ROWS, SOFTMAX, Node
+from regard.observation.capture.written.normalizing import LOG_SOFTMAX, SOFTMAX
+from regard.observation.capture.written.products import reduction
+from regard.observation.capture.written.tape import DROPOUT, ROWS, Node
 
 # Operations on pairs in which row i of the result depends on row i of its arguments only.
 _BY_PAIR = {
-    "add", "__add__", "__radd__", "add_", "__iadd__", "sub", "__sub__", "__rsub__", "rsub", "sub_", "__isub__",
-    "mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply", "div", "__truediv__", "__div__", "div_",
-    "__itruediv__", "true_divide", "divide", "masked_fill", "masked_fill_", "where", "to", "type", "type_as",
-    "float", "half", "bfloat16", "double", "contiguous", "clone", "detach", "clamp", "clip", "clamp_", "tanh",
-    "tanh_", "exp", "neg", "__neg__", "maximum", "max", "minimum", "min", "nan_to_num", "relu", "sigmoid",
-    "log", "sqrt", "square", "pow", "__pow__", "abs",
-}  # fmt: skip
+    "add",
+    "__add__",
+    "__radd__",
+    "add_",
+    "__iadd__",
+    "sub",
+    "__sub__",
+    "__rsub__",
+    "rsub",
+    "sub_",
+    "__isub__",
+    "mul",
+    "__mul__",
+    "__rmul__",
+    "mul_",
+    "__imul__",
+    "multiply",
+    "div",
+    "__truediv__",
+    "__div__",
+    "div_",
+    "__itruediv__",
+    "true_divide",
+    "divide",
+    "masked_fill",
+    "masked_fill_",
+    "where",
+    "to",
+    "type",
+    "type_as",
+    "float",
+    "half",
+    "bfloat16",
+    "double",
+    "contiguous",
+    "clone",
+    "detach",
+    "clamp",
+    "clip",
+    "clamp_",
+    "tanh",
+    "tanh_",
+    "exp",
+    "neg",
+    "__neg__",
+    "maximum",
+    "max",
+    "minimum",
+    "min",
+    "nan_to_num",
+    "relu",
+    "sigmoid",
+    "log",
+    "sqrt",
+    "square",
+    "pow",
+    "__pow__",
+    "abs",
+}
 _PRODUCTS = frozenset(("matmul", "__matmul__", "bmm"))
 
 
@@ -57,12 +111,12 @@ class NotReplayable(Exception):
 class ReplayGraph:
     """Leaves and operations, in order; the last operation gives the weights."""
 
-    def __init__(self, node: Node, module: nn.Module, keep: Storage) -> None:
+    def __init__(self, node: Node, owned: Set[int], keep: Storage) -> None:
         self.leaves: list[StoredTensor] = []
         self.steps: list[ReplayStep | int] = []  # a step, or the index of a leaf
         self._indices: dict[int, int] = {}
         self._costs: dict[int, float] = {}
-        self._owned = {id(buffer) for buffer in module._buffers.values()}
+        self._owned = owned  # ids of the buffers of the module
         self.shape = node.shape
         self._add(node, keep)
         del self._indices, self._costs, self._owned
@@ -83,14 +137,7 @@ class ReplayGraph:
             assert node.function is not None
             self.steps.append(
                 ReplayStep(
-                    node.function,
-                    node.name,
-                    args,
-                    kwargs,
-                    node.part,
-                    node.shape,
-                    node.in_place,
-                    node.kind != ROWS,
+                    node.function, node.name, args, kwargs, node.part, node.shape, node.in_place, node.kind != ROWS
                 )
             )
         self._indices[id(node)] = len(self.steps) - 1
@@ -114,6 +161,8 @@ class ReplayGraph:
             return False
         if node.function is None or node.shape[-2:] != self.shape[-2:]:
             return True
+        if any(part.kind != ROWS for part in node.inputs()):
+            return True  # places that were chosen by scores or weights
         return self._cost(node) >= node.shape.numel()
 
     def _cost(self, node: Node) -> float:
@@ -125,8 +174,7 @@ class ReplayGraph:
             else:
                 self._costs[id(node)] = torch.inf  # guards against cycles, which a pass does not have
                 self._costs[id(node)] = sum(
-                    min(self._cost(part), part.shape.numel() if part.intact() else torch.inf)
-                    for part in node.inputs()
+                    min(self._cost(part), part.shape.numel() if part.intact() else torch.inf) for part in node.inputs()
                 )
         return self._costs[id(node)]
 
@@ -144,22 +192,19 @@ class ReplayGraph:
                 before = self._shape(pairs[0])
                 if before[-2:] != step.shape[-2:]:
                     return False
-            elif step.name in SOFTMAX:
+            elif step.name in SOFTMAX or step.name in LOG_SOFTMAX:
                 dim = step.args[1] if len(step.args) > 1 else step.kwargs.get("dim")
                 if dim not in (-1, len(step.shape) - 1):
                     return False
+            elif len(pairs) == 1 and (over := reduction(step.name, step.args, step.kwargs, len(step.shape))):
+                if not over.keepdim or over.axes != (len(step.shape) - 1,):
+                    return False
             elif step.name in _PRODUCTS:
-                if (
-                    len(step.args) != 2
-                    or not isinstance(step.args[0], Ref)
-                    or pairs not in ([], [step.args[0].at])
-                ):
+                if len(step.args) != 2 or not isinstance(step.args[0], Ref) or pairs not in ([], [step.args[0].at]):
                     return False
             elif step.name == "baddbmm":
                 if pairs:
                     return False
-            elif step.name in ("max", "min") and len(_refs(step.args)) < 2:
-                return False  # a reduction, not an elementwise maximum
             elif step.name not in _BY_PAIR and step.name not in DROPOUT:
                 return False
         return True
@@ -177,10 +222,7 @@ class ReplayGraph:
         """The weights; with `rows`, which needs `by_rows`, only those rows in axis −2."""
         queries = self.shape[-2]
         last = {
-            at: number
-            for number, step in enumerate(self.steps)
-            if isinstance(step, ReplayStep)
-            for at in _all(step)
+            at: number for number, step in enumerate(self.steps) if isinstance(step, ReplayStep) for at in _all(step)
         }
         found: list[Tensor | None] = []
         for number, step in enumerate(self.steps):

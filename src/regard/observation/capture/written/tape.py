@@ -1,45 +1,78 @@
-"""The tape: the operations of one forward pass of a module, from which a softmax is traced back to its inputs.
+"""The tape: the operations of one forward pass of a module, from which weights are traced back to its inputs.
 
-Each result of an operation is a node of one of three kinds: rows (inputs, projections), scores (after a product of two
-tensors), weights (after the softmax). Nodes reference rows strongly; scores and weights, which are as large as the map,
-only weakly, because they can be recomputed from rows.
+Each result of an operation is a node of one of three kinds: rows (inputs, projections), scores (pairs of rows), weights
+(after the softmax). Nodes reference rows strongly; scores and weights, which are as large as the map, only weakly,
+because they can be recomputed from rows.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.observation.capture.written.normalizing import NORMALIZING, softmax_axis
+from regard.observation.capture.written.products import MATRIX_PRODUCTS, MULTIPLICATIONS, PRODUCTS
+
+if TYPE_CHECKING:
+    from regard.observation.capture.written.axes import Axes
+
 ROWS, SCORES, WEIGHTS = 0, 1, 2
 
-PRODUCTS = frozenset(("matmul", "__matmul__", "__rmatmul__", "bmm", "baddbmm", "baddbmm_", "einsum", "mm"))
-SOFTMAX = frozenset(("softmax", "special_softmax", "_softmax"))
 DROPOUT = frozenset(("dropout", "dropout_", "dropout1d", "dropout2d", "alpha_dropout", "feature_dropout"))
 RANDOM = frozenset(
-    ("rand", "randn", "randint", "rand_like", "randn_like", "bernoulli", "bernoulli_", "uniform_", "normal_",
-     "exponential_", "multinomial", "gumbel_softmax", "empty_strided")
-)  # fmt: skip
-REARRANGING = frozenset(
-    ("view", "reshape", "transpose", "permute", "contiguous", "to", "type", "type_as", "float", "half", "bfloat16",
-     "double", "flatten", "unflatten", "squeeze", "unsqueeze", "swapaxes", "swapdims", "movedim", "view_as",
-     "reshape_as", "clone", "detach", "t", "__get__")
-)  # fmt: skip
-_AUGMENTED = frozenset(
     (
-        "__setitem__",
-        "__iadd__",
-        "__isub__",
-        "__imul__",
-        "__itruediv__",
-        "__idiv__",
-        "__iand__",
-        "__ior__",
-        "__ixor__",
+        "rand",
+        "randn",
+        "randint",
+        "rand_like",
+        "randn_like",
+        "bernoulli",
+        "bernoulli_",
+        "uniform_",
+        "normal_",
+        "exponential_",
+        "multinomial",
+        "gumbel_softmax",
+        "empty_strided",
     )
+)
+REARRANGING = frozenset(
+    (
+        "view",
+        "reshape",
+        "transpose",
+        "permute",
+        "contiguous",
+        "to",
+        "type",
+        "type_as",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "swapaxes",
+        "swapdims",
+        "movedim",
+        "view_as",
+        "reshape_as",
+        "clone",
+        "detach",
+        "t",
+        "__get__",
+    )
+)
+# Operations on two tensors that may pair the rows of one with those of the other.
+_PAIRING = MULTIPLICATIONS | {"add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"}
+_AUGMENTED = frozenset(
+    ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__iand__", "__ior__", "__ixor__")
 )
 
 _NAMES: dict[Any, str] = {}
@@ -54,10 +87,10 @@ class Node:
     part: int | None = None  # index among several results
     tensor: Tensor | None = None  # for rows
     ref: weakref.ref[Tensor] | None = None  # for scores and weights
-    _source: Node | None = None
-    evidence: Tensor | None = None  # a slice of the weights as the model computed them
-    noted = False
-    scored = False  # of a softmax: whether its scores come from a product of two tensors
+    axes: Axes | None = None  # once they were asked for
+    softmax_axis: int | None = None  # of a softmax: the axis that it normalises
+    learned = False  # whether it is a parameter or computed from parameters alone
+    mixed = False  # of weights: whether their product with values was found; of a softmax: that of any such weights
 
     def __init__(self, tensor: Tensor, kind: int, function: Callable[..., Any] | None, name: str) -> None:
         self.function, self.name, self.kind = function, name, kind
@@ -68,20 +101,30 @@ class Node:
         else:
             self.ref = weakref.ref(tensor)
 
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether this node is that of a tensor."""
-        return (self.tensor if self.ref is None else self.ref()) is tensor
+    def alive(self) -> Tensor | None:
+        """Its tensor, if it still exists."""
+        return self.tensor if self.ref is None else self.ref()
 
     def intact(self) -> bool:
         """Whether its tensor still exists and was not written to since."""
         return self.tensor is not None and (self.version is None or self.tensor._version == self.version)
 
-    @property
-    def source(self) -> Node | None:
-        """The softmax that weights come from."""
-        return (
-            self if self.name in SOFTMAX else self._source
-        )  # not stored on itself, which would be a reference cycle
+    def turn_into_weights(self) -> None:
+        """Count as weights, and hold the tensor weakly."""
+        assert self.tensor is not None
+        self.kind, self.ref, self.tensor = WEIGHTS, weakref.ref(self.tensor), None
+
+    def softmaxes(self) -> list[Node]:
+        """The softmaxes that weights are computed from, the nearest first."""
+        met: dict[Node, None] = {self: None}
+        waiting = [self]
+        while waiting:
+            node = waiting.pop(0)
+            if node.softmax_axis is None:
+                new = [part for part in node.inputs() if part.kind == WEIGHTS and part not in met]
+                met |= dict.fromkeys(new)
+                waiting += new
+        return [node for node in met if node.softmax_axis is not None]
 
     def inputs(self) -> list[Node]:
         """The nodes it was made from."""
@@ -99,27 +142,19 @@ class Node:
         name = self.name
         return name in _AUGMENTED or (name.endswith("_") and not name.endswith("__"))
 
-    @property
-    def rearranges(self) -> bool:
-        """Whether the operation only rearranges weights. Dropout counts: weights are those before dropout."""
-        return self.name in REARRANGING or self.name in DROPOUT
-
 
 class OperationTape:
-    """The nodes of one forward pass of a module.
+    """The nodes of one forward pass of a module."""
 
-    `lenient`: the module's name suggests attention, so a softmax counts whatever its scores come from.
-    """
-
-    def __init__(self, module: nn.Module, lenient: bool) -> None:
-        self.module, self.lenient = module, lenient
+    def __init__(self, module: nn.Module) -> None:
+        self.owned = {id(buffer) for buffer in module._buffers.values()}
         self.nodes: dict[int, Node] = {}
         self.softmaxes: list[Node] = []
 
     def record(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> tuple[Node, Node] | None:
-        """Record an operation. If it mixed values with weights, return the nodes of the weights and of the result."""
+    ) -> tuple[Node | None, Node | None]:
+        """Record an operation; return the weights that enter it, if it is a product, and the node of its result."""
         name = name_of(function)
         inputs: list[Node] = []
         given, kind = self._nested(args, inputs), ROWS
@@ -130,12 +165,13 @@ class OperationTape:
                 inputs.append(argument)
             if key != "out":
                 named[key] = argument
-        for node in inputs:
-            kind = max(kind, node.kind)
-        mixing = None
-        if name in PRODUCTS:
-            kind, mixing = self._product(inputs, kind)
-        elif name in SOFTMAX and (kind == SCORES or self.lenient):
+        for part in inputs:
+            kind = max(kind, part.kind)
+        weights = node = None
+        if name in PRODUCTS or name in ("linear", "sum"):
+            kind, weights = self._product(name, inputs, kind)
+        axis = softmax_axis(name, given, named, inputs) if name in NORMALIZING else None
+        if axis is not None and not all(part.learned for part in inputs):
             kind = WEIGHTS
         if name in RANDOM or (kind == ROWS and name in DROPOUT):
             function = None  # type: ignore[assignment]  # recomputed, it would draw other numbers
@@ -143,54 +179,51 @@ class OperationTape:
         several = isinstance(made, (tuple, list))
         for at, tensor in enumerate(made if several else (made,)):
             if isinstance(tensor, Tensor):
-                node = Node(tensor, kind, function, name)
+                node = Node(tensor, self._kind(tensor, kind, name, inputs), function, name)
                 node.args = given
+                node.learned = bool(inputs) and all(part.learned for part in inputs)
                 if named:
                     node.kwargs = named
                 if several:
                     node.part = at
-                if kind == WEIGHTS:
-                    self._weights(node, tensor, inputs)
+                if axis is not None and node.kind == WEIGHTS:
+                    node.softmax_axis = axis % len(node.shape) if node.shape else 0
+                    self.softmaxes.append(node)
                 self.nodes[id(tensor)] = node
-        return None if mixing is None else (mixing, node)
+        return weights, node
 
-    def _product(self, inputs: list[Node], kind: int) -> tuple[int, Node | None]:
-        """The kind of a product, and the weights it mixes values with."""
-        activations = [node for node in inputs if not isinstance(node.tensor, nn.Parameter)]
+    @staticmethod
+    def _kind(tensor: Tensor, kind: int, name: str, inputs: list[Node]) -> int:
+        if kind != ROWS:  # places chosen by their scores are no scores
+            return kind if tensor.is_floating_point() or tensor.dtype == torch.bool else ROWS
+        # Rows (b,q,1,d) and (b,1,k,d) combined in pairs are more than the map that comes from them.
+        pairs = name in _PAIRING and tensor.dim() >= 4 and tensor.is_floating_point()
+        return SCORES if pairs and tensor.numel() > sum(part.shape.numel() for part in inputs) else ROWS
+
+    @staticmethod
+    def _product(name: str, inputs: list[Node], kind: int) -> tuple[int, Node | None]:
+        """The kind of a product, and the weights that enter it."""
+        if name == "sum":
+            if not inputs or inputs[0].name not in MULTIPLICATIONS:
+                return kind, None
+            inputs = inputs[0].inputs()
+        activations = [node for node in inputs if not node.learned]
         weights = [node for node in activations if node.kind == WEIGHTS]
-        if weights and len(activations) >= 2:
-            return ROWS, weights[0]
-        if kind == ROWS and (len(activations) >= 2 or self.lenient):
-            return SCORES, None
-        return kind, None
-
-    def _weights(self, node: Node, tensor: Tensor, inputs: list[Node]) -> None:
-        if node.name in SOFTMAX:
-            node.scored = any(part.kind == SCORES for part in inputs)
-            self.softmaxes.append(node)
-        else:
-            node._source = next((part.source for part in inputs if part.source is not None), None)
-        if (
-            (not node.rearranges or self._turned_back(node))
-            and tensor.dim() >= 2
-            and tensor.is_floating_point()
-        ):
-            # Detached: the slice must not become part of the model's autograd graph.
-            node.evidence = tensor.detach().select(-2, -1).clone() if tensor.shape[-2] else None
-
-    def _turned_back(self, node: Node) -> bool:
-        """Whether weights rearranged for another operation have the layout of the softmax again."""
-        before = node.args[0] if node.args else None
-        source = node.source
-        return (
-            isinstance(before, Node) and source is not None and before.name not in SOFTMAX
-            and node.shape == source.shape != before.shape
-        )  # fmt: skip
+        if weights:
+            return (ROWS, weights[0]) if len(activations) >= 2 else (kind, None)
+        if kind != ROWS or name == "sum":
+            return kind, None
+        if name == "linear":
+            pairs = len(inputs) == len(activations) == 2 and inputs[1].function is not None
+        else:  # a learned query asks all positions
+            pairs = len(activations) >= 2 or (name in MATRIX_PRODUCTS and len(inputs) == 2 and inputs[0].learned)
+        return SCORES if pairs else ROWS, None
 
     def _node(self, tensor: Tensor) -> Node:
         node = self.nodes.get(id(tensor))
-        if node is None or not node.holds(tensor):
+        if node is None or node.alive() is not tensor:
             node = self.nodes[id(tensor)] = Node(tensor, ROWS, None, "")
+            node.learned = isinstance(tensor, nn.Parameter)
         return node
 
     def _nested(self, given: Sequence[Any], inputs: list[Node]) -> tuple[Any, ...]:
@@ -204,20 +237,6 @@ class OperationTape:
                 part = self._nested(part, inputs)
             found.append(part)
         return tuple(found)
-
-
-def shown(node: Node) -> Node:
-    """The node that holds the weights: after it there are only rearranging and dropout.
-
-    Of several such nodes, the first with the layout of the softmax, whose axes are known.
-    """
-    source, found = node.source, node
-    while node.rearranges and node.args and isinstance(node.args[0], Node) and node.args[0].kind == WEIGHTS:
-        if node.evidence is not None:
-            found = node
-        node = node.args[0]
-    alike = source is not None and found.evidence is not None and node.shape != source.shape
-    return found if alike else node
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -1,7 +1,0 @@
-"""`report.html`: a comparison on one page that works without a network."""
-
-from __future__ import annotations
-
-from regard.comparison.report.page import write
-
-__all__ = ["write"]

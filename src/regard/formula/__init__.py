@@ -1,0 +1,1 @@
+"""One attention as a value, and its formula in plain torch."""

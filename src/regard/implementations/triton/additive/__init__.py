@@ -1,0 +1,1 @@
+"""Additive scores: strips, pairs, slopes, and short sequences in one kernel."""

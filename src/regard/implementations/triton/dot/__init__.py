@@ -1,0 +1,1 @@
+"""Dot products: forward, backward, decoding, weights of chosen rows."""

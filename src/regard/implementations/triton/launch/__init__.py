@@ -1,0 +1,1 @@
+"""What all kernels share: how they are launched, blocks and their sizes, masks and biases inside a kernel."""

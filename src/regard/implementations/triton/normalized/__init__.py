@@ -1,0 +1,1 @@
+"""Sigmoid, sparsemax, entmax15 and hard in place of softmax."""

@@ -1,0 +1,1 @@
+"""`summarize` in two passes over the scores."""

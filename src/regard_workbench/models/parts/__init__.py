@@ -1,0 +1,1 @@
+"""What models are made of: the base class and the registry, embeddings, stacks, recurrent layers, memories."""

@@ -1,0 +1,55 @@
+"""The place of one of several candidates, and what it was to fit: two questions with one head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor, nn
+
+from regard_workbench.tasks.answers.answer import Answer
+from regard_workbench.tasks.answers.questions import QuestionsHead
+from regard_workbench.tasks.parts.batch import Batch
+
+
+class Found(NamedTuple):
+    """The logits of both questions."""
+
+    place: Tensor  # (b,candidates)
+    digit: Tensor  # (b,10)
+
+
+@dataclass(frozen=True)
+class Place(Answer):
+    """Where the candidate stands that fits, and which digit was told."""
+
+    candidates: int
+    digits: int  # that may be told
+    needs: ClassVar[str] = "pooled"
+    words: ClassVar[str] = "the place of the candidate that fits, and the digit that was told"
+
+    @property
+    def outputs(self) -> int:
+        """One logit for each place and each digit."""
+        return self.candidates + self.digits
+
+    def head(self, dim: int | None = None, tied: nn.Embedding | None = None) -> PlaceHead:
+        """One linear map for both."""
+        return PlaceHead(Found._fields, (self.candidates, self.digits), dim)
+
+
+class PlaceHead(QuestionsHead):
+    """Both questions are trained together: streams are hard to compare before any of them can be read."""
+
+    def forward(self, rows: Tensor, batch: Batch) -> Found:
+        """The logits, apart."""
+        return Found(**super().forward(rows, batch))
+
+    def loss(self, outputs: Found, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The sum of both cross-entropies, and the number of examples."""
+        return super().loss(outputs._asdict(), batch, smoothing)
+
+    def predict(self, outputs: Found, batch: Batch) -> list[Any]:
+        """The likeliest place."""
+        found: list[Any] = outputs.place.argmax(-1).tolist()
+        return found

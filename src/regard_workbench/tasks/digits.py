@@ -1,0 +1,119 @@
+"""Handwritten digits: scikit-learn's 1,797 real images of 8 × 8, read as a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.errors import unknown_name
+from regard_workbench.tasks.answers import OneOf
+from regard_workbench.tasks.parts.batch import INPUTS, Batch
+from regard_workbench.tasks.parts.gathering import cut_apart, joined
+from regard_workbench.tasks.parts.shown import Shown
+from regard_workbench.tasks.parts.streams import Vectors
+from regard_workbench.tasks.parts.task import Recipe, Task, task
+from regard_workbench.tasks.pictures.written_digits import CLASSES, SIDE, images, numbers_of, typed
+
+ORDERS = {"rows": (SIDE, SIDE), "pixels": (SIDE * SIDE, 1)}
+
+
+class Image(NamedTuple):
+    """An image as a sequence of vectors (n, width) from 0 to 1, and the digit it shows."""
+
+    pixels: Tensor
+    digit: int | None  # None where a user gave the image
+
+
+class Images(list[Image]):
+    """The images of a split."""
+
+    even = True  # all are of one length
+
+    def __init__(self, pixels: Tensor, digits: Tensor) -> None:
+        super().__init__(Image(*pair) for pair in zip(pixels, digits.tolist(), strict=True))
+        self.pixels, self.digits = pixels, digits  # of all, (count,n,width) and (count,)
+
+
+@task("digits")
+class Digits(Task):
+    """Says which digit an image shows: 1,797 real 8 × 8 images, 70 % for training, 15 % each for validation and test.
+
+    Args:
+        order: rows (8 positions of 8 numbers) or pixels (64 positions of one)
+    """
+
+    takes = ("image",)
+    recipe = Recipe(
+        model="encoder",
+        steps=500,
+        batch_size=32,
+        lr=1e-3,
+        warmup=50,
+        models={"dynamic-transformer": "dynamic-transformer(layers=2)"},  # as many as static-transformer has
+        compared=("static-transformer", "dynamic-transformer", "lstm-attention"),  # the user's table
+        reaches={"accuracy": 0.94},
+    )
+
+    def __init__(self, order: str = "rows") -> None:
+        if order not in ORDERS:
+            raise unknown_name("order", order, ORDERS)
+        self.shape = ORDERS[order]
+
+    def streams(self) -> dict[str, Vectors]:
+        """Rows or pixels."""
+        length, width = self.shape
+        return {INPUTS: Vectors(width, length)}
+
+    def answers(self) -> list[OneOf]:
+        """Ten classes."""
+        return [OneOf(CLASSES)]
+
+    def examples(self, split: str) -> Sequence[Image]:
+        """The images of a split, in the order of the data set."""
+        pixels, digits = images()
+        own = list(numbers_of(split))
+        return Images(torch.from_numpy(pixels[own].reshape(-1, *self.shape)), torch.tensor(digits)[torch.tensor(own)])
+
+    def length(self, example: Image) -> int:
+        """Positions: the same for all."""
+        return len(example.pixels)
+
+    def collate(self, examples: Sequence[Image], generator: torch.Generator) -> Batch:
+        """Images and their digits; nothing to pad."""
+        if not examples:
+            return Batch.of(torch.zeros(0, *self.shape), targets=torch.zeros(0, dtype=torch.long))
+        known = [example.digit for example in examples if example.digit is not None]
+        digits = torch.tensor(known) if len(known) == len(examples) else None
+        return Batch.of(torch.stack([example.pixels for example in examples]), targets=digits)
+
+    def batches(
+        self, examples: Sequence[Image], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
+    ) -> list[Batch] | None:
+        """Images gathered for several batches at once, unless another class makes its batches otherwise."""
+        if not isinstance(examples, Images) or type(self).collate is not _COLLATE:
+            return None
+        index = joined(chosen)
+        return cut_apart(chosen, examples.pixels.index_select(0, index), examples.digits.index_select(0, index))
+
+    def parse(self, given: Mapping[str, str]) -> Image:
+        """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""
+        if set(given) != {"image"}:
+            return super().parse(given)  # type: ignore[no-any-return]  # which raises
+        return Image(typed(given["image"]).reshape(self.shape), None)
+
+    def show(self, example: Image, batch: Batch) -> Shown:
+        """The image, with the names of its rows or pixels."""
+        rows, columns = (SIDE, 1) if len(example.pixels) == SIDE else (SIDE, SIDE)
+        pieces = [f"row {n}" for n in range(SIDE)]
+        if columns > 1:
+            pieces = [f"{n // SIDE},{n % SIDE}" for n in range(SIDE * SIDE)]
+        words = "an image" if example.digit is None else f"an image of a {example.digit}"
+        picture = np.asarray(example.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
+        return Shown(words, pieces, "patches", picture=picture, grid=(rows, columns))
+
+
+_COLLATE = Digits.collate

@@ -1,0 +1,130 @@
+"""Slots with their values: what a choice of values means, what a label is as a target, what an ontology lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from regard.errors import BadValue
+from regard_workbench.tasks.answers.slots import OUTSIDE
+from regard_workbench.tasks.formats.reading import excerpt, wrong
+from regard_workbench.tasks.formats.woz import REQUEST, Dialogue, Ontology, Turn, spoken
+
+ANY = "dontcare"  # every goal may be of no matter to a user
+
+
+class Goals:
+    """The values of each slot. Of a goal one value may hold; of the slot "request" any number."""
+
+    def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
+        self.values = {slot: tuple(some) for slot, some in values.items()}
+        self._places = {
+            slot: {value: place for place, value in reversed(list(enumerate(some)))}
+            for slot, some in self.values.items()
+        }
+        self.outside: set[str] = set()  # what data hold and the slots do not
+
+    @classmethod
+    def of(cls, ontology: Ontology | None, train: Sequence[Dialogue]) -> Goals:
+        """Those of an ontology, and "dontcare" for each goal; without one, those of the training dialogues."""
+        if ontology is None:
+            named: dict[str, set[str]] = {}
+            for slot, value in (pair for dialogue in train for turn in dialogue.turns for pair in turn.label):
+                named.setdefault(slot, set()).add(value)
+            ontology = {slot: sorted(named[slot]) for slot in sorted(named)}
+            if not ontology:
+                raise BadValue(f"{train[0].path}: no turn has a turn_label, and there is no ontology beside it.")
+        goals = {slot: list(some) for slot, some in ontology.items() if slot != REQUEST}
+        for values in goals.values():
+            if ANY not in values:
+                values.append(ANY)
+        return cls({**goals, **({REQUEST: ontology[REQUEST]} if REQUEST in ontology else {})})
+
+    @classmethod
+    def restored(cls, state: Any) -> Goals:
+        """Those of a task's state."""
+        lists = isinstance(state, Mapping) and all(isinstance(some, list) for some in state.values())
+        if not lists or not all(isinstance(one, str) for some in state.values() for one in some):
+            raise BadValue("slots: expected an object of lists of values, as `state` makes it.")
+        return cls(state)
+
+    @property
+    def columns(self) -> int:
+        """The width of a target: one for each goal, one for each request."""
+        return sum(len(some) if slot == REQUEST else 1 for slot, some in self.values.items())
+
+    def check(self, dialogue: Dialogue) -> None:
+        """Refuse slots that are not known; note values that are not."""
+        for number, turn in enumerate(dialogue.turns, 1):
+            for slot, value in (*turn.label, *turn.state):
+                if slot not in self.values:
+                    raise wrong(
+                        dialogue.path,
+                        turn.line,
+                        f"dialogue {dialogue.number}, turn {number}: there is no slot {excerpt(slot)}. "
+                        f"Known: {', '.join(self.values)}. "
+                        "Correct it, or add it to the ontology.",
+                    )
+                if value not in self._places[slot]:
+                    self.outside.add(f"{slot} = {value}")
+
+    def target(self, label: Sequence[tuple[str, str]]) -> list[int]:
+        """The columns of a target for the slots and values of a turn."""
+        found: list[int] = []
+        said: dict[str, list[str]] = {}
+        for slot, value in label:
+            said.setdefault(slot, []).append(value)
+        for slot, some in self.values.items():
+            here = said.get(slot, [])
+            if slot == REQUEST:
+                found += [int(value in here) for value in some]
+            elif here:
+                place = self._places[slot].get(here[-1])
+                found.append(OUTSIDE if place is None else place + 1)
+            else:
+                found.append(0)
+        return found
+
+    def meaning(self, choice: Sequence[int]) -> tuple[dict[str, str], set[str]]:
+        """The goals of a choice, in columns of a target, and what it asks for."""
+        goals: dict[str, str] = {}
+        asked: set[str] = set()
+        column = 0
+        for slot, some in self.values.items():
+            if slot == REQUEST:
+                asked = {value for value, chosen in zip(some, choice[column:], strict=False) if chosen}
+                column += len(some)
+                continue
+            if choice[column] > 0:
+                goals[slot] = some[choice[column] - 1]
+            column += 1
+        return goals, asked
+
+    def swapped(self, turn: Turn, often: float, generator: torch.Generator) -> Turn:
+        """The turn with a value of its label replaced by another of the slot, wherever the words stand; or as it is.
+
+        Many values are rare in training, and how a value is asked for does not depend on which one it is.
+        """
+        if float(torch.rand((), generator=generator)) >= often:
+            return turn
+        said = [(slot, value) for slot, value in turn.label if slot != REQUEST and value in self.values[slot]]
+        said = [(slot, value) for slot, value in said if f" {spoken(value)} " in f" {turn.user} {turn.system} "]
+        if not said:
+            return turn
+        slot, value = said[int(torch.randint(len(said), (), generator=generator))]
+        others = [one for one in self.values[slot] if one not in (value, ANY)]
+        if not others:
+            return turn
+        other = others[int(torch.randint(len(others), (), generator=generator))]
+
+        def replaced(text: str) -> str:
+            return f" {text} ".replace(f" {spoken(value)} ", f" {spoken(other)} ").strip()
+
+        return turn._replace(
+            user=replaced(turn.user),
+            system=replaced(turn.system),
+            acts=tuple(tuple(other if part == value else part for part in act) for act in turn.acts),
+            label=tuple((name, other if (name, one) == (slot, value) else one) for name, one in turn.label),
+        )

@@ -1,0 +1,324 @@
+"""What a task is: streams, an answer, metrics. One file with `@task("name")` adds one.
+
+    streams    `streams()`: what goes in, by name: tokens, vectors, nodes
+    answers    `answers()`: what may come out, the usual one first; a model gives the first it can
+    metrics    `metrics()`: how answers are judged; `metric` decides which checkpoint is best
+    data       `examples(split)`: a sequence of examples; `collate(examples, generator)`: a `Batch` of them
+    people     `parse(given)`: an example from what a user typed; `show(example)`: what its positions are called
+
+A task knows nothing of models beyond `measures.metrics.Answering`: calling one with a batch, its loss, its predictions
+and the sequences it writes. A model knows nothing of tasks beyond `Problem` and `Batch`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+
+from regard.errors import BadValue
+from regard.registry import Registry, parse
+from regard.support.options import read_options
+from regard_workbench.tasks.answers.answer import Answer
+from regard_workbench.tasks.generated.draws import Generated
+from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.shown import Looked, Shown, Understood, numbered
+from regard_workbench.tasks.parts.streams import StreamSpec
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from regard_workbench.tasks.formats.direction import Direction
+
+_NOT_TEXT = ("true", "false", "none", "null", "yes", "no", "on", "off")  # unquoted, these are parsed as other types
+SPLITS = ("train", "validation", "test")
+DEFAULT = "digits"  # what `regard compare` takes when no task is named: its data comes with scikit-learn
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Default hyperparameters of a task."""
+
+    model: str = "encoder"
+    steps: int = 1000
+    batch_size: int = 32
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)  # of Adam
+    warmup: int = 50
+    smoothing: float = 0.0
+    accumulate: int = 1
+    schedule: str = "cosine"
+    clip: float = 1.0
+    # What a bare name means on this task: "transformer" → "transformer(layers=2)".
+    models: Mapping[str, str] = field(default_factory=dict)
+    compared: tuple[str, ...] = ()  # the models that `regard compare` takes when none is named; default: `model`
+    # What these settings reach without files, by metric: bounds on the test split that each of the seeds 0 to 4 meets,
+    # held by tests/tasks/test_stated.py.
+    reaches: Mapping[str, float] = field(default_factory=dict)
+
+
+TASKS: Registry[type[Task]] = Registry("task", "regard_workbench.tasks")
+TaskClass = TypeVar("TaskClass", bound="type[Task]")
+
+
+def task(name: str) -> Callable[[TaskClass], TaskClass]:
+    """Register the decorated class under `name`."""
+
+    def register(cls: TaskClass) -> TaskClass:
+        cls.name = name
+        TASKS.add(name, cls)
+        return cls
+
+    return register
+
+
+class Task:
+    """The base of every task. A subclass sets `metric` and `recipe` and defines the first five methods."""
+
+    name: ClassVar[str] = ""
+    metric: ClassVar[Metric] = ACCURACY  # the one that decides which checkpoint is best
+    recipe: ClassVar[Recipe] = Recipe()
+    # Whether all its answers are measured on the same words, so that models that give different ones compare. Batches
+    # then say in the note `MADE_FROM` which examples they hold, as they are laid out differently.
+    answers_compare: ClassVar[bool] = False
+
+    acts: ClassVar[bool] = False  # whether training batches are made by acting with the model as it is then
+
+    given: Mapping[str, Any] = MappingProxyType({})  # the options `build` was called with
+
+    def streams(self) -> Mapping[str, StreamSpec]:
+        """What goes in, by name. Models that read a single stream read the first."""
+        raise NotImplementedError(f"{type(self).__name__} does not define streams")
+
+    def answers(self) -> Sequence[Answer]:
+        """What may come out, the usual answer first; a model gives the first that it can."""
+        raise NotImplementedError(f"{type(self).__name__} does not define answers")
+
+    def examples(self, split: str) -> Sequence[Any]:
+        """The examples of a split ("train", "validation", "test"); always the same ones in the same order."""
+        raise NotImplementedError(f"{type(self).__name__} does not define examples")
+
+    def collate(self, examples: Sequence[Any], generator: torch.Generator) -> Batch:
+        """A batch of examples. What is random in it (hidden words, noise) comes from `generator` alone."""
+        raise NotImplementedError(f"{type(self).__name__} does not define collate")
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """How answers are judged, `metric` among them."""
+        return (LOSS, self.metric)
+
+    def reached(self) -> dict[str, str]:
+        """What the recipe reaches without files, by metric, as people read it: {"f1": "≥ 95.0 %"}."""
+        known = {metric.name: metric for metric in self.metrics()}
+        return {
+            name: f"{'≥' if known[name].higher_is_better else '≤'} {known[name].text(value)}"
+            for name, value in self.recipe.reaches.items()
+        }
+
+    def problems(self) -> list[Problem]:
+        """Every problem this task can pose, the usual one first."""
+        return [Problem(self.streams(), answer) for answer in self.answers()]
+
+    def pose(self, problem: Problem) -> None:
+        """Select the problem that batches and metrics are made for."""
+        self.problem = problem
+
+    def length(self, example: Any) -> int:
+        """How long an example is, for batches of similar length."""
+        return len(example)
+
+    def batch(
+        self, examples: Sequence[Any], chosen: Sequence[int], generator: torch.Generator, model: Answering | None = None
+    ) -> Batch:
+        """A batch of chosen examples of a split.
+
+        A task may be quicker than making each of them first: see `batches`. An agent makes its batch by acting with
+        `model`; where there is none, it acts at random.
+        """
+        made = self.batches(examples, [chosen], [generator])
+        return self.collate([examples[index] for index in chosen], generator) if made is None else made[0]
+
+    def batches(
+        self, examples: Sequence[Any], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
+    ) -> list[Batch] | None:
+        """Several batches at once, each the same as by `collate`; None where that would not be quicker.
+
+        A generator is valid until the next is taken; a task that draws nothing takes none.
+        """
+        return None
+
+    examined: int | None = None  # how many examples `regard evaluate --limit` asks of `examine`; None: all
+
+    def examined_examples(self, split: str) -> Sequence[Any]:
+        """The examples of a split that `examine` measures: the first ones where there is a limit, otherwise all.
+
+        What a yardstick learns from is no part of them: it reads `examples("train")`, whatever the limit is.
+        """
+        examples = self.examples(split)
+        if self.examined is None or self.examined >= len(examples):
+            return examples
+        return Generated(self.examined, examples.__getitem__)  # a slice might make all of them at once
+
+    def examine(
+        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """Additional metrics for `regard evaluate`, measured on a model in eval mode."""
+        return []
+
+    def completed(
+        self, model: Answering, split: str, *, batch_size: int, most: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """How well a model completes texts of a split, `most` of them at most; nothing where it completes none.
+
+        Measured by `regard evaluate`, `regard compare` and the last validation of a run: a model writes token by token,
+        so this takes longer than the other metrics.
+        """
+        return []
+
+    @torch.no_grad()
+    def measured(
+        self, metric: Metric, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> State:
+        """The state of one metric over the examples that `examine` measures: of it, further metrics can be made."""
+        examples = self.examined_examples(split)
+        states = []
+        for start in range(0, len(examples), batch_size):
+            batch = self.collate(examples[start : start + batch_size], torch.Generator())
+            states.append(metric.of(Answered(model, batch.to(device))))
+        return metric.merge([state for state in states if state is not None])
+
+    def protocol(self) -> dict[str, Any]:
+        """How metrics are computed, to be printed beside them (for example sacreBLEU's signature)."""
+        return {}
+
+    def direction(self) -> Direction | None:
+        """What is read and what is written, where the task turns one kind of text into another."""
+        return None
+
+    translates: ClassVar[bool] = False  # whether each written piece comes from pieces that are read, or from none
+
+    def unanswered(self, example: Any) -> Any | None:
+        """The example without its answer, for a model that continues what it reads; None: only typed ones."""
+        return None
+
+    takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
+    pretrained_vocabulary: ClassVar[bool] = False  # whether it can read with the vocabulary of a checkpoint
+    tried: ClassVar[tuple[str, ...]] = ("--example", "0")  # an input of `regard predict`, on the task's page
+    pictured: ClassVar[bool] = True  # whether `--figure` can draw what the recipe's model predicts for it
+    together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images
+
+    def parse(self, given: Mapping[str, str]) -> Any:
+        """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"table": path}."""
+        reads = " and ".join(spec.words for spec in self.streams().values())
+        takes = " or ".join(f"--{name}" for name in self.takes)
+        raise BadValue(
+            f"--{next(iter(given), 'text')}: the task {self.name} reads {reads}"
+            + (f". Give {takes}." if takes else " and takes nothing typed; measure it with `regard evaluate`.")
+        )
+
+    def conversation(self, turns: Sequence[str]) -> Mapping[str, str]:
+        """What `parse` takes for the turns of a chat, oldest first, those of the user and of the model in turn."""
+        able = [name for name in names() if TASKS[name].conversation is not Task.conversation]
+        raise BadValue(f"RUN: {self.name} does not reply to what is said. Tasks that do: {', '.join(able)}.")
+
+    def show(self, example: Any, batch: Batch) -> Shown:
+        """Labels and picture of an example; `batch` contains it alone, as the model reads it (masked, truncated)."""
+        return numbered(batch)
+
+    def understood(self, given: Mapping[str, str], example: Any) -> Understood | None:
+        """How much of the typed input the parsed example contains; None if nothing needs to be reported."""
+        return None
+
+    def continued(self, text: str, output: str) -> str:
+        """Join a typed text and the model's continuation."""
+        return text + output
+
+    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
+        """The text of each output token."""
+        return [str(token) for token in tokens]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """An answer (the number of a class alone, or the tokens of a text) as a user reads it."""
+        return " ".join(self.output_pieces(tokens))
+
+    def focused(self, example: Any, predicted: Any) -> Any:
+        """The example as it is shown beside a prediction: with the chosen one of several parts first."""
+        return example
+
+    def marked(self, example: Any, predicted: Any) -> Any:
+        """The example with a prediction on it, where `show` draws what was found (boxes, masks) on its picture."""
+        return example
+
+    def answer_text(self, predicted: Any, example: Any) -> str:
+        """A prediction of a model's head for an example as a user reads it."""
+        tokens = predicted if isinstance(predicted, list) else [predicted]
+        plain = all(isinstance(token, int) for token in tokens)
+        return self.decode(tokens) if plain else str(predicted)
+
+    def draw(self, predicted: Any, example: Any, looked: Looked | None) -> Figure | None:
+        """A figure of a prediction for an example and what it was drawn from; None: the usual one, a map of weights."""
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned, instead of deriving it from the data."""
+
+    def typed(self, **options: Any) -> str:
+        """This task with some more options, as the command line takes it: `"classify(encoding=latin-1)"`."""
+        chosen = {**self.given, **options}
+        return typed(self.name, {name: chosen[name] for name in chosen if name not in ("data", "whole")})
+
+
+def typed(name: str, options: Mapping[str, Any]) -> str:
+    """A name with options as the command line takes it, quoted for a shell: `"classify(encoding=latin-1)"`."""
+    return f'"{spelled(name, options)}"'
+
+
+def spelled(name: str, options: Mapping[str, Any]) -> str:
+    """A name with options as `build` reads it: `classify(encoding=latin-1)`."""
+    return f"{name}({', '.join(f'{option}={_typed(value)}' for option, value in options.items())})"
+
+
+def _typed(value: object) -> str:
+    """A value inside the brackets: a bare word where that is read back as the same text, else as Python writes it."""
+    bare = isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w-]*", value)
+    return str(value) if bare and value.lower() not in _NOT_TEXT else repr(value)  # type: ignore[attr-defined]
+
+
+def names() -> list[str]:
+    """Every task by name, in alphabetical order."""
+    return sorted(TASKS.names())
+
+
+def build(name: str, state: Mapping[str, Any] | None = None, **options: Any) -> Task:
+    """The task called `name`, for instance `build("copy", max_length=20)` or `build("copy(max_length=20)")`.
+
+    With the `state` of a task that was used before, vocabulary and labels are taken from there, and no data is read
+    yet: it may be gone, and is not needed to use what was learned.
+    """
+    plain, inside = parse(name)
+    cls = TASKS[plain]
+    given = read_options(plain, cls, {**inside, **options}, inspect.signature(cls).parameters)
+    made = cls(**given)
+    made.given = dict(given)
+    if state:
+        made.restore(state)
+    made.pose(made.problems()[0])
+    return made
+
+
+def recipe_of(name: str, **changes: Any) -> Recipe:
+    """The recipe of a task with some of it changed."""
+    return dataclasses.replace(TASKS[name].recipe, **changes)

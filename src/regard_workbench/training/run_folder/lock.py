@@ -1,0 +1,117 @@
+"""An exclusive lock on a folder. The system releases it when its process ends, in whatever way.
+
+Two things are locked: the folder itself, so that deleting a file does not release the lock, and the file `.lock` inside
+it, which also names the holder and works on systems that cannot lock folders. On file systems without locks, the
+contents of `.lock` decide: the lock of a process that no longer exists is taken over.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from regard.errors import BadValue
+from regard_workbench.training.run_folder import durable
+
+FILE = ".lock"
+LONGEST = 4096  # bytes
+SECONDS_TO_SIGN = 0.5  # how long to wait until the holder has written its name
+
+
+class FolderLocked(BadValue):
+    """Another process uses the folder."""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock an existing folder; raise `FolderLocked` if another process holds the lock."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    path = folder / FILE
+    with durable.reporting(path):
+        folder_handle = os.open(folder, os.O_RDONLY)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o644)
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "it is not a plain file. Remove it")
+        except BaseException:
+            os.close(folder_handle)
+            raise
+    try:
+        has_locks = False
+        for one in (folder_handle, handle):
+            try:
+                fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                has_locks = True
+            except BlockingIOError:
+                raise FolderLocked(_message(folder, _holder(handle, wait=SECONDS_TO_SIGN))) from None
+            except OSError:  # no locks on this file system, or none on folders
+                continue
+        if not has_locks:
+            _check_holder(folder, _holder(handle))
+        _sign(handle)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.ftruncate(handle, 0)
+    finally:
+        for one in (handle, folder_handle):
+            # The lock is released even if closing fails; that error would hide an earlier one.
+            with suppress(OSError):
+                os.close(one)
+
+
+def _sign(handle: int) -> None:
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
+    with suppress(OSError):  # a full disk: the lock is held all the same
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, holder.encode(), 0)
+
+
+def _holder(handle: int, wait: float = 0.0) -> dict[str, Any]:
+    """Read who holds the lock; empty if nobody does, or if it cannot be read."""
+    limit = time.monotonic() + wait
+    try:
+        while not (text := os.pread(handle, LONGEST, 0)) and time.monotonic() < limit:
+            time.sleep(0.01)
+        found = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    fits = isinstance(found, dict) and type(found.get("pid")) is int and isinstance(found.get("host"), str)
+    return found if fits else {}
+
+
+def _message(folder: Path, holder: dict[str, Any]) -> str:
+    who = ""
+    if holder:
+        since = str(holder.get("since", ""))[:32]
+        who = f": process {holder['pid']} on {holder['host'][:64]!r}" + (f", since {since}" if since else "")
+    return f"out: another process uses {folder}{who}. Wait for it, stop it, or choose another --out."
+
+
+def _check_holder(folder: Path, holder: dict[str, Any]) -> None:
+    """Without file locks, raise unless the process named in `.lock` no longer exists on this machine."""
+    if not holder or holder["pid"] == os.getpid():
+        return
+    if holder["host"] == socket.gethostname():
+        try:
+            os.kill(holder["pid"], 0)
+        except ProcessLookupError:
+            return
+        except (PermissionError, OverflowError):
+            pass
+        raise FolderLocked(_message(folder, holder))
+    raise FolderLocked(f"{_message(folder, holder)} If that process is gone, remove {folder / FILE}.")
