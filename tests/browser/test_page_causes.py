@@ -132,24 +132,25 @@ def test_sections_that_cannot_work_are_not_offered(page, page_models):
 
 
 def test_pages_that_were_replaced_leave_nothing_behind(page, page_models):
+    """Twelve pages would leave 1,200 listeners if they stayed; the browser may keep one page of a hundred for a while."""
     opened(page, page_models["live"], "tokens")
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
 
     def listeners():
         session.send("HeapProfiler.collectGarbage")
-        found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
-        return found["JSEventListeners"]
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "JSEventListeners")
 
     for text in (CAT, DOG, CAT):
         typed(page, text)
     before = listeners()
-    for text in (DOG, CAT, DOG, CAT):
+    for text in (DOG, CAT) * 6:
         typed(page, text)
     left = listeners()
     for _ in range(40):  # timers and frames of the last page may still hold it for a while
-        if left <= before + 20:
+        if left <= before + 100:
             break
         page.wait_for_timeout(250)
         left = listeners()
-    assert left <= before + 20  # a page has about a hundred
+    assert left <= before + 100
