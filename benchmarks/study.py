@@ -179,7 +179,7 @@ QUESTIONS = (
         ),
         tuned=(
             "Settings were picked by some 150 trial runs on parts of the training sentences, measured on the rest and "
-            "on the validation sentences (docs/lab-notes.md)."
+            "on the validation sentences (docs/lab-notes/measurements.md)."
         ),
     ),
 )
