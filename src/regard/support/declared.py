@@ -92,7 +92,8 @@ class Declared:
     A subclass with an `__init__` of its own is a class like any other.
     """
 
-    declared: ClassVar[Mapping[str, Option]] = MappingProxyType({})
+    declared: ClassVar[Mapping[str, Option]] = MappingProxyType({})  # in the order of the signature
+    _own_options: ClassVar[Mapping[str, Option]] = MappingProxyType({})  # those of the class body alone
 
     def __init__(self) -> None:
         self.check_options()
@@ -107,20 +108,18 @@ class Declared:
             last = declaration.last or (name in inherited and inherited[name].last)
             annotation = cls.__annotations__[name]
             own[name] = replace(declaration, last=last, annotation=annotation, module=cls.__module__)
-            delattr(cls, name)
+            delattr(cls, name)  # or an instance without it would have the declaration in its place
         cls._own_options = MappingProxyType(own)
         options = inherited | own
         cls.declared = MappingProxyType(dict(sorted(options.items(), key=lambda pair: pair[1].last)))
         if "__init__" not in vars(cls) and hasattr(cls.__init__, "options"):
             setattr(cls, "__init__", _constructor(cls))  # noqa: B010  # mypy refuses an assignment to a method
 
-    _own_options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
-
     def check_options(self) -> None:
         """Refuse options that do not go together; what one can know alone is its own check's."""
 
 
-vars(Declared.__init__).update(options=Declared.declared)
+vars(Declared.__init__).update(options=Declared.declared)  # as those that `_constructor` makes
 
 
 def _constructor(cls: type[Declared]) -> Callable[..., None]:
