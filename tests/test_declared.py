@@ -54,7 +54,7 @@ def test_the_signature_is_that_of_the_declarations_and_shared_ones_come_last():
 
 def test_options_become_attributes_after_their_checks():
     letters = Letters(data="a.txt", hide=0.5)
-    expected = dict(data="a.txt", level="word", longest=None, hide=0.5, encoding="utf-8", seed=7)
+    expected = {"data": "a.txt", "level": "word", "longest": None, "hide": 0.5, "encoding": "utf-8", "seed": 7}
     assert vars(letters) == expected
     assert vars(pickle.loads(pickle.dumps(letters))) == expected
 
