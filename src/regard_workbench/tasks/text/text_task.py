@@ -58,10 +58,11 @@ class TextTask(RowsFromFiles):
 
     def encode(self, text: str) -> Any:
         """The example of a typed text."""
-        ids = self.fitted.vocabulary.encode(trimmed(text))
-        if not ids:
+        text = trimmed(text)
+        ids = self.fitted.vocabulary.encode(text)
+        if not text or not ids:  # of a checkpoint's vocabulary even an empty text has ids
             raise BadValue("--text: expected some text, got none.")
-        return self.example(trimmed(text), ids, training=False)
+        return self.example(text, ids, training=False)
 
     def input_pieces(self, example: Any) -> list[str]:
         """The token text at each position."""
@@ -73,5 +74,5 @@ class TextTask(RowsFromFiles):
         return min(most, max(len(ids) for ids in known.encode_all(every)))
 
     def length(self, example: Any) -> int:
-        """KnownPieces of a text."""
+        """Pieces of a text."""
         return len(example.tokens)
