@@ -356,7 +356,7 @@ def _texts(task: Classify) -> list[Yardstick]:
         there = np.zeros((len(part), len(numbers)))
         for row, one in enumerate(part):
             there[row, [numbers[word] for word in words_of(one.text) if word in numbers]] = 1
-        return there, np.array([task.labels.index(one.label) for one in part])
+        return there, np.array([task.fitted.labels.index(one.label) for one in part])
 
     (train, known), (test, true) = map(table, parts)
     classes = range(int(known.max()) + 1)

@@ -184,6 +184,8 @@ def _declared(cls: type) -> dict[str, Any]:
             continue
         for name, annotation in constructor.__annotations__.items():
             found[name] = _resolved(annotation, constructor.__globals__)
+        for name, declaration in getattr(constructor, "options", {}).items():
+            found[name] = _resolved(declaration.annotation, declaration.names)
     return found
 
 
