@@ -9,7 +9,7 @@ import pytest
 from tests.comparison import forked_worker
 
 # The script of the study and its helpers are imported here as the script itself imports them.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 
 @pytest.fixture(autouse=True, scope="module")

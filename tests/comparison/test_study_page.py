@@ -144,7 +144,7 @@ def test_margins_and_rules_on_the_page_are_those_of_the_code(tmp_path):
 
 @pytest.mark.slow
 def test_the_script_refuses_an_empty_folder(tmp_path):
-    script = [sys.executable, str(ROOT / "benchmarks" / "study.py"), "write"]
+    script = [sys.executable, str(ROOT / "bench" / "study.py"), "write"]
     failed = subprocess.run(script, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert failed.returncode == 1
     assert "no comparison there has a finished run" in failed.stderr

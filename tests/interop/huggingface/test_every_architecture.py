@@ -1,4 +1,4 @@
-"""The walk over every architecture of the installed transformers (`benchmarks/huggingface_everything.py`)."""
+"""The walk over every architecture of the installed transformers (`bench/huggingface_everything.py`)."""
 
 import json
 
@@ -6,11 +6,10 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from benchmarks.observing import changed_attention, on_regard
-from benchmarks.observing.records import recorded, save
-from benchmarks.observing.worker import examine, library
-
-from benchmarks import huggingface_everything
+from bench import huggingface_everything
+from bench.observing import changed_attention, on_regard
+from bench.observing.records import recorded, save
+from bench.observing.worker import examine, library
 from regard.interop.huggingface import attention
 from tests.observation import peers  # noqa: F401  keeps transformers offline
 
