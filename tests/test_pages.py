@@ -35,6 +35,16 @@ def test_every_file_a_page_names_exists(page):
     assert not missing
 
 
+def test_the_study_has_its_pictures_and_says_what_is_unfinished():
+    text = (ROOT / "docs" / "study.md").read_text()
+    pictures = re.findall(r"\]\((images/[^)]+)\)", text)
+    assert len(pictures) >= 7
+    assert not [name for name in pictures if not (ROOT / "docs" / name).is_file()]
+    for ended, asked in re.findall(r"\*\*Unfinished\*\*: (\d+) of (\d+) runs have ended", text):
+        missing = f"{int(asked) - int(ended)} of {asked} runs of the study"
+        assert missing in (ROOT / "docs" / "results.md").read_text()
+
+
 def test_every_promise_names_the_tests_that_hold_it():
     text = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
     promises = re.split(r"^## (?=\d+\. )", text, flags=re.MULTILINE)[1:]

@@ -13,6 +13,8 @@ import pytest
 from bench import session
 from regard.nn import positions
 from regard.registry import options_of, parse, split
+from regard_workbench.cli.main import main
+from regard_workbench.comparison.engines.stopped import Stopped
 from regard_workbench.models.parts.model import MODELS
 from regard_workbench.models.parts.model import options_of as options_of_model
 from regard_workbench.tasks.parts.task import TASKS
@@ -106,6 +108,23 @@ def test_tasks_models_and_options_of_a_list_exist(path):
                 name, options = parse(one)
                 assert set(options) <= set(options_of_model(MODELS[name])), (job.name, name)
                 assert options.get("positions", "none") in positions.names(), (job.name, name)
+
+
+def test_every_comparison_of_the_study_is_a_call_that_regard_takes(monkeypatch):
+    plans = []
+
+    def compare(plan, hear, tell):
+        plans.append(plan)
+        raise Stopped(15)
+
+    monkeypatch.setattr("regard_workbench.comparison.compare.compare", compare)
+    jobs, _ = session.read_jobs(ROOT / "bench" / "sessions" / "study.toml")
+    page = (ROOT / "docs" / "study.md").read_text()
+    for job in jobs:
+        (words,) = commands(job)
+        assert main([word.replace("{data}", "some/data") for word in words]) == 128 + 15
+        assert shlex.join(["regard", *words]).replace("'{data}", "{data}").replace("{data}", "../shared/data") in page
+    assert sorted(str(plan.out) for plan in plans) == sorted(f"runs/study/{job.name}" for job in jobs)
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def compile_ahead(cases: Sequence[Case], setting: Setting, seconds: float = math
     command = [sys.executable, "-c", "from bench.cases.gpu.warm import child; child()"]
     # One of them compiles with one process of its own: together they fill the machine.
     env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    work, nowhere = written(jobs), subprocess.DEVNULL
+    work = written(jobs)
     children = [
         subprocess.Popen(
             command, cwd=CHECKOUT, env=env, stdin=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
