@@ -1,20 +1,18 @@
-"""Check and time the Triton kernels on a GPU in one short run: python -m bench.gpu_check --out results.jsonl
+"""Check the Triton kernels on a GPU in one short run: python -m bench.gpu_check --out results.jsonl
 
-Four stages by default, each with its own limit of time (`--seconds`):
+Two stages by default, each with its own limit of time (`--seconds`):
 
 - warm: other processes compile what the later stages need, and end before those time anything;
 - check: streams, threads, CUDA graphs, memory that is used again, changed masks, odd layouts, determinism,
-  torch.compile, decoding; then outputs and gradients against float64, for masks × widths × dtypes × lengths; summaries;
-- host: microseconds that the host needs to issue one call;
-- peers: window, global tokens, documents, ALiBi and prefix beside FlexAttention, forward and training.
+  torch.compile, decoding; then outputs and gradients against float64, for masks × widths × dtypes × lengths; summaries.
 
-Two more are asked for by name (`--stages normalizers,regret`):
+Two more are asked for by name (`--stages warm,normalizers,regret`):
 
-- normalizers: sigmoid, sparsemax, entmax15 and hard against float64, their memory, and their time beside softmax;
+- normalizers: sigmoid, sparsemax, entmax15 and hard against float64;
 - regret: 200 random requests under every implementation; how much slower `auto`'s choice is than the best.
 
 Every result is one line of JSON, written at once. A case that fails is recorded with its traceback, and the others go
-on.
+on. Times beside peers are those of `regard bench --device cuda`.
 """
 
 from __future__ import annotations
@@ -40,9 +38,8 @@ from bench.gpu_checking.regret import by_kind, regret
 from bench.gpu_checking.report import Report
 from bench.gpu_checking.summaries import CASES as SUMMARIES
 from bench.gpu_checking.summaries import summarized
-from bench.gpu_checking.timing import host, peer_cases, peers, regarded_and_flex
 
-SECONDS = {"warm": 55, "check": 45, "host": 8, "peers": 60, "normalizers": 150, "regret": 100}
+SECONDS = {"warm": 55, "check": 45, "normalizers": 60, "regret": 100}
 
 
 def check(report: Report) -> None:
@@ -72,8 +69,6 @@ def jobs_ahead(stages: str) -> list[Callable[[], Any]]:
     jobs: list[Callable[[], Any]] = []
     if "regret" in stages:
         jobs += by_kind()
-    if "peers" in stages:
-        jobs += [partial(regarded_and_flex, *case) for case in peer_cases()]
     if "check" in stages:
         jobs += [partial(summarized, *case) for case in SUMMARIES]
         jobs += [partial(run_once, *case) for case in configurations() if case[3] != 4096]
@@ -124,8 +119,8 @@ def main() -> None:
     """Run the stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file to which results are appended, one line of JSON each")
-    parser.add_argument("--stages", default="warm,check,host,peers", help="which to run, joined by commas")
-    parser.add_argument("--seconds", default="", help="limits of stages, such as check=40,peers=60")
+    parser.add_argument("--stages", default="warm,check", help="which to run, joined by commas")
+    parser.add_argument("--seconds", default="", help="limits of stages, such as check=40,regret=60")
     parser.add_argument(
         "--only", default="", help="how the names of the cases to try begin, such as 'hard causal,hard 4k'"
     )
@@ -140,8 +135,6 @@ def main() -> None:
     stages: dict[str, Callable[[Report], object]] = {
         "warm": partial(warm, processes=given.processes, stages=given.stages),
         "check": check,
-        "host": host,
-        "peers": peers,
         "normalizers": normalizers,
         "regret": regret,
     }

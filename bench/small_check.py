@@ -1,88 +1,138 @@
-"""Small models in few kernels: are the kernels right on this GPU, and how fast do training steps get?
+"""Small models in few kernels: do they learn the same as without, and how fast do training steps get?
 
-    python bench/small_check.py [--device cuda] [--seconds 1] [--patience 60] [--out FOLDER] [--only PARTS]
+    python -m bench.small_check [--device cuda] [--seconds 1] [--patience 60] [--out FOLDER] [--only losses,steps]
 
-1. Each row-wise piece, and attention over few keys, against float64, beside the same by torch in bf16.
-2. Losses of a short training with the kernels and without, dropout off; and with one step or several in a graph, which
-   must be the same numbers.
-3. Steps per second of the loop with one step and with several in a graph; device time and kernels of a step; where the
-   host's time goes. `lstm-attention`, whose groups have crashed, is tried in groups at the very end.
-4. Times of the kernels for several sizes of blocks.
-All contestants of part 3 compile and warm up side by side while parts 1 and 2 run; then they are timed one after the
-other; who is not warm by then is ended, so that the GPU is quiet. What fails prints its traceback, and the rest goes
-on. The file of results is written anew after each answer.
+- losses: short trainings with the kernels and without, dropout off; and with one step or several in a graph, which must
+  be the same numbers. (The kernels against float64: `tests/triton/test_fused_*.py`.)
+- steps: steps per second of the loop with one step and with several in a graph; device time and kernels of a step;
+  where the host's time goes. `lstm-attention`, whose groups have crashed, is tried in groups at the very end.
+
+All contestants compile and warm up side by side while losses are compared; then they are timed one after the other. Who
+is not warm by then is ended, so that the GPU is quiet. What fails prints its traceback, and the rest goes on. The file
+of results is written anew after each answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
+import queue
 import sys
 import time
-from collections.abc import Callable
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a script finds only what lies beside it
+import torch
 
 from bench.small_checking.losses import losses
-from bench.small_checking.pieces import HEADS, SHORT, checked_head, checked_piece, checked_short, piece_cases
-from bench.small_checking.processes import collect, end_the_cold, start_aside, start_contestant, take_turns
-from bench.small_checking.report import Report
+from bench.small_checking.steps import contestant
 from bench.small_checking.training import CONTESTANTS
-from bench.small_checking.tuning import compile_tuning, read_tuning, timed_pieces, tuning_cases
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class Report:
+    """Answers, printed as they come and written to a file after each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.answers: dict[str, list[dict[str, Any]]] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def add(self, part: str, answer: dict[str, Any]) -> None:
+        """Add one answer of a part."""
+        self.answers.setdefault(part, []).append(answer)
+        self.path.write_text(json.dumps(self.answers, indent=1, default=str) + "\n", encoding="utf-8")
+        shown = {name: value for name, value in answer.items() if name != "longest"}
+        print(part, answer.get("error", shown), flush=True)
+
+
+class Contestant(NamedTuple):
+    """A process that trains: it tells when it is `warm`, and waits for its `turn` before each timing."""
+
+    task: str
+    model: str
+    process: Any
+    warm: Any
+    turn: Any
+    answers: Any
+
+
+def start_losses(number: int, device: str) -> tuple[Any, Any]:
+    """Let a process of its own compare losses; that process, and the queue with its answer."""
+    answers = SPAWN.Queue()
+    process = SPAWN.Process(target=answer_losses, args=(number, device, answers), daemon=True)
+    process.start()
+    return process, answers
+
+
+def answer_losses(number: int, device: str, answers: Any) -> None:
+    """In a process of its own: send the losses of a contestant, or the traceback."""
+    torch.set_num_threads(1)
+    try:
+        answers.put(losses(number, device))
+    except Exception:
+        answers.put({"number": number, "error": traceback.format_exc()})
+
+
+def start_contestant(task: str, model: str, device: str, seconds: float) -> Contestant:
+    """Let a training warm up."""
+    warm, turn, answers = SPAWN.Semaphore(0), SPAWN.Semaphore(0), SPAWN.Queue()
+    arguments = (task, model, device, seconds, warm, turn, answers)
+    process = SPAWN.Process(target=contestant, args=arguments, daemon=True)
+    process.start()
+    return Contestant(task, model, process, warm, turn, answers)
+
+
+def take_turns(started: list[Contestant], device: str, seconds: float, report: Report) -> None:
+    """Time the contestants one after the other, then end them."""
+    # Groups after all single steps, and those that have crashed last: what comes first is then certain.
+    modes = ("single", "grouped") if device == "cuda" else ("single",)
+    turns = [(mode, one) for mode in modes for one in started]
+    turns.sort(key=lambda pair: pair[0] == "grouped" and "lstm" in pair[1].model)
+    for mode, one in turns:
+        one.turn.release()
+        try:
+            answer = one.answers.get(timeout=4 * seconds + (20 if one.process.is_alive() else 0.1))
+        except queue.Empty:
+            answer = {"task": one.task, "model": one.model, "mode": mode, "error": "not warm or not done in time"}
+            one.process.kill()
+        report.add("steps", answer)
+    for one in started:
+        one.process.kill()
 
 
 def main() -> int:
-    """Run all parts; 1 if something failed."""
+    """Run both parts; 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=1.0, help="duration of one timing")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds for all to warm up")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")))
-    parser.add_argument("--only", default="", help="parts to run: pieces, losses, steps, tuning (separated by commas)")
-    parser.add_argument(
-        "--set", type=read_tuning, default={}, help="sizes of blocks for the steps, as in tile=128,warps=8"
-    )
-    parser.add_argument(
-        "--also",
-        type=read_tuning,
-        action="append",
-        default=[],
-        help="more sizes of blocks, tried with the first two models; may be repeated",
-    )
+    parser.add_argument("--only", default="losses,steps", help="parts to run, separated by commas")
     options = parser.parse_args()
-    device: str = options.device
-    parts = set(options.only.split(",")) if options.only else {"pieces", "losses", "steps", "tuning"}
+    device, parts = options.device, options.only.split(",")
     report = Report(options.out / "small_check.json")
-    entries = [(task, model, options.set) for task, model in CONTESTANTS]
-    entries += [(task, model, tuning) for task, model in CONTESTANTS[:2] for tuning in options.also]
-    started = [start_contestant(*one, device, options.seconds) for one in entries if "steps" in parts]
-    plan: list[tuple[str, Callable[..., Any], int]] = [
-        ("pieces", checked_piece, len(piece_cases(device))),
-        ("pieces", checked_short, len(SHORT)),
-        ("pieces", checked_head, len(HEADS)),
-        ("losses", losses, len(CONTESTANTS)),
-        ("tuning", compile_tuning, len(tuning_cases(device))),
-    ]
-    asides = [
-        start_aside(part, function, number, device)
-        for part, function, count in plan
-        for number in range(count if part in parts else 0)
-    ]
     end = time.monotonic() + options.patience
-    collect(asides, end, report)
-    end_the_cold(started, end)
+    started = [start_contestant(*one, device, options.seconds) for one in CONTESTANTS if "steps" in parts]
+    compared = [start_losses(number, device) for number in range(len(CONTESTANTS)) if "losses" in parts]
+    for process, answers in compared:
+        try:
+            report.add("losses", answers.get(timeout=max(0.1, end - time.monotonic())))
+        except queue.Empty:
+            report.add("losses", {"error": "losses: not done in time"})
+        process.kill()
+    for one in started:
+        if not one.warm.acquire(timeout=max(0.0, end - time.monotonic())):
+            one.process.kill()
     take_turns(started, device, options.seconds, report)
-    if "tuning" in parts:
-        rows: list[dict[str, Any]] = report.results.setdefault("timed", [])
-        timed_pieces(device, rows)
-        report.write()
-    for row in report.results.get("steps", []):
+    for row in report.answers.get("steps", []):
         if "longest" in row:
             print(row["task"], row["model"], row["mode"], *row["longest"][:15], sep="\n  ")
-    return int("error" in json.dumps(report.results, default=str))
+    return int("error" in json.dumps(report.answers, default=str))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sigmoid, sparsemax, entmax15 and hard under Triton on a GPU: against float64, bits, memory, time beside softmax.
+"""Sigmoid, sparsemax, entmax15 and hard under Triton on a GPU: against float64, and whether bits repeat.
 
 `auto` takes these kernels up to the widths for which this stage has passed on a GPU: `_CHECKED` in
 `implementations/triton/normalized_attention.py`, which docs/design.md mentions.
@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,13 +15,10 @@ from torch import Tensor
 import regard
 from bench.gpu_checking.formula import BOUNDS, options, rows, same, trained
 from bench.gpu_checking.report import Report
-from bench.gpu_checking.timing import milliseconds
 
 NAMES = ("sigmoid", "entmax15", "sparsemax", "hard")
-BARS = {"sigmoid": 1.05, "entmax15": 2.5}  # times our softmax
 MASKS = ("full", "causal", "window", "documents", "padding", "softcap", "alibi")
 LENGTH = 777
-TIMED = {"4k": (4, 16, 4096), "16k": (1, 16, 16384)}
 
 
 def configurations() -> list[tuple[str, str, int, torch.dtype]]:
@@ -70,64 +65,10 @@ def _error(found: Tensor, true: Tensor, by_row: bool) -> float:
     return off if off == off else 9.0
 
 
-def linear_memory(name: str) -> dict[str, Any]:
-    """Extra memory at two lengths: twice the length must take about twice the memory."""
-    found = []
-    for n in (8192, 16384):
-        given = rows(1, 4, n, 64)
-        trained(*given, normalize=name)
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        trained(*given, normalize=name)
-        found.append(torch.cuda.max_memory_allocated() - before)
-    return {"bytes": found, "ok": found[1] < 2.3 * found[0]}
-
-
-def beside_softmax(name: str, size: str, d: int, mask: str) -> dict[str, Any]:
-    """Time beside our softmax kernels and beside `tiled`, forward and training."""
-    b, h, n = TIMED[size]
-    q, k, v, grad = rows(b, h, n, d)
-    asked = options(mask, n, h)
-    found: dict[str, Any] = {}
-    for kind in ("forward", "training"):
-        calls: dict[str, Callable[[], Any]] = {}
-        for label, normalize, impl in (
-            ("ours", name, "triton"),
-            ("softmax", "softmax", "triton"),
-            ("tiled", name, "tiled"),
-        ):
-            if label == "tiled" and size != "4k":
-                continue
-            calls[label] = partial(_call, q, k, v, grad, kind, normalize=normalize, impl=impl, **asked)
-        times = milliseconds(calls, count=5, groups=3)
-        ratio = times["ours"] / times["softmax"]
-        found[kind] = {**{label: round(one, 4) for label, one in times.items()}, "times_softmax": round(ratio, 3)}
-    if name in BARS:
-        found["bar"], found["met"] = BARS[name], found["forward"]["times_softmax"] <= BARS[name]
-    return found
-
-
-def _call(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, kind: str, **asked: Any) -> Any:
-    if kind == "training":
-        return torch.autograd.grad(regard.attend(q, k, v, **asked), (q, k, v), grad, allow_unused=True)
-    with torch.no_grad():
-        return regard.attend(q, k, v, **asked)
-
-
 def normalizers(report: Report) -> None:
-    """Check, then time."""
+    """Compare all of them."""
     for name, mask, d, dtype in configurations():
         report.try_case("normalizers", f"{name} {mask} d{d} {str(dtype)[6:]}", partial(compare, name, mask, d, dtype))
-    for name in NAMES:
-        report.try_case("normalizers", f"{name} memory", partial(linear_memory, name))
-    for name in NAMES:
-        for size, d, mask in (("4k", 64, "causal"), ("4k", 128, "causal"), ("16k", 64, "window")):
-            report.try_case(
-                "normalizers", f"{name} {size} d{d} {mask} time", partial(beside_softmax, name, size, d, mask)
-            )
-            gc.collect()
-            torch.cuda.empty_cache()
 
 
 def compile_once(name: str, mask: str, d: int, dtype: torch.dtype) -> None:

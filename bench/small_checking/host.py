@@ -1,10 +1,9 @@
-"""What the host takes for a training step, and for which parts of the loop."""
+"""What the host takes for the parts of a training step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,100 +50,3 @@ def host_parts(trainer: Any, steps: int = 400, clock: Callable[[], float] = time
         for name, (owner, method) in parts.items():
             setattr(owner, method, kept[name])
     return {name: round(seconds / steps * 1e6, 1) for name, seconds in spent.items()}
-
-
-def host_us(trainer: Any) -> float:
-    """Microseconds of the loop for a step that launches nothing: preparing the batch, counting, logging."""
-    from regard_workbench.training.step import StepResult
-
-    learner, kept = trainer.learner, trainer.learner._step
-
-    class Nothing:
-        replayed = True
-
-        def __call__(self, batches: Any) -> StepResult:
-            list(batches)
-            return StepResult(1.0, 1.0)
-
-    def step(batches: Any) -> StepResult:
-        """What `Learner.step` does with a captured step, without moving the batch."""
-        found: StepResult = learner._step(batches)
-        return found
-
-    learner._step, learner.step = Nothing(), step
-    try:
-        for count in (50, 1000):
-            start = time.perf_counter()
-            for _ in range(count):
-                trainer.advance()
-    finally:
-        learner._step = kept
-        del learner.step
-    return (time.perf_counter() - start) / count * 1e6
-
-
-class NoDevice:
-    """In place of a graph, an event and the update of a step: nothing happens, and it is done at once."""
-
-    def nothing(self, *given: Any) -> None:
-        """Do nothing."""
-
-    replay = record = synchronize = refresh = nothing
-
-    def query(self) -> bool:
-        """It is done."""
-        return True
-
-
-@contextmanager
-def without_device(trainer: Any, group: int = 1) -> Iterator[None]:
-    """Within the block, steps are queued, copied and read as captured ones are, but nothing computes them."""
-    from regard_workbench.training.cuda_graph import graphed_step
-    from regard_workbench.training.cuda_graph.packed_batch import PackedBatch
-    from regard_workbench.training.cuda_graph.step_group import CapturedStep, StepGroup
-
-    nothing, learner = NoDevice(), trainer.learner
-    kept = learner._step, graphed_step.StepGroup
-
-    class Group(StepGroup):
-        def _captured(self, *given: Any) -> Any:
-            self.results.zero_()
-            return nothing
-
-        def _event(self) -> Any:
-            return nothing
-
-    class Empty(graphed_step.GraphedStep):
-        def _capture(self, batch: Any) -> CapturedStep:
-            slots = torch.zeros(len(self.pending), 3, dtype=torch.float64)
-            self.slots, self.values, self.events = list(slots), list(slots.numpy()), [nothing] * len(slots)
-            return CapturedStep(nothing, PackedBatch(batch, len(slots)), slots[0].clone(), draws=0)  # type: ignore[arg-type]
-
-        def _warm_up(self, batch: Any) -> Any:
-            return self._eager(batch)
-
-    learner._step = Empty(kept[0], learner.optimizer, print, graphed_step.MAX_PENDING)
-    learner._step.steps_per_graph = group
-    # Eager steps of the CPU have no fused update; captured ones ask theirs to refresh its copies.
-    kept[0].update = None
-    for method in ("_replay", "_group"):
-        setattr(learner._step, method, _updating(kept[0], nothing, getattr(learner._step, method)))
-    graphed_step.StepGroup = Group  # type: ignore[misc]
-    try:
-        yield
-        trainer.synchronize()
-    finally:
-        learner._step, graphed_step.StepGroup = kept  # type: ignore[misc]
-
-
-def _updating(step: Any, update: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, with an update of the step for its time only."""
-
-    def called(*given: Any) -> Any:
-        step.update = update
-        try:
-            return call(*given)
-        finally:
-            step.update = None
-
-    return called

@@ -11,26 +11,22 @@ from typing import Any
 
 import torch
 
-from bench.small_checking.host import host_parts, host_us
-from bench.small_checking.timing import graph_us
+from bench.cases.gpu.events import group
+from bench.small_checking.host import host_parts
 from bench.small_checking.training import GROUP, trainer_of
 
 WARM = 340  # steps before a timing: the smaller batch at the end of an epoch comes every 40 and is captured, too
 
 
-def contestant(
-    task: str, model: str, device: str, seconds: float, tuning: dict[str, int], warm: Any, turn: Any, results: Any
-) -> None:
+def contestant(task: str, model: str, device: str, seconds: float, warm: Any, turn: Any, results: Any) -> None:
     """In a process of its own: warm up, wait for the turn, measure single steps, then groups."""
     named = {"task": task, "model": model}
     mode = "single"
     try:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
         torch.set_num_threads(1)
-        from regard.nn.fused_rows import op
         from regard_workbench.training.signals import Signals
 
-        vars(op.TUNING).update(tuning)
         count = WARM if device == "cuda" else 2
         with tempfile.TemporaryDirectory() as folder, Signals() as signals:
             trainer = trainer_of(task, model, device, device == "cuda", folder, signals)
@@ -83,7 +79,12 @@ def measured(trainer: Any, seconds: float, device: str) -> dict[str, Any]:
         else:
             found["device_us"] = graph_us(captured.graph)
             found |= kernels_of(captured.graph)
-    return found | {"host_us": host_us(trainer)}
+    return found
+
+
+def graph_us(graph: Any, times: int = 50) -> float:
+    """Microseconds of one replay, the median of five groups."""
+    return 1e6 * statistics.median(group(graph.replay, times, "cuda") for _ in range(5))
 
 
 def kernels_of(graph: Any) -> dict[str, Any]:
