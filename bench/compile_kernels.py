@@ -4,30 +4,54 @@ The interpreter accepts what the compiler refuses: loop variables that change th
 more shared memory than there is. Here the calls of `compiled_cases.py` run on CPU tensors with launches replaced by
 compilations for an H200, or the GPU of another `--capability`; their results are meaningless. Each kernel is one line
 of JSON: registers, bytes of spilled registers, shared memory, the warnings of ptxas that matrix products wait for each
-other (`serialised`) and the instructions of the loops with products (`loops`); or the compiler's message. At the end
-stands what spills or waits.
+other (`serialised`); or the compiler's message. At the end stands what spills or waits.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import re
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.errors import OutOfResources
 from triton.runtime.jit import JITFunction
 
 from bench.compiled_cases import cases
-from bench.compiled_code import kept_log, usage
 
 # KiB of shared memory that a program may have, by compute capability: A100; RTX 30 and 40; H100, H200; B200; RTX 50.
 SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+
+
+@contextlib.contextmanager
+def kept_log() -> Iterator[io.StringIO]:
+    """What ptxas says while Triton compiles. A kernel of the cache has no log, so that the cache is not asked."""
+    log = io.StringIO()
+    with knobs.nvidia.scope(), knobs.compilation.scope(), contextlib.redirect_stdout(log):
+        knobs.nvidia.dump_ptxas_log = True
+        knobs.compilation.always_compile = True
+        yield log
+
+
+def read_log(log: str) -> dict[str, Any]:
+    """The numbers in a log of `ptxas -v` and its warnings that products are serialised (C7510 to C7519)."""
+    registers = re.search(r"Used (\d+) registers", log)
+    stack = re.search(r"(\d+) bytes stack frame", log)
+    if registers is None or stack is None:
+        raise ValueError(f"ptxas did not say what it used: {log[-500:]}")
+    warned = [line for line in log.splitlines() if "wgmma" in line and "serialized" in line]
+    codes = {code[0] if (code := re.search(r"C75\d\d", line)) else "without a code" for line in warned}
+    return {"registers": int(registers[1]), "spilled": int(stack[1]), "serialised": sorted(codes)}
 
 
 class NoDriver:
@@ -85,8 +109,9 @@ class Compilations:
             fits = compiled.metadata.shared <= most
             if compiled.hash not in self.seen:
                 self.seen.add(compiled.hash)
-                found = usage(compiled, log.getvalue())
-                self.write(kernel=kernel.__name__, **found, ok=fits, seconds=round(time.time() - begun, 1))
+                usage = read_log(log.getvalue())
+                usage |= {"shared": compiled.metadata.shared, "warps": compiled.metadata.num_warps}
+                self.write(kernel=kernel.__name__, **usage, ok=fits, seconds=round(time.time() - begun, 1))
             if not fits:  # as Triton would on that GPU; some launches then ask for less
                 raise OutOfResources(compiled.metadata.shared, most, "shared memory")
             return compiled

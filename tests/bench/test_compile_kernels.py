@@ -1,4 +1,4 @@
-"""What `bench.compile_kernels` reads from the assembler: numbers of a log, warnings, loops, and one kernel."""
+"""What `bench.compile_kernels` reads from the assembler: numbers of a log, warnings, and one kernel."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
-from bench import compile_kernels, compiled_code  # noqa: E402
+from bench import compile_kernels  # noqa: E402
 
 QUIET = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'forward' for 'sm_90a'
@@ -25,69 +25,25 @@ WARNING = (
 
 
 def test_a_log_without_a_warning_says_that_nothing_is_serialised():
-    found = compiled_code.read_log(QUIET.format(stack=408))
+    found = compile_kernels.read_log(QUIET.format(stack=408))
     assert found == {"registers": 168, "spilled": 408, "serialised": []}
 
 
 @pytest.mark.parametrize("code", ["C7510", "C7513", "C7515", "C7519"])
 def test_the_code_of_a_warning_is_read(code):
     log = WARNING.format(code=code, why="insufficient register resources") + QUIET.format(stack=0)
-    assert compiled_code.read_log(log)["serialised"] == [code]
+    assert compile_kernels.read_log(log)["serialised"] == [code]
 
 
 def test_a_warning_without_a_code_is_not_lost_and_each_code_comes_once():
     log = "".join(WARNING.format(code=code, why="x") for code in ("C7515", "C7513", "C7515"))
     log += WARNING.format(code="", why="a reason of a later version") + QUIET.format(stack=0)
-    assert compiled_code.read_log(log)["serialised"] == ["C7513", "C7515", "without a code"]
+    assert compile_kernels.read_log(log)["serialised"] == ["C7513", "C7515", "without a code"]
 
 
 def test_a_log_without_numbers_is_refused():
     with pytest.raises(ValueError, match="did not say"):
-        compiled_code.read_log("ptxas fatal   : Memory allocation failure\n")
-
-
-def code(*lines):
-    """What nvdisasm prints of these instructions and labels."""
-    found = []
-    for number, line in enumerate(lines):
-        found.append(line if line.endswith(":") else f"        /*{16 * number:04x}*/                   {line} ;")
-    return "\n".join(["        .section .text", ".text.forward:", *found])
-
-
-def test_instructions_of_innermost_loops_with_products_are_counted():
-    walked = code(
-        "MOV R1, c[0x0][0x28]",
-        ".L_x_0:",  # a loop around two others
-        "IADD3 R2, R2, 0x1, RZ",
-        ".L_x_1:",
-        "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT",
-        "@P4 BRA `(.L_x_9)",  # over a mask
-        "FSEL R3, R3, -INF, !P5",
-        "@P5 BRA `(.L_x_8)",  # over half of it
-        "FSEL R4, R4, -INF, !P5",
-        ".L_x_8:",
-        "FSEL R5, R5, -INF, !P5",
-        "FSEL R6, R6, -INF, !P5",
-        "BRA `(.L_x_7)",  # in any case
-        ".L_x_9:",
-        "FSEL R7, R7, -INF, !P5",
-        "FSEL R8, R8, -INF, !P5",
-        "FSEL R9, R9, -INF, !P5",
-        ".L_x_7:",
-        "@!P6 BRA `(.L_x_4)",  # to wait behind the loop
-        "FADD R3, R4, R5",
-        "@P0 BRA `(.L_x_1)",
-        ".L_x_2:",  # without a product
-        "FMUL R3, R4, R5",
-        "@P1 BRA `(.L_x_2)",
-        "@P2 BRA `(.L_x_3)",  # forward: no loop
-        "@!P3 BRA `(.L_x_0)",
-        ".L_x_3:",
-        "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT",
-        ".L_x_4:",
-        "BRA `(.L_x_4)",  # what stands behind every kernel
-    )
-    assert compiled_code.loops_with_products(walked) == [(8, 14)]
+        compile_kernels.read_log("ptxas fatal   : Memory allocation failure\n")
 
 
 def compiled(tmp_path, *options):
@@ -121,9 +77,8 @@ def test_a_kernel_compiled_without_a_gpu_leaves_what_the_assembler_said(tmp_path
         assert {**one, "seconds": 0} == {**two, "seconds": 0}
     found = {one["kernel"]: one for one in first}
     assert found.keys() == {"forward", "compute_row_stats", "of_keys", "of_queries"}
-    for name, products in {"forward": 1, "compute_row_stats": 0, "of_keys": 1, "of_queries": 1}.items():
-        assert len(found[name]["loops"]) == products, found[name]
-        assert 16 <= found[name]["registers"] <= 255 and isinstance(found[name]["serialised"], list)
+    for one in found.values():
+        assert 16 <= one["registers"] <= 255 and isinstance(one["serialised"], list)
 
 
 def test_the_list_at_the_end_names_what_is_serialised_and_what_spills(tmp_path, capsys):
