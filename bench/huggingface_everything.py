@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.observing.pool import examine_all
-from bench.observing.records import Records, merged, recorded, save, versions
-from bench.observing.worker import library
+from bench.architectures import huggingface, walking
+from bench.architectures.records import Records, merged, recorded, save, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "bench" / "recorded" / "huggingface.json"
@@ -61,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "huggingface_everything.json")
     parser.add_argument("--record", type=Path, help="walk nothing: take this file of --out into the record")
     given = parser.parse_args(arguments)
-    registry = library("transformers").names()
+    registry = huggingface.names()
     if given.record is not None:
         return _record(given.record, registry)
     known = {one["name"]: one["status"] for one in [*recorded(RECORD), *recorded(given.out)]}
@@ -81,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(text.rstrip(), file=sys.stderr, flush=True)
 
     if names:
-        examine_all("transformers", names, "regard", given.jobs, given.seconds, given.gigabytes, told, given.total)
+        walking.examine_all(names, given.jobs, given.seconds, given.gigabytes, told, given.total)
     print(f"{headline(recorded(given.out))}; {len(names) - len(found)} names of this walk are left")
     return 0
 

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("transformers")
 
 from bench import huggingface_everything
-from bench.observing import changed_attention, on_regard
-from bench.observing.records import recorded, save
-from bench.observing.worker import examine, library
+from bench.architectures import changed_attention, huggingface, on_regard, walking
+from bench.architectures.records import recorded, save
+from bench.architectures.walking import examine
 from regard.interop.huggingface import attention
 from tests.observation import peers  # noqa: F401  keeps transformers offline
 
@@ -17,7 +17,7 @@ from tests.observation import peers  # noqa: F401  keeps transformers offline
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_architecture_is_built_and_compared():
-    record = examine(library("transformers"), "gpt2", "regard", seconds=120.0)
+    record = examine("gpt2", seconds=120.0)
     assert record["status"] == "equal", record
     assert record["difference"] <= 1e-5 < 0.1 < record["without_attention"]
     assert record["wrong_scale"] > 1e-3 and "without_choice" not in record
@@ -31,7 +31,7 @@ def test_an_architecture_is_built_and_compared():
 @pytest.mark.parametrize("name", ["llama", "bert"])
 def test_a_scale_that_is_wrong_by_a_tenth_is_seen(name):
     with changed_attention.wrong_scale():
-        record = examine(library("transformers"), name, "regard", seconds=120.0)
+        record = examine(name, seconds=120.0)
     assert record["status"] == "differs" and "difference" in record["reason"], record
     assert record["difference"] > 1e-3
 
@@ -40,13 +40,13 @@ def test_a_scale_that_is_wrong_by_a_tenth_is_seen(name):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["deepseek_v32", "minimax_m3_vl_text"])
 def test_a_choice_of_keys_that_is_overlooked_is_seen(name, monkeypatch):
-    source = library("transformers")
+    source = huggingface
     if name not in source.names():
         pytest.skip(f"this transformers has no {name}")
-    record = examine(source, name, "regard", seconds=120.0)
+    record = examine(name, seconds=120.0)
     assert record["status"] == "equal" and record["without_choice"] > 1e-2 and record["wrong_scale"] > 1e-3, record
     monkeypatch.setattr(attention, "chosen_keys", lambda *given: None)
-    record = examine(source, name, "regard", seconds=120.0)
+    record = examine(name, seconds=120.0)
     assert record["status"] == "differs" and record["difference"] > 1e-2, record
 
 
@@ -55,7 +55,7 @@ def test_a_choice_of_keys_that_is_overlooked_is_seen(name, monkeypatch):
 def test_a_comparison_in_which_a_mistake_does_not_show_is_not_counted_as_equal(monkeypatch):
     """A fresh BERT: its weights are so small that all scores are about zero."""
     monkeypatch.setattr(on_regard, "_sharpen", lambda *given: None)
-    record = examine(library("transformers"), "bert", "regard", seconds=120.0)
+    record = examine("bert", seconds=120.0)
     assert record["status"] == "blunt" and "a scale times 1.1" in record["reason"], record
     assert "0 of 0 architectures" in huggingface_everything.headline([record])
 
@@ -64,14 +64,14 @@ def test_a_comparison_in_which_a_mistake_does_not_show_is_not_counted_as_equal(m
 @pytest.mark.filterwarnings("ignore")
 def test_rows_of_padding_that_an_output_reads_are_told_apart_from_wrong_numbers(monkeypatch):
     """VideoPrism's texts have a class token behind the padding, so that all rows of the output are compared."""
-    name, source = "videoprism_text_model", library("transformers")
+    name, source = "videoprism_text_model", huggingface
     if name not in source.names():
         pytest.skip("this transformers has no VideoPrism")
-    record = examine(source, name, "regard", seconds=120.0)
+    record = examine(name, seconds=120.0)
     assert record["status"] == "equal", record
     assert record["left_padded"].endswith("empty rows") and record["right_padded"] <= 1e-5
     monkeypatch.setattr(changed_attention, "uniform_where_nothing_is_seen", lambda output, *rest: output * 1.01)
-    record = examine(source, name, "regard", seconds=120.0)
+    record = examine(name, seconds=120.0)
     assert record["status"] == "differs" and "left_padded" in record["reason"]
 
 
@@ -111,7 +111,7 @@ def test_a_walk_takes_what_is_left_and_is_taken_into_the_record(monkeypatch, tmp
 
     walked = []
 
-    def examine_all(library, names, attend, jobs, seconds, gigabytes, told, total):
+    def examine_all(names, jobs, seconds, gigabytes, told, total):
         walked.append(list(names))
         for name in names[:2]:  # the time was over before the third
             told(one(name, "failed", reason="a\n b", trace="long", **{"with": "torch 2.11.0"}))
@@ -119,7 +119,7 @@ def test_a_walk_takes_what_is_left_and_is_taken_into_the_record(monkeypatch, tmp
     known, out = tmp_path / "record.json", tmp_path / "walk.json"
     monkeypatch.setattr(huggingface_everything, "RECORD", known)
     monkeypatch.setattr(huggingface_everything, "PAGE", tmp_path / "record.md")
-    monkeypatch.setattr(huggingface_everything, "examine_all", examine_all)
+    monkeypatch.setattr(walking, "examine_all", examine_all)
     save(known, [one("bert", "equal"), one("gpt2", "failed", reason="old", **{"with": "torch 2.13.0"})])
     common = ["--only", "bert,gpt2,t5,llama,opt,no-such-name", "--out", str(out)]
     assert huggingface_everything.main([*common, "--left", "--total", "7"]) == 0

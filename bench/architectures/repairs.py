@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.observing.inputs import NEVER, Maker, accepted
+from bench.architectures.inputs import NEVER, Maker, accepted
 
 Inputs = dict[str, Any]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from bench.observing import inputs, shrinking
-from bench.observing.building import Built, NoModel, NotBuilt, attempt
-from bench.observing.repairs import mended
+from bench.architectures import inputs, shrinking
+from bench.architectures.building import Built, NoModel, NotBuilt, attempt
+from bench.architectures.repairs import mended
 
 SPARSE = re.compile(r"\w+_sparse|indexed_attention")  # kinds of layers
 Check = Callable[[Any, dict[str, Any]], int]  # a model and its inputs → attention calls of a pass

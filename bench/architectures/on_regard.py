@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.observing.building import NotBuilt
-from bench.observing.changed_attention import (
+from bench.architectures.building import NotBuilt
+from bench.architectures.changed_attention import (
     MISTAKE,
     called_with,
     counted_calls,
@@ -21,7 +21,6 @@ from bench.observing.changed_attention import (
     without_choices,
     wrong_scale,
 )
-from bench.observing.observation import run
 from regard.interop import huggingface
 
 CLOSE = 1e-5  # the largest difference of an output, relative to its largest number
@@ -30,6 +29,13 @@ GAINS = (1.0, 3.0, 9.0)  # of the weights: the first at which a wrong scale show
 PADDED = 5  # positions of padding in the second example
 NEW_TOKENS = 7
 WINDOW = 6
+
+
+def run(model: Any, given: dict[str, Any], seed: int | None = 3) -> Any:
+    """A forward pass with its random numbers fixed, unless the seed is None."""
+    if seed is not None:
+        torch.manual_seed(seed)
+    return model(**given)
 
 
 @torch.no_grad()
