@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.cases.memory import extra_memory
+from bench.cases.memory import memory_ratio
 from regard.errors import Unsupported
 from regard.formula.edges import Edges
 from regard.nn.graph import GraphAttention
@@ -110,8 +109,4 @@ def graph_v2_train(setting: Setting) -> Measurement:
 @case("graph-memory", work=f"graph attention, {WORK}", peer=PEER, unit="× the memory", at_most=1)
 def graph_memory(setting: Setting) -> Measurement:
     """Peak memory beyond the inputs, output and gradients included, divided by the peer's."""
-    ours, theirs = extra_memory(our_step, setting, _program(setting.device)), extra_memory(peer_step, setting)
-    found = {"ours_mib": round(ours.value), "peer_mib": round(theirs.value)}
-    parts = (part / theirs.value for part in (ours.value, ours.low, ours.high))
-    value, low, high = parts
-    return dataclasses.replace(ours, value=value, low=low, high=high, details=found)
+    return memory_ratio(our_step, peer_step, setting, _program(setting.device))

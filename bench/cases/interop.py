@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import nn
 
-from bench.cases.memory import extra_memory
+from bench.cases.memory import memory_ratio
 from regard.interop.torch import MultiheadAttention
 from regard_workbench.bench.case import Measurement, Setting, case
 from regard_workbench.bench.timing import slowdown
@@ -66,12 +65,4 @@ def torch_layer(device: str, small: bool) -> Callable[[], object]:
 )
 def torch_layer_memory(setting: Setting) -> Measurement:
     """Peak memory of a training step beyond inputs and parameters, divided by that of torch's layer."""
-    ours, theirs = extra_memory(our_layer, setting), extra_memory(torch_layer, setting)
-    return replace(
-        ours,
-        value=ours.value / theirs.value,
-        low=ours.low / theirs.high,
-        high=ours.high / theirs.low,
-        impl="layer",
-        details={"ours_mib": ours.value, "theirs_mib": theirs.value},
-    )
+    return memory_ratio(our_layer, torch_layer, setting, "layer")

@@ -16,12 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from regard_workbench.bench.case import Measurement, Setting
-from regard_workbench.bench.timing import quartiles
 from regard_workbench.comparison.memory import peak_memory
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -41,8 +41,19 @@ def extra_memory(prepare: Prepare, setting: Setting, impl: str = "") -> Measurem
     readings = [_in_child(prepare, setting)]
     while len(readings) < 3 and not setting.quick and time.perf_counter() - start < PATIENCE:
         readings.append(_in_child(prepare, setting))
-    low, middle, high = quartiles(readings)
-    return Measurement(middle, low, high, len(readings), impl=impl)
+    return Measurement.of(readings, impl=impl)
+
+
+def memory_ratio(ours: Prepare, theirs: Prepare, setting: Setting, impl: str) -> Measurement:
+    """The extra memory of a prepared call, divided by that of a peer's."""
+    own, peer = extra_memory(ours, setting, impl), extra_memory(theirs, setting)
+    return replace(
+        own,
+        value=own.value / peer.value,
+        low=own.low / peer.high,
+        high=own.high / peer.low,
+        details={"ours_mib": own.value, "peer_mib": peer.value},
+    )
 
 
 def _in_child(prepare: Prepare, setting: Setting) -> float:

@@ -2,61 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import regard
-from regard import biases, masks, scores
+from bench.cases.gpu.dot import CAUSAL, FULL
+from bench.cases.gpu.host import PADDING
+from bench.cases.gpu.structured import SPARSE, STRUCTURED, causal_mask
+from bench.cases.gpu.work import Size
 
-DEVICE, WINDOW, GLOBALS, CAP = "cuda", 512, 16, 30.0
+DEVICE = "cuda"
 NAMES = ("window", "global", "documents", "alibi", "prefix")
 OTHERS = {torch.float32: (64,), torch.float16: (40, 128), torch.bfloat16: (16, 256)}  # besides bfloat16 of 64 and 128
 BOUNDS = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 
-def document_ids(n: int) -> Tensor:
-    """Eight documents of unequal lengths."""
-    shares = torch.tensor([0.025, 0.1, 0.2, 0.05, 0.25, 0.075, 0.15, 0.15])
-    ends = (shares.cumsum(0) * n).round().long()
-    return torch.bucketize(torch.arange(n), ends, right=True).clamp(max=7).to(DEVICE)
+WORKS = {work.name: work for work in (*SPARSE, *STRUCTURED, PADDING)}
+WORKS |= {"full": FULL, "causal": replace(CAUSAL, mask=causal_mask)}
 
 
 def options(name: str, n: int, heads: int) -> dict[str, Any]:
     """The arguments of `attend` for a case."""
-    window = masks.window(WINDOW - 1, 0)
-    return {
-        "full": lambda: {},
-        "causal": lambda: {"mask": masks.causal()},
-        "window": lambda: {"mask": window},
-        "global": lambda: {"mask": window | masks.global_tokens(range(GLOBALS))},
-        "documents": lambda: {"mask": masks.causal() & masks.documents(document_ids(n))},
-        "alibi": lambda: {"mask": masks.causal(), "bias": biases.alibi(heads)},
-        "prefix": lambda: {"mask": masks.causal() | masks.prefix(n // 4)},
-        "softcap": lambda: {"mask": masks.causal(), "score": scores.softcap(CAP)},
-        "padding": lambda: {"mask": masks.lengths(torch.tensor([n - n // 3], device=DEVICE))},
-    }[name]()
-
-
-def visible(name: str, n: int, q: Tensor, k: Tensor) -> Tensor:
-    """The same masks written down once more."""
-    ids = document_ids(n)
-    causal = q >= k
-    near = causal & (q - k < WINDOW)
-    return {
-        "full": lambda: (q >= 0) & (k >= 0),
-        "window": lambda: near,
-        "global": lambda: near | (q < GLOBALS) | (k < GLOBALS),
-        "documents": lambda: causal & (ids[q] == ids[k]),
-        "prefix": lambda: causal | (k < n // 4),
-        "padding": lambda: (q >= 0) & (k < n - n // 3),
-    }.get(name, lambda: causal)()
-
-
-def slopes(heads: int) -> Tensor:
-    """How fast ALiBi falls in each head."""
-    return torch.tensor([2.0 ** (-8.0 * (head + 1) / heads) for head in range(heads)], device=DEVICE)
+    return dict(WORKS[name].options(Size(1, heads, n, 0), DEVICE))
 
 
 def rows(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 7) -> list[Tensor]:
@@ -73,17 +43,21 @@ def trained(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, **options: Any) -> li
 
 
 def error(name: str, found: list[Tensor], given: list[Tensor], head: int) -> float:
-    """The largest relative error of one head of the last entry, from the formula in float64."""
+    """The largest relative error of one head of the last entry, from the formula in float64.
+
+    What is visible and how scores are changed is said once more by the functions that FlexAttention is given.
+    """
     q, k, v, grad = given
-    n, d = q.shape[2:]
+    work, size = WORKS[name], Size(*q.shape)
     exact = [part[-1, head].detach().double().requires_grad_() for part in (q, k, v)]
-    row, column = torch.arange(n, device=DEVICE)[:, None], torch.arange(n, device=DEVICE)[None]
-    score = exact[0] @ exact[1].mT / d**0.5
-    if name == "softcap":
-        score = CAP * torch.tanh(score / CAP)
-    if name == "alibi":
-        score = score - slopes(q.shape[1])[head].double() * (row - column).abs()
-    output = score.masked_fill(~visible(name, n, row, column), -torch.inf).softmax(-1) @ exact[2]
+    entry, row = len(q) - 1, torch.arange(size.length, device=DEVICE)[:, None]
+    column = row.T
+    score = exact[0] @ exact[1].mT / size.width**0.5
+    if work.score is not None:
+        score = work.score(size, DEVICE)(score, entry, head, row, column)
+    if work.mask is not None:
+        score = score.masked_fill(~work.mask(size, DEVICE)(entry, head, row, column), -torch.inf)
+    output = score.softmax(-1) @ exact[2]
     true = [output.detach(), *torch.autograd.grad(output, exact, grad[-1, head].double())]
     errors = [float((a[-1, head].double() - b).norm() / b.norm()) for a, b in zip(found, true, strict=True)]
     return max(one if one == one else 9.0 for one in errors)

@@ -23,7 +23,8 @@ import torch
 
 import regard
 from bench.cases.gpu.events import group
-from bench.gpu_checking.formula import DEVICE, WINDOW, options, rows
+from bench.cases.gpu.structured import WINDOW
+from bench.gpu_checking.formula import DEVICE, options, rows
 from bench.gpu_checking.report import Report
 
 REQUESTS, KINDS, ALLOWED = 200, 30, 0.05

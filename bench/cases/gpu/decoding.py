@@ -14,7 +14,7 @@ from bench.cases.gpu import check
 from bench.cases.gpu.events import compared, side_by_side
 from bench.cases.gpu.peers import BACKENDS
 from regard_workbench.bench.case import Measurement, Setting, case
-from regard_workbench.bench.timing import TimedCall, quartiles
+from regard_workbench.bench.timing import TimedCall
 
 BATCH, CACHE, HEADS, SHARED, WIDTH = 8, 32768, 32, 8, 128
 COPIED = 2**31  # bytes
@@ -58,7 +58,6 @@ def measured(
         100 * (read / ours) / (2 * copied / copy)
         for ours, copy in zip(times.seconds["ours"], times.seconds[COPY], strict=True)
     ]
-    low, middle, high = quartiles(shares)
     best = times.fastest(list(BACKENDS))
     details = {
         "errors": errors,
@@ -68,7 +67,8 @@ def measured(
     peers = {name: found for name, found in times.each().items() if name not in ("ours", COPY)}
     impl = regard.explain(query, key, value).impl
     peer = times.median(best) if best else None
-    return Measurement(middle, low, high, len(shares), times.median("ours"), peer, impl, best, peers, details)
+    ours = times.median("ours")
+    return Measurement.of(shares, ours=ours, peer=peer, impl=impl, best=best, peers=peers, details=details)
 
 
 @torch.no_grad()

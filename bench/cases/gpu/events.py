@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from regard_workbench.bench.case import Measurement, Setting
-from regard_workbench.bench.timing import TimedCall, quartiles, without_garbage_collection
+from regard_workbench.bench.timing import TimedCall, without_garbage_collection
 
 CALLS, GROUPS = 20, 7  # calls in a group, groups of each contestant
 LONGEST_GROUP = 0.08  # seconds: groups of long calls have fewer; events resolve a microsecond …
@@ -121,31 +121,24 @@ def compared(
         why = "; ".join(f"{name}: {words}" for name, words in times.refused.items())
         raise RuntimeError(f"no peer ran, so there is nothing to compare with ({why or 'none was given'})")
     readings = times.ratios(best, ours) if faster else times.ratios(ours, best)
-    low, middle, high = quartiles(readings)
-    peers = {name: found for name, found in times.each().items() if name != ours}
-    return Measurement(
-        middle, low, high, len(readings), times.median(ours), times.median(best), impl, best, peers, details or {}
-    )
+    return _beside_peers(readings, times, ours, best, impl, details)
 
 
 def alone(
     times: Times, *, impl: str, scale: float, ours: str = "ours", details: Mapping[str, object] | None = None
 ) -> Measurement:
     """Our own time, multiplied by `scale` (1e3 for milliseconds), with the quickest peer beside it."""
-    low, middle, high = quartiles([scale * reading for reading in times.seconds[ours]])
-    peers = {name: found for name, found in times.each().items() if name != ours}
     best = times.fastest([name for name in times.seconds if not name.startswith(ours)])
-    return Measurement(
-        middle,
-        low,
-        high,
-        len(times.seconds[ours]),
-        times.median(ours),
-        times.median(best) if best else None,
-        impl,
-        best,
-        peers,
-        details or {},
+    return _beside_peers([scale * reading for reading in times.seconds[ours]], times, ours, best, impl, details)
+
+
+def _beside_peers(
+    readings: list[float], times: Times, ours: str, best: str, impl: str, details: Mapping[str, object] | None
+) -> Measurement:
+    peers = {name: seconds for name, seconds in times.each().items() if name != ours}
+    peer = times.median(best) if best else None
+    return Measurement.of(
+        readings, ours=times.median(ours), peer=peer, impl=impl, best=best, peers=peers, details=details or {}
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -17,7 +18,7 @@ from bench.cases.gpu.structured import SPARSE, STRUCTURED
 from bench.cases.gpu.work import Size, Work, gradient, inputs, timed_call
 from regard import masks
 from regard_workbench.bench.case import Measurement, Setting, case
-from regard_workbench.bench.timing import TimedCall, quartiles, without_garbage_collection
+from regard_workbench.bench.timing import TimedCall, without_garbage_collection
 
 SIZE = Size(1, 16, 256, 64)  # the kernels take less time than the calls
 CALLS, GROUPS, WARM = 100, 9, 50
@@ -26,6 +27,7 @@ PADDING = Work(
     "padding",
     "lengths",
     lambda size, device: {"mask": masks.lengths(torch.tensor([size.length - size.length // 3], device=device))},
+    mask=lambda size, device: lambda b, h, q, k: (q >= 0) & (k < size.length - size.length // 3),
 )
 WORKS = (*SPARSE, *STRUCTURED, PADDING)
 
@@ -86,22 +88,18 @@ def measured(
     for name, peer_call in ((SDPA, F.scaled_dot_product_attention), (NOTHING, Nothing.apply)):
         sides[name] = timed_call(peer_call, tensors, upstream)
     readings = issued(sides, setting, calls)
-    each = {name: quartiles(found) for name, found in readings.items()}
-    slowest = max(ours, key=lambda name: each[name][1])
-    low, middle, high = each[slowest]
-    peers = {name: each[name][1] / 1e6 for name in (SDPA, NOTHING)}
-    details = {"slowest": slowest, "microseconds": {name: each[name][1] for name in ours}, "readings": readings}
-    return Measurement(
-        middle,
-        low,
-        high,
-        len(readings[slowest]),
-        middle / 1e6,
-        peers[SDPA],
-        "+".join(sorted(impls)),
-        SDPA,
-        peers,
-        details,
+    middle = {name: statistics.median(each) for name, each in readings.items()}
+    slowest = max(ours, key=middle.__getitem__)
+    peers = {name: middle[name] / 1e6 for name in (SDPA, NOTHING)}
+    details = {"slowest": slowest, "microseconds": {name: middle[name] for name in ours}, "readings": readings}
+    return Measurement.of(
+        readings[slowest],
+        ours=middle[slowest] / 1e6,
+        peer=peers[SDPA],
+        impl="+".join(sorted(impls)),
+        best=SDPA,
+        peers=peers,
+        details=details,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,12 +16,12 @@ import torch
 
 import regard
 from bench.cases.gpu import check
+from bench.cases.gpu.compare import PASSES
 from bench.cases.gpu.dot import CAUSAL, FULL
 from bench.cases.gpu.events import host_seconds
 from bench.cases.gpu.structured import SPARSE, STRUCTURED
 from bench.cases.gpu.work import Size, Work, gradient, inputs
 from regard_workbench.bench.case import Measurement, Setting, case
-from regard_workbench.bench.timing import quartiles
 
 COUNT, SHORTEST, LONGEST = 100, 1000, 8000
 WARM = (4096, 2999)
@@ -60,16 +61,14 @@ def measured(
         first.append(1e3 * host_seconds(call, setting.device))
         second.append(1e3 * host_seconds(call, setting.device))
         impls.add(regard.explain(*tensors, **options).impl)
-    low, middle, high = quartiles(first)
     details = {
-        "median_ms": middle,
+        "median_ms": statistics.median(first),
         "slowest_second_call_ms": max(second),
         "median_second_call_ms": statistics.median(second),
         "calls_over_the_bar": sum(reading > BAR for reading in first),
     }
-    return Measurement(
-        max(first), low, high, len(first), max(first) / 1e3, impl="+".join(sorted(impls)), details=details
-    )
+    found = Measurement.of(first, ours=max(first) / 1e3, impl="+".join(sorted(impls)), details=details)
+    return replace(found, value=max(first))
 
 
 def _call(tensors: list[torch.Tensor], options: Mapping[str, Any], upstream: torch.Tensor | None) -> object:
@@ -82,7 +81,7 @@ def _call(tensors: list[torch.Tensor], options: Mapping[str, Any], upstream: tor
 
 
 for _work in (FULL, CAUSAL, SPARSE[0], STRUCTURED[0], STRUCTURED[2]):
-    for _ending, _words in (("forward", "forward"), ("train", "forward+backward")):
+    for _ending, _words in PASSES.items():
         case(
             f"lengths-{_work.name}-{_ending}",
             work=f"{COUNT} unseen lengths, {_work.words}, b1 h16 d128, bf16, {_words}",

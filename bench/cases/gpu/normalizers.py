@@ -10,7 +10,7 @@ from torch import Tensor
 
 import regard
 from bench.cases.gpu import check
-from bench.cases.gpu.compare import RANKS
+from bench.cases.gpu.compare import PASSES, RANKS
 from bench.cases.gpu.events import compared, extra_bytes, side_by_side
 from bench.cases.gpu.work import SHORT_64, SHORT_128, Size, gradient, inputs, timed_call
 from regard import masks
@@ -74,7 +74,7 @@ def compiled(setting: Setting, name: str, size: Size, train: bool) -> None:
 
 for _name, _bar in BARS.items():
     for _size in (SHORT_128, SHORT_64):
-        for _ending, _words in (("forward", "forward"), ("train", "forward+backward")):
+        for _ending, _words in PASSES.items():
             _train = _ending == "train"
             case(
                 f"{_name}-{_size.label}-{_ending}",
@@ -87,7 +87,7 @@ for _name, _bar in BARS.items():
                 ahead=partial(compiled, name=_name, size=_size, train=_train),
             )(partial(measured, name=_name, size=_size, train=_train))
 
-for _ending, _words in (("forward", "forward"), ("train", "forward+backward")):
+for _ending, _words in PASSES.items():
     _train = _ending == "train"
     case(
         f"sparsemax-4k-d128-{_ending}",

@@ -24,7 +24,8 @@ def _sequences(size: Size) -> list[int]:
     return [size.length * number for number in range(size.batch + 1)]
 
 
-def _causal_mask(size: Size, device: str) -> Modifier:
+def causal_mask(size: Size, device: str) -> Modifier:
+    """Itself and what came before."""
     return lambda b, h, q, k: q >= k
 
 
@@ -115,7 +116,7 @@ SPARSE = (
         "softcap",
         f"softcap {CAP:g}, causal",
         lambda size, device: {"score": scores.softcap(CAP), "mask": masks.causal()},
-        mask=_causal_mask,
+        mask=causal_mask,
         score=_softcap_score,
         against=(FLEX,),
     ),
@@ -127,7 +128,7 @@ STRUCTURED = (
         "ALiBi, causal",
         lambda size, device: {"bias": biases.alibi(size.heads), "mask": masks.causal()},
         _alibi_of_one_head,
-        mask=_causal_mask,
+        mask=causal_mask,
         score=_alibi_score,
         against=(FLEX,),
     ),

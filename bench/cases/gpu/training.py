@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,39 +14,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard_workbench.bench.case import Measurement, Setting, Wrong, case
-from regard_workbench.bench.timing import quartiles
 from regard_workbench.models import Model
 from regard_workbench.tasks.parts.batch import Batch
 
 if TYPE_CHECKING:  # the loop's libraries take time to load, and the other cases do without
-    from regard_workbench.training.config import Config
+    from regard_workbench.training.signals import Signals
     from regard_workbench.training.trainer import Trainer
 
 LAYERS, DIM, HEADS, BATCH, LENGTH = 2, 128, 4, 32, 64
 STEPS, WINDOWS, WARM = 400, 5, 12
+MODEL = f"decoder(layers={LAYERS}, dim={DIM}, num_heads={HEADS})"
 PEER = "plain torch, eager"
 
 
-def settings(device: str, *, compile: bool, precision: str, batch: int, length: int) -> Config:
-    """A run that never validates, saves or ends."""
-    from regard_workbench.training.config import Config
+def trainer_of(task: str, model: str, folder: str, signals: Signals, **settings: object) -> Trainer:
+    """A training that never validates, saves or ends."""
+    from regard_workbench.training.build import Parts, build_model, build_task
     from regard_workbench.training.config.recipe import complete
+    from regard_workbench.training.hardware import prepare
+    from regard_workbench.training.run_folder.folder import RunFolder
+    from regard_workbench.training.state import seed_everything
+    from regard_workbench.training.trainer import Trainer
 
-    never = 10**9
-    return complete(
-        Config(
-            task=f"language(context={length})",
-            model=f"decoder(layers={LAYERS}, dim={DIM}, num_heads={HEADS})",
-            steps=never,
-            eval_every=never,
-            save_every=never,
-            log_every=100,
-            batch_size=batch,
-            device=device,
-            compile=compile,
-            precision=precision,
-        )
-    )
+    never = dict.fromkeys(("steps", "eval_every", "save_every"), 10**9)
+    config = complete({"task": task, "model": model, **never, **settings})
+    hardware = prepare(config)
+    seed_everything(config.seed)
+    data = build_task(config)
+    parts = Parts(data, build_model(config, data))
+    return Trainer(config, RunFolder(Path(folder)), parts, hardware, signals, quiet=True)
 
 
 def measured(
@@ -57,20 +54,14 @@ def measured(
     steps: int = STEPS,
 ) -> Measurement:
     """Steps a second. The loop must have lowered the loss, or its speed does not count."""
-    from regard_workbench.training.build import Parts, build_model, build_task
-    from regard_workbench.training.hardware import prepare
-    from regard_workbench.training.run_folder.folder import RunFolder
+    from regard_workbench.training.build import build_model
     from regard_workbench.training.signals import Signals
     from regard_workbench.training.state import seed_everything
-    from regard_workbench.training.trainer import Trainer
 
-    config = settings(setting.device, compile=compile, precision=precision, batch=batch, length=length)
-    seed_everything(0)
-    hardware, task = prepare(config), build_task(config)
-    model = build_model(config, task)
     steps = steps // 4 if setting.quick else steps
+    options = {"device": setting.device, "compile": compile, "precision": precision, "batch_size": batch}
     with tempfile.TemporaryDirectory(prefix="regard-") as folder:
-        trainer = Trainer(config, RunFolder(Path(folder)), Parts(task, model), hardware, Signals(), quiet=True)
+        trainer = trainer_of(f"language(context={length})", MODEL, folder, Signals(), log_every=100, **options)
         with trainer.open():
             _rate(trainer.advance, min(WARM, steps), lambda: _done(trainer))
             first = _loss(trainer)
@@ -80,13 +71,14 @@ def measured(
     if not last < first:
         raise Wrong(f"not timed, because it does not learn: the loss went from {first:.3f} to {last:.3f}.")
     seed_everything(0)
-    plain = _plain(build_model(config, task).to(setting.device), batches, setting.device, precision)
+    model = build_model(trainer.config, trainer.task).to(setting.device)
+    plain = _plain(model, batches, setting.device, precision)
     _rate(plain, 3, lambda: None)
     peer = 1 / _rate(plain, 20 if setting.device == "cuda" else 3, lambda: None)
-    low, middle, high = quartiles(rates)
     details = {"compile": compile, "precision": precision, "loss_first": first, "loss_last": last}
-    return Measurement(
-        middle, low, high, len(rates), 1 / middle, peer, "regard_workbench.training", PEER, {PEER: peer}, details
+    ours = 1 / statistics.median(rates)
+    return Measurement.of(
+        rates, ours=ours, peer=peer, impl="regard_workbench.training", best=PEER, peers={PEER: peer}, details=details
     )
 
 
