@@ -46,7 +46,7 @@ COUNTS = {
         "kills under Ray: a worker, the head, the node, the command, all",
         _tests("tests/comparison/test_ray.py", "tests/comparison/test_ray_lost.py", "-m", "nightly or not nightly"),
     ),
-    "starts": Count("two starts on one folder", ("bench.starts", "--pairs", "80")),
+    "starts": Count("two starts on one folder", _tests("tests/training/test_lock.py", "-k", "two_runs")),
     "disks": Count("small, read-only and unwritable disks", _tests("tests/training/test_small_disks.py", *NIGHTLY)),
     "damage": Count("damaged files of a run", _tests("tests/training/test_damaged_runs.py", *NIGHTLY)),
     "states": Count("changed states of a checkpoint", _tests("tests/training/test_schema.py", *NIGHTLY)),

@@ -1,4 +1,4 @@
-"""Screenshots of every view for docs/images: `python -m bench.screenshots FOLDER [VIEW …]`.
+"""Screenshots of every view for docs/images: `python -m docs.screenshots FOLDER [VIEW …]`.
 
 FOLDER holds what was trained for them:
 
