@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -52,28 +53,14 @@ def _growth(setting: Setting, name: str) -> Measurement:
     return slowdown(long, short, setting, "layer")
 
 
-@case(
-    "linear-growth",
-    work=f"linear layer, b1 n{LONG} dim {WIDTH}, forward+backward",
-    peer=f"itself at n{SHORT}",
-    unit="× time",
-    at_most=20,
-)
-def linear_growth(setting: Setting) -> Measurement:
-    """Sixteen times the length."""
-    return _growth(setting, "linear")
-
-
-@case(
-    "global-query-growth",
-    work=f"global-query layer, b1 n{LONG} dim {WIDTH}, forward+backward",
-    peer=f"itself at n{SHORT}",
-    unit="× time",
-    at_most=20,
-)
-def global_query_growth(setting: Setting) -> Measurement:
-    """Sixteen times the length."""
-    return _growth(setting, "global-query")
+for _name in ("linear", "global-query"):
+    case(
+        f"{_name}-growth",
+        work=f"{_name} layer, b1 n{LONG} dim {WIDTH}, forward+backward",
+        peer=f"itself at n{SHORT}",
+        unit="× time",
+        at_most=20,
+    )(partial(_growth, name=_name))
 
 
 def million(device: str, small: bool) -> Callable[[], object]:

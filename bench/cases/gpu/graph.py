@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from bench.cases import graph
-from regard_workbench.bench.case import case
+from regard_workbench.bench.case import CASES, case
 
-case(
-    "graph-gpu-train",
-    work=f"graph attention, {graph.WORK}",
-    peer=graph.PEER,
-    unit="× faster",
-    at_least=1,
-    device="cuda",
-)(graph.graph_train)
-case(
-    "graph-gpu-v2-train",
-    work=f"graph attention, version 2, {graph.WORK}",
-    peer=graph.PEER,
-    unit="× faster",
-    at_least=1,
-    device="cuda",
-)(graph.graph_v2_train)
-case(
-    "graph-gpu-memory",
-    work=f"graph attention, {graph.WORK}",
-    peer=graph.PEER,
-    unit="× the memory",
-    at_most=1,
-    device="cuda",
-)(graph.graph_memory)
+for _name in ("train", "v2-train", "memory"):  # registered before, see `bench.cases.FAMILIES`
+    _same = CASES[f"graph-{_name}"]
+    case(
+        f"graph-gpu-{_name}",
+        work=_same.work,
+        peer=_same.peer,
+        unit=_same.unit,
+        at_least=None if _same.at_most else _same.bar,
+        at_most=_same.bar if _same.at_most else None,
+        device="cuda",
+    )(_same.measure)
