@@ -8,7 +8,7 @@ from typing import Any
 import heatmap
 import mathml
 from api_pages import path_of
-from make_reference import options, table
+from reference_page import options, table
 
 from regard import nn
 from regard.observation import architecture

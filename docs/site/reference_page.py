@@ -1,15 +1,10 @@
-"""Write docs/reference.md: everything that has a name, from registries and docstrings.
-
-    python docs/make_reference.py            # rewrite docs/reference.md
-    python docs/make_reference.py --check    # exit with 1 if it would change
+"""The page of the site that lists everything that has a name, made from registries and docstrings.
 
 The facts are those that `regard list` and `regard show` print, so the page and the command line cannot disagree.
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from regard import nn
@@ -19,13 +14,12 @@ from regard_workbench.cli.list import rows_of
 from regard_workbench.cli.show import options as option_rows
 from regard_workbench.cli.show.models_and_tasks import of_model, of_task
 
-PAGE = Path(__file__).with_name("reference.md")
 Facts = dict[str, Any]
 
 HEAD = """\
 # Reference
 
-Written by `python docs/make_reference.py` from the docstrings and registries of the package; do not edit it by hand.
+Made from the docstrings and registries of the package when the site is built.
 `regard list` and `regard show NAME` print the same facts in the terminal, with a picture of the weights.
 
 Letters: `b` batch, `h` query heads, `g` key/value heads, `q` query length, `k` key length, `d` key dim, `v` value dim.
@@ -160,9 +154,3 @@ def tasks() -> str:
 def page() -> str:
     """The whole page."""
     return "\n".join([HEAD, *(pieces(kind) for kind in PIECES), mechanisms(), models(), tasks()])
-
-
-if __name__ == "__main__":
-    from generated import write_or_check
-
-    sys.exit(write_or_check(__doc__, lambda: {PAGE: page()}))
