@@ -47,7 +47,6 @@ FORBIDDEN = [("workbench.tasks", "workbench.models"), ("workbench.viewer", "nn")
 UNREADABLE = {
     "regard.registry": "a name is looked up in the file that is called so",
     "regard_workbench.models.parts.embedding": "a kind of stream names the module of its embedding",
-    "regard_workbench.bench.memory": "a child process is told by name which module of the bench to measure",
 }
 
 
