@@ -12,7 +12,7 @@ CHECKED = 48  # steps whose losses are compared; `digits` has a smaller batch, w
 
 def curve(task: str, model: str, device: str, fused: bool, group: int, steps: int) -> list[float]:
     """The losses of a short training; `group`: steps in a CUDA graph, 0: no graph."""
-    from regard.nn import fused_rows
+    from regard_fast import fused_rows
     from regard_workbench.training.signals import Signals
 
     fused_rows.enabled = fused

@@ -26,7 +26,7 @@ def contestant(
     try:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")
         torch.set_num_threads(1)
-        from regard.nn.fused_rows import op
+        from regard_fast.fused_rows import op
         from regard_workbench.training.signals import Signals
 
         vars(op.TUNING).update(tuning)

@@ -6,10 +6,10 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard.nn import fused_rows
-from regard.nn.fused_rows import head, head_kernels, head_op, op, plain
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows.head_op import HeadOptions
+from regard_fast import fused_rows
+from regard_fast.fused_rows import head, head_kernels, head_op, op, plain
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows.head_op import HeadOptions
 from regard_workbench import models
 from regard_workbench.models.parts.stack import Stack
 from regard_workbench.tasks.answers import EachOf, NextToken, Writes

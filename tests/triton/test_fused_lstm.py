@@ -8,9 +8,9 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard.nn import fused_rows
-from regard.nn.fused_rows import lstm, lstm_kernels, lstm_op, lstm_plain
-from regard.nn.fused_rows.weight_copies import keep_copy
+from regard_fast import fused_rows
+from regard_fast.fused_rows import lstm, lstm_kernels, lstm_op, lstm_plain
+from regard_fast.fused_rows.weight_copies import keep_copy
 from regard_workbench import models
 from regard_workbench.models.parts.recurrent import Recurrent
 from regard_workbench.tasks.answers import NextToken, OneOf

@@ -7,11 +7,11 @@ from torch import nn
 pytest.importorskip("triton")
 
 import regard
-from regard.nn import fused_memory, fused_rows
-from regard.nn.fused_memory import gradient_kernels, op, plain, read_kernels, refusal, stack_op, write_kernels
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows import layers
 from regard.nn.parts.heads import join_heads, split_heads
+from regard_fast import fused_memory, fused_rows
+from regard_fast.fused_memory import gradient_kernels, op, plain, read_kernels, refusal, stack_op, write_kernels
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows import layers
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, equal_up_to_rounding, graded, kernels

@@ -6,7 +6,7 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard.nn.fused_rows import head, head_op, plain, pooled_kernels
+from regard_fast.fused_rows import head, head_op, plain, pooled_kernels
 from regard_workbench import models
 from regard_workbench.models.parts.stack import Stack
 from regard_workbench.tasks.answers import OneOf

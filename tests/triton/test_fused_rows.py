@@ -11,11 +11,11 @@ pytest.importorskip("triton")
 
 from regard import masks
 from regard.formula import dropout
-from regard.nn import fused_rows
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows import layers, op
-from regard.nn.fused_rows.op import RowOptions
 from regard.values.grid import Grid
+from regard_fast import fused_rows
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows import layers, op
+from regard_fast.fused_rows.op import RowOptions
 from regard_workbench import models
 from regard_workbench.models.parts.stack import Stack
 from regard_workbench.tasks.answers import NextToken, OneOf

@@ -9,11 +9,11 @@ pytest.importorskip("triton")
 
 import regard
 from regard.implementations import gpu
-from regard.nn import fused_rows
-from regard.nn.fused_memory import static
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows import layers, short_attention, short_kernels
-from regard.nn.fused_rows.short_attention import LONGEST, PlainAttention
+from regard_fast import fused_rows
+from regard_fast.fused_memory import static
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows import layers, short_attention, short_kernels
+from regard_fast.fused_rows.short_attention import LONGEST, PlainAttention
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, graded, kernels

@@ -7,9 +7,9 @@ from torch import nn
 pytest.importorskip("triton")
 
 from regard.formula.dropout import draw_seed
-from regard.nn.fused_rows import head_op, layers, stack_loss_op, stack_op
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows.tokens import EmbeddedTokens
+from regard_fast.fused_rows import head_op, layers, stack_loss_op, stack_op
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows.tokens import EmbeddedTokens
 from regard_workbench import models
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED

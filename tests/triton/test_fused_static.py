@@ -7,12 +7,12 @@ from torch import nn
 pytest.importorskip("triton")
 
 import regard
-from regard.nn import fused_memory, fused_rows
-from regard.nn.fused_memory import gradient_kernels, static, static_kernels
-from regard.nn.fused_memory.factors import SlotFactors
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows import layers, short_kernels
 from regard.nn.parts.heads import join_heads, split_heads
+from regard_fast import fused_memory, fused_rows
+from regard_fast.fused_memory import gradient_kernels, static, static_kernels
+from regard_fast.fused_memory.factors import SlotFactors
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows import layers, short_kernels
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_memory import off, rows_of

@@ -9,8 +9,8 @@ from torch import nn
 pytest.importorskip("triton")
 
 from regard.formula import dropout
-from regard.nn import fused_rows
-from regard.nn.fused_rows import vector_kernels, vectors
+from regard_fast import fused_rows
+from regard_fast.fused_rows import vector_kernels, vectors
 from regard_workbench import models
 from regard_workbench.models.parts.embedding import StreamEmbedding
 from regard_workbench.tasks.answers import OneOf
