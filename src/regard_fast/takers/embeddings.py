@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regard.implementations import HAS_TRITON
 from regard.nn.positions import NoPositions, Sinusoidal
 from regard_fast import fused_rows
 from regard_fast.fused_rows import vectors
@@ -41,7 +40,7 @@ def token_rows(embedding: StreamEmbedding, ids: Tensor) -> EmbeddedTokens | None
     if (embedding.training and embedding.word_dropout) or hooked(embedding) or hooked(embedding.dropout):
         return None
     table, positions, rate = embedding.rows, embedding.positions, _rate(embedding)
-    if not HAS_TRITON or ids.dim() != 2 or ids.dtype != torch.int64 or not 0 <= rate < 1:
+    if ids.dim() != 2 or ids.dtype != torch.int64 or not 0 <= rate < 1:
         return None
     if type(table) is not nn.Embedding or table.num_embeddings > MOST_OUTPUTS:
         return None

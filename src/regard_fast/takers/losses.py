@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def run(
     outputs_of: Callable[[Any, Batch], Any], model: Model, batch: Batch, smoothing: float, seed: Tensor | None
 ) -> Loss | None:
-    """The loss of a batch; `outputs_of` is one of the functions below."""
+    """The loss of a batch, from what a model computes before it; None where its logits are needed."""
     with model.autocast():
         if refusal(model, batch):
             return None

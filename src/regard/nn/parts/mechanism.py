@@ -43,7 +43,7 @@ MECHANISMS: Registry[Entry] = Registry(
     "mechanism",
     "regard.nn",
     homes={"global-query": "gla", "ntm": "ntm"},
-    others=("graph", "multihead_attention", "positions", "sharing"),
+    others=("fast_path", "graph", "multihead_attention", "positions", "sharing"),
 )
 _ALIASES = {"soft": "global", "gla": "global-query"}  # tests compare it with what the mechanisms declare
 
