@@ -12,10 +12,10 @@ CHECKED = 48  # steps whose losses are compared; `digits` has a smaller batch, w
 
 def curve(task: str, model: str, device: str, fused: bool, group: int, steps: int) -> list[float]:
     """The losses of a short training; `group`: steps in a CUDA graph, 0: no graph."""
-    from regard.nn import fused_rows
+    from regard.nn import fast_path
     from regard_workbench.training.signals import Signals
 
-    fused_rows.enabled = fused
+    fast_path.enabled = fused
     with tempfile.TemporaryDirectory() as folder, Signals() as signals:
         trainer = trainer_of(task, model, device, False, folder, signals, graph=group > 0)
         results, step = [], trainer.learner.step

@@ -6,7 +6,7 @@ import torch
 pytest.importorskip("triton")
 
 from regard.formula import dropout
-from regard.nn.fused_rows import head
+from regard_fast.fused_rows import head
 from regard_workbench.training import train
 from regard_workbench.training.run_folder import checkpoints
 from tests.triton.test_fused_head import batch_for, built, step_of

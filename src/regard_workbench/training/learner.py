@@ -144,8 +144,8 @@ class Learner:
         """Let DDP choose its buckets by a backward pass for a batch, before the first step."""
 
         def backward() -> None:
-            total, _, terms = self._uncaptured.forward(self.hardware.to_device(batch))
-            self.hardware.accelerator.backward(total if terms is None else total + terms)
+            loss, terms = self._uncaptured.forward(self.hardware.to_device(batch))
+            self.hardware.accelerator.backward(loss.total if terms is None else loss.total + terms)
 
         buckets.lay_out(self.model, backward, self.hardware.device.type)
 

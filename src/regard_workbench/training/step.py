@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -30,7 +31,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from regard.errors import BadValue, RegardError
-from regard.nn.fused_rows.head import DeferredLogits
+from regard.nn.fast_path import Loss
 from regard.nn.parts import loss_terms
 from regard_workbench.models.parts.model import Model
 from regard_workbench.tasks.answers.answer import counted
@@ -103,12 +104,14 @@ class Step:
                 "strategy: fsdp frees the weights of a layer before the loss terms that it offers are differentiated "
                 "(attention=hard with estimator=reinforce). Use --strategy ddp."
             )
-        # Where the outputs serve nothing but the loss, a model may leave logits out.
-        alone = self.processes == 1 and not (self.sharded or self.observers or consistency or context)
-        self.asked: dict[str, Any] = {}
-        if alone and isinstance(self.model, Model) and self.model.defers(loss):
-            self.asked = {"deferred": True}
-        # Of dropout in the next step, for models that take one; None, and for others: torch's generators draw it.
+        # A model whose outputs serve nothing but its own loss: it may be asked for the loss alone.
+        self.alone: Model | None = None
+        apart = self.processes > 1 or self.sharded or self.observers or consistency or context
+        if isinstance(self.model, Model) and not apart and loss == self.model.loss:
+            self.alone = self.model
+            if accelerator.mixed_precision == "bf16":  # Accelerate has wrapped `forward` in the same
+                self.alone.autocast = partial(torch.autocast, accelerator.device.type, dtype=torch.bfloat16)
+        # Of dropout in the next step, for fast paths that take one; None, and for others: torch's generators draw it.
         self.seed: int | None = None
         self.one: Tensor | None = None  # the gradient of the objective: made once, not filled in each step
         self.update: FusedUpdate | None = None  # replaces clipping and optimiser where steps may be captured
@@ -126,8 +129,8 @@ class Step:
         first: Tensor | None = None
         for number, batch in enumerate(batches):
             with self._no_sync(number):
-                total, count, terms = self.forward(batch, self._seed_for(batch, number))
-                count = count.detach()
+                loss, terms = self.forward(batch, self._seed_for(batch, number))
+                total, count = loss.total, loss.count.detach()
                 if first is None:
                     mean = count if self.processes == 1 else self.accelerator.reduce(count, "mean")
                     first = mean.clamp(min=1.0)
@@ -152,7 +155,7 @@ class Step:
         return StepResult(loss_value, norm_value)
 
     def backward(self, batch: Batch, seed: Tensor | None = None) -> Tensor:
-        """The mean loss of one batch, with its gradient computed. `seed`: of dropout, as in `DeferredLogits`."""
+        """The mean loss of one batch, with its gradient computed. `seed`: of dropout, as in `Model.loss_of`."""
         # With a fused update every step comes here, eager ones, too, so that the divisions can be compiled as well.
         # Without, the first steps compile `forward`, and nothing can be compiled while a graph is captured.
         loss, objective = _mean(*self.forward(batch, seed)) if self.update is None else self.means(batch, seed)
@@ -164,25 +167,12 @@ class Step:
 
     def _means(self, batch: Batch, seed: Tensor | None) -> tuple[Tensor, Tensor]:
         """The mean loss of one batch, and the same with the loss terms."""
-        if not self.asked:
-            return _mean(*self._forward(batch, seed))
-        # The loss is the model's own, and there are no terms: kernels that leave logits out may compute the mean, too.
-        assert isinstance(self.model, Model)
-        mean = self.model.mean_loss(self._deferred(batch, seed), batch, self.smoothing)
-        return mean, mean
-
-    def _deferred(self, batch: Batch, seed: Tensor | None) -> Any:
-        """The outputs of a model, maybe without logits."""
-        with self.autocast():
-            outputs = self.model(batch, **self.asked)
-        if isinstance(outputs, DeferredLogits):
-            outputs.seed = seed
-        return outputs
+        return _mean(*self._forward(batch, seed))
 
     @property
     def takes_seed(self) -> bool:
         """Whether the model may use `seed`."""
-        return bool(self.asked)
+        return self.alone is not None
 
     def _seed_for(self, batch: Batch, number: int = 0) -> Tensor | None:
         """The seed of one of the batches of a step, on the device."""
@@ -202,19 +192,22 @@ class Step:
             self.average.update()
         return StepResult(loss_value, norm_value)
 
-    def _forward(self, batch: Batch, seed: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The sum of the losses, how much counts, and the sum of the loss terms, if there are any."""
+    def _forward(self, batch: Batch, seed: Tensor | None = None) -> tuple[Loss, Tensor | None]:
+        """The loss of a batch, and the sum of the loss terms, if there are any."""
         if self.context is None:
             return self._losses(batch, seed)
         with self.context.share(batch) as part:
             return self._losses(part, seed)
 
-    def _losses(self, batch: Batch, seed: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _losses(self, batch: Batch, seed: Tensor | None) -> tuple[Loss, Tensor | None]:
+        if self.alone is not None:
+            return self.alone.loss_of(batch, self.smoothing, seed), None
         if self.consistency:
             batch = batch.times(2)
         terms: list[Tensor] = []
         if not self.observers or self.example_losses is None:
-            outputs = self._deferred(batch, seed)
+            with self.autocast():
+                outputs = self.model(batch)
         else:
             with loss_terms.collecting() as offered, self.autocast():
                 outputs = self.model(batch)
@@ -222,7 +215,8 @@ class Step:
             terms = [term(losses.detach(), counts.detach()) for term in offered]
         if self.consistency:
             terms.append(self.consistency * self._divergence(outputs, batch))
-        return *self.loss(outputs, batch, self.smoothing), torch.stack(terms).sum() if terms else None
+        loss = Loss(*self.loss(outputs, batch, self.smoothing))
+        return loss, torch.stack(terms).sum() if terms else None
 
     def _divergence(self, outputs: Any, batch: Batch) -> Tensor:
         """KL(p ‖ q) + KL(q ‖ p), summed over what counts, of the answers p of one pass and q of the other."""
@@ -267,8 +261,7 @@ class Step:
         raise NonFinite(f"{what} for the batch of training examples {examples}")
 
 
-def _mean(total: Tensor, count: Tensor, terms: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The mean of a sum of losses, and the same with the loss terms."""
-    count = count.detach().clamp(min=1.0)
-    loss = total / count
-    return loss, loss if terms is None else loss + terms / count
+def _mean(loss: Loss, terms: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The mean loss of a batch, and the same with the loss terms."""
+    mean = loss.mean
+    return mean, mean if terms is None else mean + terms / loss.count.detach().clamp(min=1.0)
