@@ -17,7 +17,7 @@ from regard.biases import Bias
 from regard.errors import BadType, BadValue
 from regard.formula.call import Call
 from regard.masks import Mask
-from regard.masks.from_tensors import DenseMask
+from regard.masks.from_tensors import dense_mask
 from regard.normalizers import Normalizer
 from regard.registry import call_meant
 from regard.scores import Score
@@ -235,7 +235,7 @@ def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:
         raise BadValue(f"mask: a tensor of shape {shape} does not broadcast to ({letters}) = {target}.{hint}")
     if query.dim() == 3 and mask.dim() == 3:
         mask = mask[:, None]
-    return DenseMask(mask[(None,) * (4 - mask.dim())])
+    return dense_mask(mask)
 
 
 def _check_values(request: Request) -> None:

@@ -6,6 +6,7 @@ so that any normaliser works on it as on the full array.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -55,15 +56,24 @@ class Strip:
         return spans
 
 
+def budget_of(device: torch.device) -> int:
+    """How many scores to compute at once."""
+    return _CELLS.get(device.type, _CELLS_ELSEWHERE)
+
+
+def is_whole(sizes: Sizes, device: torch.device) -> bool:
+    """Whether all scores are computed at once, whatever a mask hides of them."""
+    return math.prod(sizes) <= budget_of(device)
+
+
 def strips(mask: Mask | None, sizes: Sizes, groups: int, device: torch.device, light: bool) -> Iterator[Strip]:
     """Cover every row and every visible pair with strips; `light`: few temporaries, so strips may be twice as large."""
     batch, heads, queries, keys = sizes
     if 0 in sizes:
         yield Strip(slice(0, batch), slice(0, groups), slice(0, queries), ())
         return
-    budget = _CELLS.get(device.type, _CELLS_ELSEWHERE)
-    shared = heads // groups
-    if mask is None or batch * heads * queries * keys <= budget:
+    budget, shared = budget_of(device), heads // groups
+    if mask is None or is_whole(sizes, device):
         bands: tuple[RowBand, ...] = (RowBand(0, batch, 0, queries, (KeyRun(0, keys, mask is not None),)),)
     elif mask.tensors:
         bands = _bands(mask, sizes, device, budget)

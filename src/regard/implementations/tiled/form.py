@@ -1,0 +1,158 @@
+"""How `tiled` walks a request: its strips with their parts of the grid, kept for requests of the same form.
+
+On a CPU, what depends on sizes and structure alone is computed once. The table holds a bounded number of forms, and
+each of them a bounded number of bytes: what does not fit is computed again by each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.formula import formula
+from regard.formula.request import Request
+from regard.implementations.tiled.strips import KeyRun, Strip, budget_of, is_whole, strips
+from regard.masks import Mask
+from regard.normalizers import Softmax
+from regard.support.tracing import unobserved
+from regard.values.grid import Grid, Sizes, full_grid
+
+_MOST_FORMS = 32
+_MOST_BYTES = 1 << 21  # of tensors that one form keeps
+_MOST_PLACES = 256
+
+
+class Tile(NamedTuple):
+    """What a mask shows of one run of keys: True where visible, and the same as numbers to add (0 or −inf)."""
+
+    columns: slice  # of the strip
+    visible: Tensor
+    penalty: Tensor
+
+
+class Shown(NamedTuple):
+    """What a mask shows of a strip: a tile for each run that it hides in part."""
+
+    tiles: tuple[Tile, ...]
+    no_row_is_empty: bool  # where that is known
+
+
+@dataclass(slots=True)
+class Place:
+    """A strip and where it lies."""
+
+    strip: Strip
+    index: tuple[slice, slice, slice]  # in (b,h,q,…)
+    spans: list[slice]  # of keys
+    grid: Grid
+    shown: Shown | None = None  # None: the mask says it at each call
+
+
+class Form:
+    """Sizes, dtype and strips that requests have in common.
+
+    Args:
+        light: there are few temporaries, so that strips may be twice as large.
+        room: bytes that may be kept.
+        keeps_tiles: the mask shows the same in every request of this form.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        groups: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        light: bool,
+        room: int = 0,
+        keeps_tiles: bool = False,
+    ) -> None:
+        self.sizes, self.groups, self.dtype, self.device, self.light = sizes, groups, dtype, device, light
+        self.shared = sizes[1] // max(1, groups)  # query heads that share a key head
+        self.grid = full_grid(sizes, device)
+        self._room, self._keeps_tiles = room, keeps_tiles
+        self._places: tuple[Place, ...] | None = None
+
+    def strips(self, mask: Mask | None) -> Iterator[Strip]:
+        """Every strip; together they cover every row."""
+        return strips(mask, self.sizes, self.groups, self.device, self.light)
+
+    def places(self, mask: Mask | None) -> Iterable[Place]:
+        """Every strip and its place; kept after the first walk, if they are few."""
+        return self._walk(mask) if self._places is None else self._places
+
+    def keep(self, place: Place, shown: Shown, new_bytes: int) -> None:
+        """Keep what the mask shows of a place, if there is room for so many more bytes."""
+        if self._keeps_tiles and new_bytes <= self._room:
+            self._room -= new_bytes
+            place.shown = shown
+
+    def _walk(self, mask: Mask | None) -> Iterator[Place]:
+        places: list[Place] = []
+        for strip in self.strips(mask):
+            place = self._place(strip)
+            if self._room > 0:
+                self._room -= place.grid.column.nbytes if len(place.spans) > 1 else 0
+                places.append(place)
+                if len(places) > _MOST_PLACES or self._room < 0:
+                    self._room = 0
+                    places.clear()
+            yield place
+        if self._room > 0:
+            self._places = tuple(places)
+
+    def _place(self, strip: Strip) -> Place:
+        spans = strip.spans
+        heads = slice(strip.groups.start * self.shared, strip.groups.stop * self.shared)
+        columns: slice | Tensor = spans[0] if spans else slice(0, 0)
+        if len(spans) > 1:
+            columns = torch.cat([self.grid.column[span] for span in spans])
+        grid = self.grid.part(batch=strip.batch, heads=heads, rows=strip.rows, columns=columns)
+        return Place(strip, (strip.batch, heads, strip.rows), spans, grid)
+
+    def part(self, place: Place, run: KeyRun) -> Grid:
+        """The grid of one run of keys."""
+        batch, heads, rows = place.index
+        return self.grid.part(batch=batch, heads=heads, rows=rows, columns=slice(run.start, run.stop))
+
+
+def form_of(request: Request, drops: bool) -> Form:
+    """The form of a request; `drops`: whether there is dropout, whose bits take memory of their own."""
+    sizes, mask, device = request.sizes, request.mask, request.query.device
+    dtype = formula.accumulation_dtype(request.query.dtype)
+    light = isinstance(request.normalizer, Softmax) and not drops
+    groups, varies = request.key.shape[1], mask is not None and bool(mask.tensors)
+    room = _MOST_BYTES - 8 * sum(sizes)  # the grid has an index for each entry, head, query and key
+    if room <= 0 or device.type != "cpu" or (varies and not is_whole(sizes, device)) or not unobserved():
+        return Form(sizes, groups, dtype, device, light)
+    spec = None if mask is None else "" if varies else mask.spec
+    inference = torch.is_inference_mode_enabled()  # whose tensors nothing outside of it may use
+    return _kept_form(spec, budget_of(device), inference, sizes, groups, dtype, device, light, room)
+
+
+@lru_cache(maxsize=_MOST_FORMS)
+def _kept_form(
+    spec: str | None,
+    budget: int,
+    inference: bool,
+    sizes: Sizes,
+    groups: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    light: bool,
+    room: int,
+) -> Form:
+    """The form of requests whose mask has this spec; an empty one stands for masks with tensors."""
+    return Form(sizes, groups, dtype, device, light, room, keeps_tiles=spec != "")
+
+
+def tiles_repeat(mask: Mask, grid: Grid) -> bool:
+    """Whether a mask has equal tiles along a diagonal, in every batch entry and head."""
+    if not mask.by_distance or 0 in grid.sizes:
+        return False
+    return mask.tile(grid.part(rows=slice(0, 1), columns=slice(0, 1))).shape[:2] == (1, 1)
