@@ -114,7 +114,7 @@ def _visible_share(
     request = unpack(query, key, value, sink, tensors, spec, scale)
     form, mask = form_of(request, drops=seed is not None), request.mask
     walked = visible = 0.0
-    for place in form.places(mask):
+    for place in form.walk(mask):
         rows = prod(part.stop - part.start for part in place.index)
         for run in place.strip.runs:
             pairs = rows * (run.stop - run.start)

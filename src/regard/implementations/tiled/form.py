@@ -6,7 +6,8 @@ each of them a bounded number of bytes: what does not fit is computed again by e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from regard.formula import formula
 from regard.formula.request import Request
-from regard.implementations.tiled.strips import KeyRun, Strip, budget_of, is_whole, strips
+from regard.implementations.tiled.strips import CELLS, KeyRun, Strip, strips
 from regard.masks import Mask
 from regard.normalizers import Softmax
 from regard.support.tracing import unobserved
@@ -75,26 +76,19 @@ class Form:
         self.sizes, self.groups, self.dtype, self.device, self.light = sizes, groups, dtype, device, light
         self.shared = sizes[1] // max(1, groups)  # query heads that share a key head
         self.grid = full_grid(sizes, device)
-        self._room, self._keeps_tiles = room, keeps_tiles
-        self._places: tuple[Place, ...] | None = None
-
-    def strips(self, mask: Mask | None) -> Iterator[Strip]:
-        """Every strip; together they cover every row."""
-        return strips(mask, self.sizes, self.groups, self.device, self.light)
-
-    def places(self, mask: Mask | None) -> Iterable[Place]:
-        """Every strip and its place; kept after the first walk, if they are few."""
-        return self._walk(mask) if self._places is None else self._places
+        self.places: tuple[Place, ...] | None = None
+        self.keeps_tiles, self._room = keeps_tiles, room
 
     def keep(self, place: Place, shown: Shown, new_bytes: int) -> None:
         """Keep what the mask shows of a place, if there is room for so many more bytes."""
-        if self._keeps_tiles and new_bytes <= self._room:
+        if self.keeps_tiles and new_bytes <= self._room:
             self._room -= new_bytes
             place.shown = shown
 
-    def _walk(self, mask: Mask | None) -> Iterator[Place]:
+    def walk(self, mask: Mask | None) -> Iterator[Place]:
+        """Every strip in its place; together they cover every row. They are kept after the first walk, if they are few."""
         places: list[Place] = []
-        for strip in self.strips(mask):
+        for strip in strips(mask, self.sizes, self.groups, self.device, self.light):
             place = self._place(strip)
             if self._room > 0:
                 self._room -= place.grid.column.nbytes if len(place.spans) > 1 else 0
@@ -104,7 +98,7 @@ class Form:
                     places.clear()
             yield place
         if self._room > 0:
-            self._places = tuple(places)
+            self.places = tuple(places)
 
     def _place(self, strip: Strip) -> Place:
         spans = strip.spans
@@ -116,39 +110,54 @@ class Form:
         return Place(strip, (strip.batch, heads, strip.rows), spans, grid)
 
     def part(self, place: Place, run: KeyRun) -> Grid:
-        """The grid of one run of keys."""
+        """The grid of one run of keys of a place."""
         batch, heads, rows = place.index
         return self.grid.part(batch=batch, heads=heads, rows=rows, columns=slice(run.start, run.stop))
 
 
-def form_of(request: Request, drops: bool) -> Form:
-    """The form of a request; `drops`: whether there is dropout, whose bits take memory of their own."""
-    sizes, mask, device = request.sizes, request.mask, request.query.device
-    dtype = formula.accumulation_dtype(request.query.dtype)
+class FormKey(NamedTuple):
+    """What a kept form depends on. The spec of a mask stands for the mask; an empty one for all masks with tensors."""
+
+    spec: str | None
+    budget: int
+    inference: bool  # tensors made in inference mode must not be used outside of it
+    sizes: Sizes
+    groups: int
+    dtype: torch.dtype
+    light: bool
+
+
+def key_of(request: Request, drops: bool) -> FormKey | None:
+    """The key of a request whose form may be kept. `drops`: there is dropout, whose bits take memory of their own."""
+    sizes, mask, budget = request.sizes, request.mask, CELLS["cpu"]
+    varies = mask is not None and bool(mask.tensors)  # then all is computed at once, or the strips differ
+    if request.query.device.type != "cpu" or (varies and math.prod(sizes) > budget) or not unobserved():
+        return None
+    if 8 * sum(sizes) > _MOST_BYTES:  # the grid has an index for each entry, head, query and key
+        return None
     light = isinstance(request.normalizer, Softmax) and not drops
-    groups, varies = request.key.shape[1], mask is not None and bool(mask.tensors)
-    room = _MOST_BYTES - 8 * sum(sizes)  # the grid has an index for each entry, head, query and key
-    if room <= 0 or device.type != "cpu" or (varies and not is_whole(sizes, device)) or not unobserved():
-        return Form(sizes, groups, dtype, device, light)
+    dtype = formula.accumulation_dtype(request.query.dtype)
     spec = None if mask is None else "" if varies else mask.spec
-    inference = torch.is_inference_mode_enabled()  # whose tensors nothing outside of it may use
-    return _kept_form(spec, budget_of(device), inference, sizes, groups, dtype, device, light, room)
+    return FormKey(spec, budget, torch.is_inference_mode_enabled(), sizes, request.key.shape[1], dtype, light)
+
+
+def form_of(request: Request, drops: bool) -> Form:
+    """The form of a request."""
+    key = key_of(request, drops)
+    if key is not None:
+        return kept_form(key)
+    dtype, light = (
+        formula.accumulation_dtype(request.query.dtype),
+        isinstance(request.normalizer, Softmax) and not drops,
+    )
+    return Form(request.sizes, request.key.shape[1], dtype, request.query.device, light)
 
 
 @lru_cache(maxsize=_MOST_FORMS)
-def _kept_form(
-    spec: str | None,
-    budget: int,
-    inference: bool,
-    sizes: Sizes,
-    groups: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    light: bool,
-    room: int,
-) -> Form:
-    """The form of requests whose mask has this spec; an empty one stands for masks with tensors."""
-    return Form(sizes, groups, dtype, device, light, room, keeps_tiles=spec != "")
+def kept_form(key: FormKey) -> Form:
+    """The form that requests of this key share."""
+    room, cpu = _MOST_BYTES - 8 * sum(key.sizes), torch.device("cpu")
+    return Form(key.sizes, key.groups, key.dtype, cpu, key.light, room, keeps_tiles=key.spec != "")
 
 
 def tiles_repeat(mask: Mask, grid: Grid) -> bool:

@@ -9,14 +9,14 @@ from regard.formula import formula
 from regard.formula.dropout import drop
 from regard.formula.request import Request
 from regard.implementations.tiled import banded
+from regard.implementations.tiled.form import Form
 from regard.implementations.tiled.scored_strip import TiledAttention
 from regard.values.value import Value
 
 
 def forward(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     """The output (b,h,q,v) and the log-sum-exp (b,h,q), which is empty if it is not wanted."""
-    query = request.query
-    bands = banded.bands_of(request)
+    query, bands = request.query, banded.bands_of(request)
     if bands is None:
         return by_strips(request, seed)
     output = query.new_empty(*query.shape[:3], request.value.shape[3])
@@ -25,15 +25,14 @@ def forward(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     return output, query.new_empty((0,), dtype=bands.dtype)
 
 
-def by_strips(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`forward` by strips in any case, whose products can be counted."""
-    attention = TiledAttention(request, drops=seed is not None)
+def by_strips(request: Request, seed: Tensor | None, form: Form | None = None) -> tuple[Tensor, Tensor]:
+    """`forward` by strips in any case, whose products can be counted. `form`: that of the request, where it is known."""
+    attention = TiledAttention(request, seed is not None, form)
     query, value, want_logsumexp = request.query, request.value, request.want_logsumexp
     output = query.new_empty(*query.shape[:3], value.shape[3])
-    attention.zero_empty_rows(output)
     shape = query.shape[:3] if want_logsumexp else (0,)
     logsumexp = query.new_full(shape, -torch.inf, dtype=attention.dtype)
-    for strip in attention.scored_strips(value):
+    for strip in attention.scored_strips(value, output):
         weights = strip.weights(keep_scores=want_logsumexp)[..., : strip.scores.shape[-1]]
         if seed is not None:
             weights = drop(weights, strip.grid, seed, request.dropout)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.formula import formula
 from regard.formula.request import Request
-from regard.implementations.tiled.form import Place, Shown, Tile, form_of, tiles_repeat
+from regard.implementations.tiled.form import Form, Place, Shown, Tile, form_of, tiles_repeat
 from regard.normalizers import Softmax
 from regard.scores.dot import fold
 from regard.support.differentiate import summation_dtype
@@ -26,8 +26,8 @@ class TiledAttention:
     `drops`: whether there is dropout, whose bits take memory of their own.
     """
 
-    def __init__(self, request: Request, drops: bool = False) -> None:
-        self.request, self.form = request, form_of(request, drops)
+    def __init__(self, request: Request, drops: bool = False, form: Form | None = None) -> None:
+        self.request, self.form = request, form_of(request, drops) if form is None else form
         self.sizes, self.dtype = self.form.sizes, self.form.dtype
         self._tiles: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
 
@@ -36,19 +36,13 @@ class TiledAttention:
         many = tensor.numel() * _MANY_PAIRS <= math.prod(self.sizes)
         return summation_dtype(tensor) if many else self.dtype
 
-    def scored_strips(self, value: Tensor | None) -> Iterator[ScoredStrip]:
-        """Every strip that sees anything, with its scores."""
-        finite = all_moderate(self.request, value)
-        for place in self.form.places(self.request.mask):
+    def scored_strips(self, value: Tensor | None, output: Tensor | None = None) -> Iterator[ScoredStrip]:
+        """Every strip that sees anything, with its scores. The rows of `output` (b,h,q,v) that see nothing become zero."""
+        finite, form, mask = all_moderate(self.request, value), self.form, self.request.mask
+        for place in form.walk(mask) if form.places is None else form.places:
             if place.strip.runs:
                 yield ScoredStrip(self, place, value, finite)
-
-    def zero_empty_rows(self, output: Tensor) -> None:
-        """Set the rows of an output (b,h,q,v) that see nothing to zero; no scored strip writes them."""
-        if self.request.mask is None and 0 not in self.sizes:
-            return
-        for place in self.form.places(self.request.mask):
-            if not place.strip.runs:
+            elif output is not None:
                 output[place.index] = 0
 
     @cached_property
@@ -57,10 +51,10 @@ class TiledAttention:
 
     def shown(self, place: Place) -> Shown:
         """What the mask shows of a place. Tiles that repeat along a diagonal are computed once."""
-        mask, rows = self.request.mask, place.strip.rows
+        mask, runs, rows = self.request.mask, place.strip.runs, place.strip.rows
         tiles: list[Tile] = []
         offset = new_bytes = 0
-        for run in place.strip.runs:
+        for run in runs:
             columns = slice(offset, offset + run.stop - run.start)
             offset = columns.stop
             if mask is None or not run.partial:
@@ -68,22 +62,21 @@ class TiledAttention:
             key = (run.start - rows.start, rows.stop - rows.start, run.stop - run.start)
             pair = self._tiles.get(key)
             if pair is None:
-                seen = mask.tile(self.form.part(place, run))
+                seen = mask.tile(place.grid if len(runs) == 1 else self.form.part(place, run))
                 zero = torch.zeros((), dtype=self.dtype, device=seen.device)
                 pair = (seen, torch.where(seen, zero, zero - torch.inf))
                 new_bytes += seen.numel() + pair[1].nbytes
-                if self._tiles_repeat:
+                if rows.stop - rows.start < self.sizes[2] and self._tiles_repeat:
                     self._tiles[key] = pair
             tiles.append(Tile(columns, *pair))
-        shown = Shown(tuple(tiles), self._no_row_is_empty(place, tiles))
-        self.form.keep(place, shown, new_bytes)
+        no_row_is_empty = len(tiles) < len(runs)
+        if not no_row_is_empty and self.form.device.type == "cpu":  # on a GPU, reading a tile would wait for it
+            for tile in tiles:
+                no_row_is_empty = no_row_is_empty or bool(tile.visible.any(-1).all())
+        shown = Shown(tuple(tiles), no_row_is_empty)
+        if self.form.keeps_tiles:
+            self.form.keep(place, shown, new_bytes)
         return shown
-
-    def _no_row_is_empty(self, place: Place, tiles: list[Tile]) -> bool:
-        """Whether each row of a place is known to see something; on a GPU, reading a tile would wait for it."""
-        if len(tiles) < len(place.strip.runs):
-            return True
-        return self.form.device.type == "cpu" and any(bool(tile.visible.any(-1).all()) for tile in tiles)
 
 
 class ScoredStrip:

@@ -22,7 +22,7 @@ from regard.values.value import rebuild
 
 _BLOCK = 64  # the smallest block of queries or keys that a mask grades
 _MOST_BLOCKS = 1 << 20  # longer sequences are graded in larger blocks
-_CELLS = {"cpu": 1 << 19}  # scores at once: with fewer, starting strips dominates; more do not fit the cache
+CELLS = {"cpu": 1 << 19}  # scores at once: with fewer, starting strips dominates; more do not fit the cache
 _CELLS_ELSEWHERE = 1 << 22
 _STRIP_COST = 1 << 14  # what starting one more strip costs, in scores
 
@@ -56,24 +56,14 @@ class Strip:
         return spans
 
 
-def budget_of(device: torch.device) -> int:
-    """How many scores to compute at once."""
-    return _CELLS.get(device.type, _CELLS_ELSEWHERE)
-
-
-def is_whole(sizes: Sizes, device: torch.device) -> bool:
-    """Whether all scores are computed at once, whatever a mask hides of them."""
-    return math.prod(sizes) <= budget_of(device)
-
-
 def strips(mask: Mask | None, sizes: Sizes, groups: int, device: torch.device, light: bool) -> Iterator[Strip]:
     """Cover every row and every visible pair with strips; `light`: few temporaries, so strips may be twice as large."""
     batch, heads, queries, keys = sizes
     if 0 in sizes:
         yield Strip(slice(0, batch), slice(0, groups), slice(0, queries), ())
         return
-    budget, shared = budget_of(device), heads // groups
-    if mask is None or is_whole(sizes, device):
+    budget, shared = CELLS.get(device.type, _CELLS_ELSEWHERE), heads // groups
+    if mask is None or math.prod(sizes) <= budget:
         bands: tuple[RowBand, ...] = (RowBand(0, batch, 0, queries, (KeyRun(0, keys, mask is not None),)),)
     elif mask.tensors:
         bands = _bands(mask, sizes, device, budget)
