@@ -86,7 +86,7 @@ class Form:
             place.shown = shown
 
     def walk(self, mask: Mask | None) -> Iterator[Place]:
-        """Every strip in its place; together they cover every row. They are kept after the first walk, if they are few."""
+        """Every strip in its place; together they cover every row. A few of them are kept after the first walk."""
         places: list[Place] = []
         for strip in strips(mask, self.sizes, self.groups, self.device, self.light):
             place = self._place(strip)
@@ -128,15 +128,14 @@ class FormKey(NamedTuple):
 
 
 def key_of(request: Request, drops: bool) -> FormKey | None:
-    """The key of a request whose form may be kept. `drops`: there is dropout, whose bits take memory of their own."""
+    """The key of a request whose form may be kept. `drops`: there is dropout."""
     sizes, mask, budget = request.sizes, request.mask, CELLS["cpu"]
     varies = mask is not None and bool(mask.tensors)  # then all is computed at once, or the strips differ
     if request.query.device.type != "cpu" or (varies and math.prod(sizes) > budget) or not unobserved():
         return None
     if 8 * sum(sizes) > _MOST_BYTES:  # the grid has an index for each entry, head, query and key
         return None
-    light = isinstance(request.normalizer, Softmax) and not drops
-    dtype = formula.accumulation_dtype(request.query.dtype)
+    dtype, light = formula.accumulation_dtype(request.query.dtype), _is_light(request, drops)
     spec = None if mask is None else "" if varies else mask.spec
     return FormKey(spec, budget, torch.is_inference_mode_enabled(), sizes, request.key.shape[1], dtype, light)
 
@@ -146,11 +145,13 @@ def form_of(request: Request, drops: bool) -> Form:
     key = key_of(request, drops)
     if key is not None:
         return kept_form(key)
-    dtype, light = (
-        formula.accumulation_dtype(request.query.dtype),
-        isinstance(request.normalizer, Softmax) and not drops,
-    )
+    dtype, light = formula.accumulation_dtype(request.query.dtype), _is_light(request, drops)
     return Form(request.sizes, request.key.shape[1], dtype, request.query.device, light)
+
+
+def _is_light(request: Request, drops: bool) -> bool:
+    """Whether few temporaries are needed: the bits of dropout take memory of their own, as other normalisers do."""
+    return isinstance(request.normalizer, Softmax) and not drops
 
 
 @lru_cache(maxsize=_MOST_FORMS)

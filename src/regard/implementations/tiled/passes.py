@@ -26,7 +26,7 @@ def forward(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def by_strips(request: Request, seed: Tensor | None, form: Form | None = None) -> tuple[Tensor, Tensor]:
-    """`forward` by strips in any case, whose products can be counted. `form`: that of the request, where it is known."""
+    """`forward` by strips in any case, whose products can be counted. `form`: that of the request, if it is known."""
     attention = TiledAttention(request, seed is not None, form)
     query, value, want_logsumexp = request.query, request.value, request.want_logsumexp
     output = query.new_empty(*query.shape[:3], value.shape[3])

@@ -37,7 +37,7 @@ class TiledAttention:
         return summation_dtype(tensor) if many else self.dtype
 
     def scored_strips(self, value: Tensor | None, output: Tensor | None = None) -> Iterator[ScoredStrip]:
-        """Every strip that sees anything, with its scores. The rows of `output` (b,h,q,v) that see nothing become zero."""
+        """Every strip that sees anything, with its scores. Rows of `output` (b,h,q,v) that see nothing become zero."""
         finite, form, mask = all_moderate(self.request, value), self.form, self.request.mask
         for place in form.walk(mask) if form.places is None else form.places:
             if place.strip.runs:
