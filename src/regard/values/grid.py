@@ -59,7 +59,7 @@ class Grid:
     @property
     def position(self) -> Tensor:
         """The position of each query, (q,1)."""
-        return self.row + self.shift
+        return self.row + (self.sizes[3] - self.sizes[2])
 
     @property
     def distance(self) -> Tensor:

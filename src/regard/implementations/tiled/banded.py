@@ -8,7 +8,7 @@ each by itself, so that no entry depends on another; and each position must see 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -52,15 +52,10 @@ class Bands:
         self.mask, self.sizes, self.dtype = mask, sizes, dtype
         self.alike = tuple(_alike(fine_bands(mask, sizes)))
         cells = sum(alike.height * alike.width for alike in self.alike if alike.partial)
-        self._tiles: list[Tensor | None] | None = None
-        if cells * dtype.itemsize <= _MOST_BYTES:
-            self._tiles = list(self._computed())
+        self.tiles = list(self.computed_tiles()) if cells * dtype.itemsize <= _MOST_BYTES else None
 
-    def tiles(self) -> Iterable[Tensor | None]:
+    def computed_tiles(self) -> Iterator[Tensor | None]:
         """For each of `alike` the numbers to add to the scores of a block, 0 or −inf, (height, width); None: all 0."""
-        return self._computed() if self._tiles is None else self._tiles
-
-    def _computed(self) -> Iterator[Tensor | None]:
         grid = full_grid(self.sizes, "cpu")
         for alike in self.alike:
             if not alike.partial:
@@ -116,7 +111,8 @@ def run(bands: Bands, request: Request, output: Tensor) -> list[int]:
         wide = tensor.to(bands.dtype)
         rows.append((wide if wide.stride(3) == 1 else wide.contiguous()).unbind())
     grouped: dict[str, Any] = {"enable_gqa": True} if request.key.shape[1] != heads else {}
-    for alike, tile in zip(bands.alike, bands.tiles(), strict=True):
+    tiles = bands.computed_tiles() if bands.tiles is None else bands.tiles
+    for alike, tile in zip(bands.alike, tiles, strict=True):
         height, width = alike.height, alike.width
         if width == 0:
             output[:, :, alike.top : alike.top + height] = 0

@@ -223,7 +223,7 @@ def all_moderate(request: Request, value: Tensor | None) -> bool:
 
     Only checked on a CPU: on a GPU it would have to wait for the device.
     """
-    if request.query.device.type != "cpu" or 0 in request.sizes:
+    if request.query.device.type != "cpu" or not request.query.numel() or not request.key.numel():
         return False
     largest = 1.0
     for tensor in (request.query, request.key, *request.score.tensors):
