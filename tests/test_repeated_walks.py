@@ -72,10 +72,10 @@ def test_a_mask_with_tensors_that_is_joined_to_another_costs_at_most_forty_funct
     assert again(call)["functions"] <= 40
 
 
-def test_forward_and_backward_of_a_window_cost_at_most_a_hundred_calls():
+@pytest.mark.parametrize("make", [OF_DISTANCES["causal window"], IN_STRIPS["documents"]], ids=["window", "documents"])
+def test_forward_and_backward_cost_at_most_a_hundred_calls(make):
     given = [tensor.requires_grad_() for tensor in rows()]
-    call = lambda: regard.attend(*given, mask=masks.window(31, 0)).sum().backward()  # noqa: E731
-    assert again(call)["calls"] <= 100
+    assert again(lambda: regard.attend(*given, mask=make()).sum().backward())["calls"] <= 100
 
 
 def test_a_layer_is_built_by_at_most_fifty_calls_once_its_class_is_known():

@@ -11,6 +11,7 @@ from regard.formula.request import Request
 from regard.implementations.tiled import banded
 from regard.implementations.tiled.form import Form
 from regard.implementations.tiled.scored_strip import TiledAttention
+from regard.scores.dot import fold
 from regard.values.value import Value
 
 
@@ -60,10 +61,11 @@ def backward(
     attention = TiledAttention(request, drops=seed is not None)
     sink = request.query.new_zeros(0) if request.sink is None else request.sink
     inputs = [request.query, request.key, request.value, sink, *request.value_tensors()]
-    dtypes = [attention.dtype] * 3 + [attention.summation_dtype(tensor) for tensor in inputs[3:]]
     totals = [
-        torch.zeros_like(tensor, dtype=dtype) if need else None
-        for tensor, dtype, need in zip(inputs, dtypes, needed, strict=True)
+        torch.zeros_like(tensor, dtype=attention.dtype if n < 3 else attention.summation_dtype(tensor))
+        if need
+        else None
+        for n, (tensor, need) in enumerate(zip(inputs, needed, strict=True))
     ]
     grad_query, grad_key, grad_value, grad_sink = totals[:4]
     values = (score, request.mask, bias, request.normalizer)
@@ -73,15 +75,18 @@ def backward(
         columns = strip.scores.shape[-1]
         all_weights = strip.weights() if logsumexp is None else strip.weights_among_others(logsumexp)
         upstream = grad[strip.index].to(attention.dtype)
-        folded = strip.folded(upstream)
+        folded = fold(upstream, strip.key.shape[1])
         if grad_value is not None:
-            kept = drop(all_weights[..., :columns], strip.grid, seed, request.dropout)
-            strip.add_to_keys(grad_value, torch.matmul(strip.folded(kept).mT, folded))
+            kept = all_weights[..., :columns]
+            if seed is not None:
+                kept = drop(kept, strip.grid, seed, request.dropout)
+            strip.add_to_keys(grad_value, torch.matmul(fold(kept, strip.key.shape[1]).mT, folded))
         if not through_scores:
             continue
         assert strip.value is not None
         grad_weights = torch.matmul(folded, strip.value.mT).view(*upstream.shape[:3], columns)
-        grad_weights = drop(grad_weights, strip.grid, seed, request.dropout)
+        if seed is not None:  # with the same bits
+            grad_weights = drop(grad_weights, strip.grid, seed, request.dropout)
         if logsumexp is None or output is None:
             grad_scores, to_normalizer = strip.scores_backward(all_weights, grad_weights, grad_logsumexp)
         else:

@@ -13,7 +13,6 @@ from regard.formula import formula
 from regard.formula.request import Request
 from regard.implementations.tiled.form import Form, Place, Shown, Tile, form_of, tiles_repeat
 from regard.normalizers import Softmax
-from regard.scores.dot import fold
 from regard.support.differentiate import summation_dtype
 
 _MANY_PAIRS = 64  # pairs for each entry of a tensor from which its gradient is summed in a wider dtype
@@ -187,10 +186,6 @@ class ScoredStrip:
             length = span.stop - span.start
             total[self.strip.batch, self.strip.groups, span] += part[:, :, offset : offset + length]
             offset += length
-
-    def folded(self, rows: Tensor) -> Tensor:
-        """(b,h,r,x) with the rows of the heads that share a key head concatenated."""
-        return fold(rows, self.key.shape[1])
 
     def _gather(self, keys: Tensor) -> Tensor:
         batch, groups, spans = self.strip.batch, self.strip.groups, self.spans
