@@ -94,19 +94,7 @@ class Request:
         """The same request after the row-wise part of its score: what remains is a score of pairs."""
         score, query, key = self.score.reduce(self.query, self.key, guarded=self.mask is not None)
         value = self.value if key.shape[1] == self.value.shape[1] else spread_heads(self.value, key.shape[1])
-        return Request(
-            query,
-            key,
-            value,
-            score,
-            self.mask,
-            self.bias,
-            self.normalizer,
-            self.scale,
-            self.dropout,
-            self.sink,
-            self.want_logsumexp,
-        )
+        return replace(self, query=query, key=key, value=value, score=score)
 
 
 def build(call: Call, check: bool = True) -> Request:
