@@ -64,10 +64,11 @@ def attend_edges(
         chosen = _chosen(impl, left)
         if chosen == "reference":
             return plain.reference(compared).to(left.dtype)
-        passes = plain.IN_PIECES
-        if chosen == "triton":
-            from regard.implementations.triton.edges import KERNELS as passes
-        return plain.run(compared, passes).to(left.dtype)
+        if chosen == "torch":
+            return plain.run(compared, plain.IN_PIECES).to(left.dtype)
+        from regard.implementations.triton import edges as kernels
+
+        return plain.run(compared, kernels.KERNELS).to(left.dtype)
 
 
 def edge_weights(

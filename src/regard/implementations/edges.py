@@ -122,7 +122,7 @@ class EdgeAttention(torch.autograd.Function):
     """Attention along edges by one of the `Passes`; by the formula where the backward pass is itself recorded."""
 
     @staticmethod
-    def forward(ctx: Any, passes: Passes, rest: Sequence[Any], *inputs: Tensor | None) -> Tensor:
+    def forward(ctx: Any, passes: Passes, rest: Sequence[Any], *inputs: Any) -> Tensor:
         compared = Compared(*inputs, *rest)
         output, needed = passes.forward(compared)
         ctx.passes, ctx.rest = passes, rest
@@ -134,8 +134,8 @@ class EdgeAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         inputs, (output, *needed) = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
         if torch.is_grad_enabled():
-            views = fresh_views(inputs)
-            again = reference(Compared(*views, *ctx.rest))  # type: ignore[arg-type]
+            views: list[Any] = fresh_views(inputs)
+            again = reference(Compared(*views, *ctx.rest))
             return (None, None, *gradients([(again, grad)], views, again=True))
         return (None, None, *ctx.passes.backward(Compared(*inputs, *ctx.rest), grad.contiguous(), output, needed))
 

@@ -222,9 +222,10 @@ KERNELS = Passes(_compute, _gradients)
 
 def _arguments(compared: Compared) -> tuple[list[Tensor], Tensor, dict[str, Any], int]:
     """The rows and the weight, the seed, the numbers and sizes of a launch, and how many blocks of heads there are."""
-    left, right, value, weight = (None if part is None else part.contiguous() for part in compared[:4])
-    options = _options(compared.left, compared.value, weight, compared.slope, compared.dropout)
-    blocks = triton.cdiv(compared.left.shape[1], options["HEADS"])
+    left, right, value = (part.contiguous() for part in compared[:3])
+    weight = None if compared.weight is None else compared.weight.contiguous()
+    options = _options(left, value, weight, compared.slope, compared.dropout)
+    blocks = triton.cdiv(left.shape[1], options["HEADS"])
     seed = compared.edges.into if compared.seed is None else compared.seed  # unused without dropout
     return [left, right, value, left if weight is None else weight], seed, options, blocks
 
