@@ -8,7 +8,7 @@ import torch
 import regard
 from regard import masks
 from regard.dispatch import repeated_calls
-from regard.implementations.tiled import banded, form
+from regard.implementations.tiled import banded, layout
 from tests.recorded.walks import walked
 from tests.test_repeated_calls import the_usual_way
 
@@ -34,7 +34,7 @@ IN_STRIPS = {
 
 @pytest.fixture(autouse=True)
 def empty_tables():
-    for clear in (repeated_calls.KNOWN.clear, form.kept_form.cache_clear, banded._kept_bands.cache_clear):
+    for clear in (repeated_calls.KNOWN.clear, layout.kept_layout.cache_clear, banded._kept_bands.cache_clear):
         clear()
     yield
     repeated_calls.KNOWN.clear()
@@ -116,28 +116,28 @@ def kept_bytes(kept):
 
 @pytest.mark.parametrize("mask", [masks.dilated(2), masks.causal() | masks.global_tokens(range(3))], ids=repr)
 @torch.no_grad()
-def test_a_form_with_large_tiles_keeps_little_and_gives_the_same_bits(mask):
+def test_a_layout_with_large_tiles_keeps_little_and_gives_the_same_bits(mask):
     given = rows(1, 1409)
     with the_usual_way():
         expected = regard.attend(*given, mask=mask)
     for _ in range(3):
         assert torch.equal(regard.attend(*given, mask=mask), expected)
     bands = banded._kept_bands(mask.spec, (1, 4, 1409, 1409), torch.float32, False)
-    key = form.FormKey(mask.spec, 1 << 19, False, (1, 4, 1409, 1409), 2, torch.float32, True)
-    for kept in (bands, form.kept_form(key)):
+    key = layout.LayoutKey(mask.spec, 1 << 19, False, (1, 4, 1409, 1409), 2, torch.float32, True)
+    for kept in (bands, layout.kept_layout(key)):
         assert kept is None or kept_bytes(kept) <= 2 << 20
 
 
 @torch.no_grad()
-def test_the_number_of_kept_forms_is_bounded():
+def test_the_number_of_kept_layouts_is_bounded():
     for length in range(3, 90):
         regard.attend(*rows(1, length), mask=masks.blocks(4))
         regard.attend(*rows(1, length), mask=masks.window(4))
-    assert form.kept_form.cache_info().currsize <= 32 and banded._kept_bands.cache_info().currsize <= 32
+    assert layout.kept_layout.cache_info().currsize <= 32 and banded._kept_bands.cache_info().currsize <= 32
 
 
 @torch.no_grad()
-def test_threads_that_share_a_form_give_the_same_bits():
+def test_threads_that_share_a_layout_give_the_same_bits():
     given = rows(2, 701)
     options = [{"mask": make()} for make in (OF_DISTANCES["causal window"], IN_STRIPS["global tokens"])]
     with the_usual_way():
@@ -151,7 +151,7 @@ def test_threads_that_share_a_form_give_the_same_bits():
                     if not torch.equal(regard.attend(*given, **chosen), bits):
                         different.append(chosen)
 
-    form.kept_form.cache_clear()
+    layout.kept_layout.cache_clear()
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from regard.formula import formula
 from regard.formula.request import Request
-from regard.implementations.tiled.form import tiles_repeat
+from regard.implementations.tiled.layout import tiles_repeat
 from regard.implementations.tiled.scored_strip import all_moderate
 from regard.implementations.tiled.strips import RowBand, fine_bands
 from regard.masks import Mask

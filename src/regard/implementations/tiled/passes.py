@@ -9,7 +9,7 @@ from regard.formula import formula
 from regard.formula.dropout import drop
 from regard.formula.request import Request
 from regard.implementations.tiled import banded
-from regard.implementations.tiled.form import Form
+from regard.implementations.tiled.layout import StripLayout
 from regard.implementations.tiled.scored_strip import TiledAttention
 from regard.scores.dot import fold
 from regard.values.value import Value
@@ -26,9 +26,9 @@ def forward(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     return output, query.new_empty((0,), dtype=bands.dtype)
 
 
-def by_strips(request: Request, seed: Tensor | None, form: Form | None = None) -> tuple[Tensor, Tensor]:
-    """`forward` by strips in any case, whose products can be counted. `form`: that of the request, if it is known."""
-    attention = TiledAttention(request, seed is not None, form)
+def by_strips(request: Request, seed: Tensor | None, layout: StripLayout | None = None) -> tuple[Tensor, Tensor]:
+    """`forward` by strips in any case, whose products can be counted. `layout`: that of the request, if it is known."""
+    attention = TiledAttention(request, seed is not None, layout)
     query, value, want_logsumexp = request.query, request.value, request.want_logsumexp
     output = query.new_empty(*query.shape[:3], value.shape[3])
     shape = query.shape[:3] if want_logsumexp else (0,)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.formula import formula
 from regard.formula.request import Request
-from regard.implementations.tiled.form import Form, Place, Shown, Tile, form_of, tiles_repeat
+from regard.implementations.tiled.layout import PlacedStrip, StripLayout, Tile, VisibleTiles, layout_of, tiles_repeat
 from regard.normalizers import Softmax
 from regard.support.differentiate import summation_dtype
 
@@ -25,9 +25,9 @@ class TiledAttention:
     `drops`: whether there is dropout, whose bits take memory of their own.
     """
 
-    def __init__(self, request: Request, drops: bool = False, form: Form | None = None) -> None:
-        self.request, self.form = request, form_of(request, drops) if form is None else form
-        self.sizes, self.dtype = self.form.sizes, self.form.dtype
+    def __init__(self, request: Request, drops: bool = False, layout: StripLayout | None = None) -> None:
+        self.request, self.layout = request, layout_of(request, drops) if layout is None else layout
+        self.sizes, self.dtype = self.layout.sizes, self.layout.dtype
         self._tiles: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
 
     def summation_dtype(self, tensor: Tensor) -> torch.dtype:
@@ -37,8 +37,8 @@ class TiledAttention:
 
     def scored_strips(self, value: Tensor | None, output: Tensor | None = None) -> Iterator[ScoredStrip]:
         """Every strip that sees anything, with its scores. Rows of `output` (b,h,q,v) that see nothing become zero."""
-        finite, form, mask = all_moderate(self.request, value), self.form, self.request.mask
-        for place in form.walk(mask) if form.places is None else form.places:
+        finite, layout, mask = all_moderate(self.request, value), self.layout, self.request.mask
+        for place in layout.walk(mask) if layout.places is None else layout.places:
             if place.strip.runs:
                 yield ScoredStrip(self, place, value, finite)
             elif output is not None:
@@ -46,9 +46,9 @@ class TiledAttention:
 
     @cached_property
     def _tiles_repeat(self) -> bool:
-        return self.request.mask is not None and tiles_repeat(self.request.mask, self.form.grid)
+        return self.request.mask is not None and tiles_repeat(self.request.mask, self.layout.grid)
 
-    def shown(self, place: Place) -> Shown:
+    def shown(self, place: PlacedStrip) -> VisibleTiles:
         """What the mask shows of a place. Tiles that repeat along a diagonal are computed once."""
         mask, runs, rows = self.request.mask, place.strip.runs, place.strip.rows
         tiles: list[Tile] = []
@@ -61,7 +61,7 @@ class TiledAttention:
             key = (run.start - rows.start, rows.stop - rows.start, run.stop - run.start)
             pair = self._tiles.get(key)
             if pair is None:
-                seen = mask.tile(place.grid if len(runs) == 1 else self.form.part(place, run))
+                seen = mask.tile(place.grid if len(runs) == 1 else self.layout.part(place, run))
                 zero = torch.zeros((), dtype=self.dtype, device=seen.device)
                 pair = (seen, torch.where(seen, zero, zero - torch.inf))
                 new_bytes += seen.numel() + pair[1].nbytes
@@ -69,19 +69,19 @@ class TiledAttention:
                     self._tiles[key] = pair
             tiles.append(Tile(columns, *pair))
         no_row_is_empty = len(tiles) < len(runs)
-        if not no_row_is_empty and self.form.device.type == "cpu":  # on a GPU, reading a tile would wait for it
+        if not no_row_is_empty and self.layout.device.type == "cpu":  # on a GPU, reading a tile would wait for it
             for tile in tiles:
                 no_row_is_empty = no_row_is_empty or bool(tile.visible.any(-1).all())
-        shown = Shown(tuple(tiles), no_row_is_empty)
-        if self.form.keeps_tiles:
-            self.form.keep(place, shown, new_bytes)
+        shown = VisibleTiles(tuple(tiles), no_row_is_empty)
+        if self.layout.keeps_tiles:
+            self.layout.keep(place, shown, new_bytes)
         return shown
 
 
 class ScoredStrip:
     """A strip with its scores: queries (b,h,r,d), keys (b,g,c,d), values (b,g,c,v), scores (b,h,r,c)."""
 
-    def __init__(self, attention: TiledAttention, place: Place, value: Tensor | None, finite: bool) -> None:
+    def __init__(self, attention: TiledAttention, place: PlacedStrip, value: Tensor | None, finite: bool) -> None:
         self.attention, self.request, self.strip = attention, attention.request, place.strip
         self.index, self.spans, self.grid = place.index, place.spans, place.grid
         self.query = self.request.query[self.index].to(attention.dtype)
@@ -204,7 +204,7 @@ class ScoredStrip:
             rows_see = rows_see | seen.any(-1, keepdim=True)
             seen = seen.any(-2)  # (b|1,h|1,c)
             if seen.shape[1] > 1:
-                seen = seen.unflatten(1, (-1, self.attention.form.shared)).any(2)
+                seen = seen.unflatten(1, (-1, self.attention.layout.shared)).any(2)
             unseen = ~seen[..., None]
             key[:, :, columns] = key[:, :, columns].masked_fill(unseen, 0)
             if value is not None:

@@ -1,6 +1,6 @@
-"""How `tiled` walks a request: its strips with their parts of the grid, kept for requests of the same form.
+"""How `tiled` walks a request: its strips with their parts of the grid, kept for requests of the same structure.
 
-On a CPU, what depends on sizes and structure alone is computed once. The table holds a bounded number of forms, and
+On a CPU, what depends on sizes and structure alone is computed once. The table holds a bounded number of layouts, and
 each of them a bounded number of bytes: what does not fit is computed again by each call.
 """
 
@@ -23,8 +23,8 @@ from regard.normalizers import Softmax
 from regard.support.tracing import unobserved
 from regard.values.grid import Grid, Sizes, full_grid
 
-_MOST_FORMS = 32
-_MOST_BYTES = 1 << 21  # of tensors that one form keeps
+_MOST_LAYOUTS = 32
+_MOST_BYTES = 1 << 21  # of tensors that one layout keeps
 _MOST_PLACES = 256
 
 
@@ -36,7 +36,7 @@ class Tile(NamedTuple):
     penalty: Tensor
 
 
-class Shown(NamedTuple):
+class VisibleTiles(NamedTuple):
     """What a mask shows of a strip: a tile for each run that it hides in part."""
 
     tiles: tuple[Tile, ...]
@@ -44,23 +44,23 @@ class Shown(NamedTuple):
 
 
 @dataclass(slots=True)
-class Place:
+class PlacedStrip:
     """A strip and where it lies."""
 
     strip: Strip
     index: tuple[slice, slice, slice]  # in (b,h,q,…)
     spans: list[slice]  # of keys
     grid: Grid
-    shown: Shown | None = None  # None: the mask says it at each call
+    shown: VisibleTiles | None = None  # None: the mask says it at each call
 
 
-class Form:
+class StripLayout:
     """Sizes, dtype and strips that requests have in common.
 
     Args:
         light: there are few temporaries, so that strips may be twice as large.
         room: bytes that may be kept.
-        keeps_tiles: the mask shows the same in every request of this form.
+        keeps_tiles: the mask shows the same in every request.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class Form:
         self.sizes, self.groups, self.dtype, self.device, self.light = sizes, groups, dtype, device, light
         self.shared = sizes[1] // max(1, groups)  # query heads that share a key head
         self.grid = full_grid(sizes, device)
-        self.places: tuple[Place, ...] | None = None
+        self.places: tuple[PlacedStrip, ...] | None = None
         self.keeps_tiles, self._room = keeps_tiles, room
 
-    def keep(self, place: Place, shown: Shown, new_bytes: int) -> None:
+    def keep(self, place: PlacedStrip, shown: VisibleTiles, new_bytes: int) -> None:
         """Keep what the mask shows of a place, if there is room for so many more bytes."""
         if self.keeps_tiles and new_bytes <= self._room:
             self._room -= new_bytes
             place.shown = shown
 
-    def walk(self, mask: Mask | None) -> Iterator[Place]:
+    def walk(self, mask: Mask | None) -> Iterator[PlacedStrip]:
         """Every strip in its place; together they cover every row. A few of them are kept after the first walk."""
-        places: list[Place] = []
+        places: list[PlacedStrip] = []
         for strip in strips(mask, self.sizes, self.groups, self.device, self.light):
             place = self._place(strip)
             if self._room > 0:
@@ -100,23 +100,23 @@ class Form:
         if self._room > 0:
             self.places = tuple(places)
 
-    def _place(self, strip: Strip) -> Place:
+    def _place(self, strip: Strip) -> PlacedStrip:
         spans = strip.spans
         heads = slice(strip.groups.start * self.shared, strip.groups.stop * self.shared)
         columns: slice | Tensor = spans[0] if spans else slice(0, 0)
         if len(spans) > 1:
             columns = torch.cat([self.grid.column[span] for span in spans])
         grid = self.grid.part(batch=strip.batch, heads=heads, rows=strip.rows, columns=columns)
-        return Place(strip, (strip.batch, heads, strip.rows), spans, grid)
+        return PlacedStrip(strip, (strip.batch, heads, strip.rows), spans, grid)
 
-    def part(self, place: Place, run: KeyRun) -> Grid:
+    def part(self, place: PlacedStrip, run: KeyRun) -> Grid:
         """The grid of one run of keys of a place."""
         batch, heads, rows = place.index
         return self.grid.part(batch=batch, heads=heads, rows=rows, columns=slice(run.start, run.stop))
 
 
-class FormKey(NamedTuple):
-    """What a kept form depends on. The spec of a mask stands for the mask; an empty one for all masks with tensors."""
+class LayoutKey(NamedTuple):
+    """What a kept layout depends on. The spec of a mask stands for it; an empty one for all masks with tensors."""
 
     spec: str | None
     budget: int
@@ -127,8 +127,8 @@ class FormKey(NamedTuple):
     light: bool
 
 
-def key_of(request: Request, drops: bool) -> FormKey | None:
-    """The key of a request whose form may be kept. `drops`: there is dropout."""
+def key_of(request: Request, drops: bool) -> LayoutKey | None:
+    """The key of a request whose layout may be kept. `drops`: there is dropout."""
     sizes, mask, budget = request.sizes, request.mask, CELLS["cpu"]
     varies = mask is not None and bool(mask.tensors)  # then all is computed at once, or the strips differ
     if request.query.device.type != "cpu" or (varies and math.prod(sizes) > budget) or not unobserved():
@@ -137,16 +137,16 @@ def key_of(request: Request, drops: bool) -> FormKey | None:
         return None
     dtype, light = formula.accumulation_dtype(request.query.dtype), _is_light(request, drops)
     spec = None if mask is None else "" if varies else mask.spec
-    return FormKey(spec, budget, torch.is_inference_mode_enabled(), sizes, request.key.shape[1], dtype, light)
+    return LayoutKey(spec, budget, torch.is_inference_mode_enabled(), sizes, request.key.shape[1], dtype, light)
 
 
-def form_of(request: Request, drops: bool) -> Form:
-    """The form of a request."""
+def layout_of(request: Request, drops: bool) -> StripLayout:
+    """The layout of a request."""
     key = key_of(request, drops)
     if key is not None:
-        return kept_form(key)
+        return kept_layout(key)
     dtype, light = formula.accumulation_dtype(request.query.dtype), _is_light(request, drops)
-    return Form(request.sizes, request.key.shape[1], dtype, request.query.device, light)
+    return StripLayout(request.sizes, request.key.shape[1], dtype, request.query.device, light)
 
 
 def _is_light(request: Request, drops: bool) -> bool:
@@ -154,11 +154,11 @@ def _is_light(request: Request, drops: bool) -> bool:
     return isinstance(request.normalizer, Softmax) and not drops
 
 
-@lru_cache(maxsize=_MOST_FORMS)
-def kept_form(key: FormKey) -> Form:
-    """The form that requests of this key share."""
+@lru_cache(maxsize=_MOST_LAYOUTS)
+def kept_layout(key: LayoutKey) -> StripLayout:
+    """The layout that requests of this key share."""
     room, cpu = _MOST_BYTES - 8 * sum(key.sizes), torch.device("cpu")
-    return Form(key.sizes, key.groups, key.dtype, cpu, key.light, room, keeps_tiles=key.spec != "")
+    return StripLayout(key.sizes, key.groups, key.dtype, cpu, key.light, room, keeps_tiles=key.spec != "")
 
 
 def tiles_repeat(mask: Mask, grid: Grid) -> bool:
