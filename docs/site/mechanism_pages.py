@@ -12,8 +12,7 @@ from make_reference import options, table
 
 from regard import nn
 from regard.observation import architecture
-from regard_workbench.cli.common import catalogue
-from regard_workbench.cli.list import rows_of
+from regard_workbench.cli.common.inventory import COST_LETTERS, rows_of
 from regard_workbench.cli.show import facts as show
 
 Facts = dict[str, Any]
@@ -49,7 +48,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def index() -> str:
     """All mechanisms in tables, by family."""
-    parts = [INDEX.format(letters=catalogue.COST_LETTERS)]
+    parts = [INDEX.format(letters=COST_LETTERS)]
     for family, rows in families().items():
         parts.append(f"## {family}\n")
         cells = [[f"[`{row['name']}`]({row['name']}.md)", row["summary"], row["time"], row["causal"]] for row in rows]
@@ -118,7 +117,7 @@ def cost(found: Facts) -> str:
         ["parameters", f"{found['parameters']:,} with {built}"],
         ["causal", found["causal_in_words"]],
     ]
-    return f"{table(['', 'cost'], rows)}\n{catalogue.COST_LETTERS}.\n"
+    return f"{table(['', 'cost'], rows)}\n{COST_LETTERS}.\n"
 
 
 def plain(text: str) -> str:
