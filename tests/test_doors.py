@@ -54,7 +54,9 @@ def test_help_needs_neither_torch_nor_the_rooms(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["list", "list tasks", "list models --json", "list masks", "show dats", "list nosuch"])
+@pytest.mark.parametrize(
+    "words", ["list", "list tasks", "list models --json", "list masks", "show dats", "list nosuch"]
+)
 def test_listing_and_looking_up_a_name_need_neither_torch_nor_the_rooms(words, tmp_path):
     modules = loaded(*words.split(), cwd=tmp_path)
     assert "torch" not in modules

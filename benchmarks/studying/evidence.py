@@ -26,9 +26,9 @@ from regard.registry import parse
 from regard_workbench.comparison.compare import budget_text
 from regard_workbench.comparison.comparison import Comparison
 from regard_workbench.comparison.costs import FILE as COSTS_FILE
-from regard_workbench.comparison.figures.style import display_names
 from regard_workbench.comparison.grid import RUNS
 from regard_workbench.comparison.job import Contestant, Cost, Outcome
+from regard_workbench.comparison.report.keys import display_names
 from regard_workbench.comparison.results import Row, rows, runs_of
 from regard_workbench.models.parts.model import MODELS
 from regard_workbench.tasks.classify import Classify

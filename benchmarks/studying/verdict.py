@@ -27,21 +27,11 @@ from matplotlib.lines import Line2D
 from scipy.special import stdtrit
 
 from regard_workbench.comparison.comparison import Comparison
-from regard_workbench.comparison.figures.labels import beside
-from regard_workbench.comparison.figures.style import (
-    COLOURS,
-    INK,
-    MUTED,
-    Key,
-    in_percent,
-    logarithmic,
-    short,
-    style,
-    titled,
-    within,
-)
+from regard_workbench.comparison.report.bars import within
 from regard_workbench.comparison.results import Row, deciding, pairs
 from regard_workbench.comparison.statistics import ALPHA, LEVEL
+from regard_workbench.figures.labels import beside
+from regard_workbench.figures.style import COLOURS, INK, MUTED, Key, in_percent, logarithmic, short, style, titled
 from regard_workbench.tasks.measures.metrics import SHARE, Metric
 from regard_workbench.training.run_folder import durable
 

@@ -26,7 +26,7 @@ def test_every_name_of_a_kind_is_found(kind):
     rows = inventory.rows_of(kind)
     assert len(rows) >= 3
     for row in rows:
-        assert inventory.place_of(f"{kind}.{row['name']}") == (kind, row["name"], {})
+        assert inventory.address_of(f"{kind}.{row['name']}") == (kind, row["name"], {})
 
 
 def test_the_rooms_of_the_inventory_are_those_of_the_registries():
@@ -51,7 +51,7 @@ def toy():
 def test_what_a_file_of_the_user_registers_is_listed_and_found(toy):
     (row,) = (row for row in inventory.rows_of("tasks") if row["name"] == toy.name)
     assert row["summary"] == "Copies like copy." and row["metric"] == tasks.TASKS["copy"].metric.name
-    assert inventory.place_of("toy_of_the_inventory").name == toy.name
+    assert inventory.address_of("toy_of_the_inventory").name == toy.name
     assert catalogue.find(toy.name).thing is toy
 
 
@@ -77,10 +77,10 @@ def test_a_new_file_of_a_room_is_asked_before_the_registry_is_loaded(monkeypatch
     ],
 )
 def test_a_name_is_found_with_its_kind_and_options(asked, place):
-    assert inventory.place_of(asked) == place
+    assert inventory.address_of(asked) == place
 
 
 @pytest.mark.parametrize("asked", ["", ".", "tasks.", "masks.causal()", "nosuch.dates", "dates(", "models.dates"])
 def test_what_is_no_name_is_refused(asked):
     with pytest.raises(BadValue, match="there is no"):
-        inventory.place_of(asked)
+        inventory.address_of(asked)

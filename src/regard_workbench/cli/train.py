@@ -70,7 +70,7 @@ def run(options: Namespace) -> int:
         return FAILED
     if os.environ.get("RANK", "0") == "0":  # under torchrun only rank 0 prints
         if not options.fast_dev_run:
-            from regard_workbench.comparison.figures.run_curves import draw_run
+            from regard_workbench.figures.run_curves import draw_run
 
             draw_run(result.folder)
         _show(result, options.json, kept=not options.fast_dev_run)

@@ -27,8 +27,8 @@ from regard_workbench.cli.common.inventory import (
     REGISTRIES,
     VALUES,
     Row,
+    address_of,
     names_of,
-    place_of,
 )
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def reached(task: str) -> dict[str, str]:
 
 
 def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
-    """The thing with a name, as `place_of` finds it: a mechanism with its options, or anything else."""
-    kind, name, options = place_of(asked)
+    """The thing with a name, as `address_of` finds it: a mechanism with its options, or anything else."""
+    kind, name, options = address_of(asked)
     if kind == MECHANISMS:
         return nn.entry(name), options
     if kind in MODELS_AND_TASKS:

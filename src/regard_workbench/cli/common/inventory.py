@@ -34,8 +34,8 @@ FILE = Path(__file__).with_suffix(".json")
 Row = dict[str, Any]
 
 
-class Place(NamedTuple):
-    """Where a name stands, and the options that were given with it."""
+class Address(NamedTuple):
+    """The kind and the canonical name of a thing, and the options that were given with it."""
 
     kind: str
     name: str
@@ -58,14 +58,14 @@ def names_of(kind: str) -> dict[str, str]:
     return {spelled: row["name"] for row in rows for spelled in (row["name"], *row.get("aliases", ()))}
 
 
-def place_of(asked: str) -> Place:
-    """The place of `local`, `local(window=9)`, `masks.causal`, `models.ntm`.
+def address_of(asked: str) -> Address:
+    """The address of `local`, `local(window=9)`, `masks.causal`, `models.ntm`.
 
     Without a kind, mechanisms come first, then models and tasks, then masks, scores, biases and normalisers.
     """
     kind, dot, rest = asked.partition(".")
     if dot and kind == MECHANISMS:
-        return place_of(rest)
+        return address_of(rest)
     kinds, spelled = ((kind,), rest) if dot and kind in KINDS else (KINDS, asked)
     parsed = spelled.endswith(")") and kinds[0] not in VALUES
     plain, options = parse(spelled) if parsed else (spelled, {})
@@ -73,7 +73,7 @@ def place_of(asked: str) -> Place:
         names = {name.replace("_", "-"): canonical for name, canonical in names_of(kind).items()}
         name = names.get((spelled if kind in VALUES else plain).replace("_", "-"))
         if name is not None:
-            return Place(kind, name, options)
+            return Address(kind, name, options)
     raise BadValue(
         f"NAME: there is no {asked!r}.{nearest(asked, _known())} `regard list` shows the mechanisms, "
         f"`regard list KIND` the {', '.join(KINDS[1:])}."
@@ -81,7 +81,7 @@ def place_of(asked: str) -> Place:
 
 
 def _known() -> list[str]:
-    """Every name that `place_of` takes; those of values, models and tasks also with their kind in front."""
+    """Every name that `address_of` takes; those of values, models and tasks also with their kind in front."""
     pieces = [(kind, name) for kind in KINDS[1:] for name in names_of(kind)]
     return list(dict.fromkeys([*names_of(MECHANISMS), *(name for _, name in pieces), *map(".".join, pieces)]))
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from regard.errors import BadValue
-from regard_workbench.cli.common.inventory import place_of
+from regard_workbench.cli.common.inventory import address_of
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -38,7 +38,7 @@ def run(options: Namespace) -> int:
     if options.width is not None and options.width < LEAST_WIDTH:
         raise BadValue(f"--width: expected at least {LEAST_WIDTH} columns, got {options.width}.")
     asked = _place(options.name, options.kind)
-    place_of(asked)  # refuses an unknown name before torch is imported
+    address_of(asked)  # refuses an unknown name before torch is imported
     from regard_workbench.cli.common import catalogue
     from regard_workbench.cli.common.console import console, put
     from regard_workbench.cli.show import facts

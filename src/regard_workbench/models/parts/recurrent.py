@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,9 @@ from regard.nn.parts.state import State
 from regard.support.arguments import whole_number
 from regard.support.tracing import exporting
 from regard_workbench.models.parts.recurrent_layers import by_layers, uses_dropout_of_cudnn
-from regard_workbench.models.parts.recurrent_steps import Memory, stepped
+
+if TYPE_CHECKING:
+    from regard_workbench.models.parts.recurrent_steps import Memory
 
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -73,6 +75,8 @@ class Recurrent(nn.Module):
         elif keep is None:
             found, after = self._run(rows, before)
         elif exporting():
+            from regard_workbench.models.parts.recurrent_steps import stepped
+
             found, after = stepped(self.cells, rows.masked_fill(~keep[..., None], 0), keep, before)
         else:
             lengths = keep.sum(1).clamp(min=1).cpu()  # pack_padded_sequence refuses empty sequences

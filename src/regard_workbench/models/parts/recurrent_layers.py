@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
-from regard_workbench.models.parts.recurrent_steps import Cells, Memory
+if TYPE_CHECKING:
+    from regard_workbench.models.parts.recurrent_steps import Cells, Memory
 
 _CALLS: dict[str, Callable[..., Any]] = {"LSTM": torch._VF.lstm, "GRU": torch._VF.gru, "RNN_TANH": torch._VF.rnn_tanh}
 

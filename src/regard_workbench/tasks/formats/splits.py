@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from regard.errors import BadValue, unknown_name
 from regard_workbench.tasks.formats.file_errors import named
-from regard_workbench.tasks.formats.reading import Data
 from regard_workbench.tasks.generated.draws import shares
 from regard_workbench.tasks.parts.task import SPLITS
+
+if TYPE_CHECKING:
+    from regard_workbench.tasks.formats.reading import Data
 
 Item = TypeVar("Item")
 
