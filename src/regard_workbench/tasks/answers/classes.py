@@ -26,6 +26,7 @@ class OneOf(Answer):
     needs: ClassVar[str] = "pooled"
     classed: ClassVar[bool] = True
     words: ClassVar[str] = "the class of an example"
+    kind: ClassVar[str] = "class"
 
     @property
     def outputs(self) -> int:

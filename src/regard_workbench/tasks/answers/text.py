@@ -24,6 +24,7 @@ class NextToken(Answer):
     writes: ClassVar[bool] = True
     classed: ClassVar[bool] = True
     words: ClassVar[str] = "the next token at every position"
+    kind: ClassVar[str] = "completion"
     terms: ClassVar[str] = "tokens"
 
     @property
@@ -38,6 +39,7 @@ class HiddenTokens(EachOf):
 
     blank: int = 0
     words: ClassVar[str] = "the hidden tokens of a sequence"
+    kind: ClassVar[str] = "filled"
     terms: ClassVar[str] = "hidden tokens"
 
 
@@ -55,6 +57,7 @@ class Writes(Decoded):
     writes: ClassVar[bool] = True
     classed: ClassVar[bool] = True
     words: ClassVar[str] = "another sequence, given the whole one"
+    kind: ClassVar[str] = "translation"
     terms: ClassVar[str] = "tokens"
     units: ClassVar[str] = "sentences"
 

@@ -1,14 +1,13 @@
 """What a trained run predicts for one input, as plain data: a text, filled blanks, a class, or any other answer.
 
 How an input is read, what its positions are called and how an answer is written are the task's business; what kind of
-prediction this is follows from the answer that the task asks for.
+prediction this is, the answer that the task asks for says (`Answer.kind`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from regard_workbench.inspection.examples import numbered
 from regard_workbench.tasks.answers import MadePicture
 from regard_workbench.tasks.measures.alignments import attended_links, unusual_words
 from regard_workbench.tasks.parts.batch import Batch
-from regard_workbench.tasks.parts.shown import Looked, Understood
+from regard_workbench.tasks.parts.shown import Understood
 from regard_workbench.tasks.parts.streams import Patches
 from regard_workbench.tasks.text.vocabulary import SPECIAL
 from regard_workbench.training.loading import Loaded
@@ -30,8 +29,6 @@ Prediction = dict[str, Any]
 COMPLETION = 100  # tokens, unless the caller says otherwise
 GUESSES = 5  # for a hidden token
 DIGITS = 5  # significant, of a weight or a probability in JSON
-NULL = "(null)"  # the column of weight that no word of the source has
-LEAST_NULL = 1e-3  # less than that is rounding
 
 
 @dataclass(frozen=True)
@@ -83,14 +80,14 @@ def example_of(loaded: Loaded, given: Mapping[str, Any]) -> Any:
     if "example" not in given:
         return loaded.task.parse(given)
     found = numbered(loaded.task, given["example"])
-    if loaded.task.problem.answer.writes and loaded.task.problem.answer.needs == "past":
+    if loaded.task.problem.answer.kind == "completion":
         found = loaded.task.unanswered(found)
         if found is None:
             raise BadValue(f"--example: {loaded.config.model} continues a text that is typed. Give --text.")
     return found
 
 
-def _batch(loaded: Loaded, example: Any) -> Batch:
+def one_batch(loaded: Loaded, example: Any) -> Batch:
     """A batch of one example; an agent acts with the model."""
     return loaded.task.batch([example], [0], torch.Generator(), loaded.model).to(loaded.device)
 
@@ -99,24 +96,25 @@ def predict(loaded: Loaded, given: Mapping[str, Any], writing: Writing) -> Predi
     """The prediction for an input, `{"text": …}`, `{"image": path}`, `{"example": 3}`, and notes on what is unknown."""
     task, answer = loaded.task, loaded.task.problem.answer
     example = example_of(loaded, given)
-    batch = _batch(loaded, example)
+    batch = one_batch(loaded, example)
     typed = "example" not in given
     read = task.understood(given, example) if typed else None
     if read is None:
         pieces = task.show(example, batch).pieces
         read = Understood(pieces, [True] * len(pieces))
-    if answer.writes and answer.needs == "decoder":
-        found = _written(loaded, batch, read, writing)
-    elif answer.writes:
-        found = _continued(loaded, batch, given, example, writing)
-    elif getattr(answer, "blank", None) is not None:
-        found = _filled(loaded, batch)
-    elif answer.needs == "pooled" and hasattr(answer, "classes"):
-        found = _classified(loaded, batch, example, read)
-    else:
-        found = _answered(loaded, batch, example)
+    match answer.kind:
+        case "translation":
+            found = _written(loaded, batch, read, writing)
+        case "completion":
+            found = _continued(loaded, batch, given, example, writing)
+        case "filled":
+            found = _filled(loaded, batch)
+        case "class":
+            found = _classified(loaded, batch, example, read)
+        case _:
+            found = _answered(loaded, batch, example)
     words = {} if typed else {"words": task.show(example, batch).words}
-    return {**given, **words, **found, "notes": read.notes}
+    return {**given, **words, "kind": answer.kind, **found, "notes": read.notes}
 
 
 def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -> Prediction:
@@ -149,7 +147,6 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
                 seen["null"] = _rounded((1 - weights.sum(1)).clamp(min=0).tolist())
                 seen["not_one_to_one"] = unusual_words(attended_links(weights), len(tokens))
     return {
-        "kind": "translation",
         "output": task.decode(best.tokens),
         "tokens": best.tokens,
         "score": _number(best.score),
@@ -184,7 +181,6 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], example: 
             break
     output = task.decode(made)
     return {
-        "kind": "completion",
         "output": output,
         "whole": task.continued(given.get("text", ""), output),
         "tokens": made,
@@ -232,7 +228,7 @@ def _filled(loaded: Loaded, batch: Batch) -> Prediction:
         filled[index] = best[0]
         pairs = zip(best.tolist(), values.tolist(), strict=True)
         guesses.append([{"piece": task.decode([i]), "probability": _number(p)} for i, p in pairs])
-    return {"kind": "filled", "output": task.decode(filled.tolist()), "guesses": guesses}
+    return {"output": task.decode(filled.tolist()), "guesses": guesses}
 
 
 def _classified(loaded: Loaded, batch: Batch, example: Any, read: Understood) -> Prediction:
@@ -247,7 +243,6 @@ def _classified(loaded: Loaded, batch: Batch, example: Any, read: Understood) ->
         pieces = loaded.model.relabel(task.show(example, batch)).pieces[-count:]
         read = Understood(pieces, [True] * len(pieces), read.notes)
     return {
-        "kind": "class",
         "output": task.decode([best]),
         "probabilities": {task.decode([n]): _number(p) for n, p in enumerate(odds.tolist())},
         "looked_at": _looked_at(found, read.pieces, read.known),
@@ -261,7 +256,6 @@ def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     shown = loaded.model.relabel(loaded.task.show(example, batch))
     seen = attribution.looked_at(loaded.model, batch, shown)
     return {
-        "kind": "answer",
         "attention": _between(loaded, found, example),
         "picture": _picture(loaded, found, example, batch),
         "output": loaded.task.answer_text(found, example),
@@ -285,7 +279,7 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
     if not loaded.model.sides:
         return None
     example = loaded.task.focused(example, predicted)
-    batch = _batch(loaded, example)
+    batch = one_batch(loaded, example)
     shown = loaded.model.relabel(loaded.task.show(example, batch))
     seen = attribution.between(loaded.model, batch, shown)
     if seen is None:
@@ -298,58 +292,6 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
         "weights": weights,
         "grid": shown.grid,  # rows and columns of a picture's patches: too many for lines of text
     }
-
-
-def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path) -> None:
-    """Write the figure of a prediction to a file, in the format of its ending."""
-    from regard_workbench.inspection.predictions import prediction_figure
-
-    example, looked = example_of(loaded, given), _looked(found)
-    figure = loaded.task.draw(found.get("predicted", found["output"]), example, looked)
-    if figure is None:
-        if looked is None:
-            why = found.get("no_alignment") or f"{loaded.config.model} shows no weights of its answer"
-            raise BadValue(f"--figure: there is nothing to draw: {why}. `regard view` shows all attention.")
-        shown = loaded.task.show(example, _batch(loaded, example).to("cpu"))
-        over = shown.picture if shown.grid == (1, len(looked.columns)) else None
-        said = found["output"].replace("\n", "; ")
-        figure = prediction_figure(f"{_read(given, found)}  →  {said}", looked, over)
-    try:
-        figure.savefig(path, dpi=160)
-    except (OSError, ValueError) as trouble:  # no such folder; a format that matplotlib does not know
-        raise BadValue(f"--figure: {str(path)!r} cannot be written: {trouble}. Try name.svg.") from None
-
-
-def _read(given: Mapping[str, Any], found: Prediction) -> str:
-    """What was read, in words."""
-    if "words" in found:
-        return str(found["words"])
-    return " | ".join(text if isinstance(text, str) else " ".join(text) for text in given.values())
-
-
-def with_null(table: Prediction) -> tuple[list[list[float]], list[str]]:
-    """The weights and columns of a map, with a column for the null word (the sink) where it has any weight."""
-    null = table.get("null", ())
-    if max(null, default=0.0) < LEAST_NULL:
-        return table["weights"], table["columns"]
-    pairs = zip(table["weights"], null, strict=True)
-    return [[*row, rest] for row, rest in pairs], [*table["columns"], NULL]
-
-
-def _looked(found: Prediction) -> Looked | None:
-    """What a prediction was drawn from, whatever kind it is."""
-    table = found.get("alignment") or found.get("attention")
-    if table:
-        weights, columns = with_null(table)
-        return Looked(weights, columns, table["rows"], table["source"])
-    seen = found.get("looked_at")
-    if not seen:
-        return None
-    columns = [one["piece"] for one in seen["pieces"]]
-    if "readings" in seen:
-        rows = [f"reading {number}" for number in range(1, 1 + len(seen["readings"]))]
-        return Looked(seen["readings"], columns, rows, seen["source"])
-    return Looked([[one["weight"] for one in seen["pieces"]]], columns, source=seen["source"])
 
 
 def _looked_at(seen: Attribution, pieces: Sequence[str], known: Sequence[bool]) -> dict[str, Any]:
