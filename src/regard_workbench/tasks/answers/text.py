@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from regard_workbench.tasks.answers.answer import Answer, Decoded
-from regard_workbench.tasks.answers.classes import EachOf
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.tasks.parts.streams import Tokens
 
@@ -31,16 +30,6 @@ class NextToken(Answer):
     def outputs(self) -> int:
         """One logit for each token."""
         return self.count
-
-
-@dataclass(frozen=True)
-class HiddenTokens(EachOf):
-    """The tokens that `blank` hides: logits (b,n,classes); the target counts where one is hidden."""
-
-    blank: int = 0
-    words: ClassVar[str] = "the hidden tokens of a sequence"
-    kind: ClassVar[str] = "filled"
-    terms: ClassVar[str] = "hidden tokens"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from regard.errors import BadValue, unknown_name
-from regard_workbench.tasks.formats.file_errors import named
 from regard_workbench.tasks.generated.draws import shares
 from regard_workbench.tasks.parts.task import SPLITS
 
@@ -145,6 +144,8 @@ def complete(parts: dict[str, list[Item]], keys: Sequence[str], seed: int, data:
     if not missing:
         return parts
     if (count := len(set(keys))) <= len(missing):
+        from regard_workbench.tasks.formats.file_errors import named
+
         several = "1 different example is" if count == 1 else f"{count} different examples are"
         examples = "1 example is" if len(keys) == 1 else several
         raise BadValue(
