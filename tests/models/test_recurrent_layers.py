@@ -5,8 +5,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from regard_workbench.models.parts import recurrent
-from regard_workbench.models.parts.recurrent import CELLS, Recurrent
-from regard_workbench.models.parts.recurrent_layers import by_layers, uses_dropout_of_cudnn
+from regard_workbench.models.parts.recurrent import CELLS, Recurrent, uses_dropout_of_cudnn
+from regard_workbench.models.parts.recurrent_layers import by_layers
 
 
 def tensors(found):

@@ -79,12 +79,12 @@ def example_of(loaded: Loaded, given: Mapping[str, Any]) -> Any:
     """What the task makes of a typed input, or, of `{"example": 3}`, the example of that number in its test split."""
     if "example" not in given:
         return loaded.task.parse(given)
-    found = numbered(loaded.task, given["example"])
+    example = numbered(loaded.task, given["example"])
     if loaded.task.problem.answer.kind == "completion":
-        found = loaded.task.unanswered(found)
-        if found is None:
+        example = loaded.task.unanswered(example)
+        if example is None:
             raise BadValue(f"--example: {loaded.config.model} continues a text that is typed. Give --text.")
-    return found
+    return example
 
 
 def one_batch(loaded: Loaded, example: Any) -> Batch:
@@ -104,17 +104,17 @@ def predict(loaded: Loaded, given: Mapping[str, Any], writing: Writing) -> Predi
         read = Understood(pieces, [True] * len(pieces))
     match answer.kind:
         case "translation":
-            found = _written(loaded, batch, read, writing)
+            prediction = _written(loaded, batch, read, writing)
         case "completion":
-            found = _continued(loaded, batch, given, example, writing)
+            prediction = _continued(loaded, batch, given, example, writing)
         case "filled":
-            found = _filled(loaded, batch)
+            prediction = _filled(loaded, batch)
         case "class":
-            found = _classified(loaded, batch, example, read)
+            prediction = _classified(loaded, batch, example, read)
         case _:
-            found = _answered(loaded, batch, example)
+            prediction = _answered(loaded, batch, example)
     words = {} if typed else {"words": task.show(example, batch).words}
-    return {**given, **words, "kind": answer.kind, **found, "notes": read.notes}
+    return {**given, **words, "kind": answer.kind, **prediction, "notes": read.notes}
 
 
 def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -> Prediction:
@@ -130,13 +130,13 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
     tokens = best.tokens[:-1] if best.finished else best.tokens  # the end token is no piece of the answer
     if tokens:
         targets = torch.tensor([best.tokens], device=loaded.device)
-        found = attribution.alignment(loaded.model, batch.answered(targets))
-        if isinstance(found, str):
-            why = found
+        alignment = attribution.alignment(loaded.model, batch.answered(targets))
+        if isinstance(alignment, str):
+            why = alignment
         else:
-            weights = found.weights[: len(tokens)]
+            weights = alignment.weights[: len(tokens)]
             seen = {
-                "source": found.source,
+                "source": alignment.source,
                 "rows": task.output_pieces(tokens),
                 "columns": read.pieces,
                 "weights": [_rounded(row) for row in weights.tolist()],
@@ -237,29 +237,29 @@ def _classified(loaded: Loaded, batch: Batch, example: Any, read: Understood) ->
     with torch.no_grad():
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
-    found = attribution.input_attribution(loaded.model, batch, best)
-    count = found.weights.shape[-1]
+    attributed = attribution.input_attribution(loaded.model, batch, best)
+    count = attributed.weights.shape[-1]
     if count != len(read.pieces):  # the model cuts the input in its own way, and may put a class token before it
         pieces = loaded.model.relabel(task.show(example, batch)).pieces[-count:]
         read = Understood(pieces, [True] * len(pieces), read.notes)
     return {
         "output": task.decode([best]),
         "probabilities": {task.decode([n]): _number(p) for n, p in enumerate(odds.tolist())},
-        "looked_at": _looked_at(found, read.pieces, read.known),
+        "looked_at": _looked_at(attributed, read.pieces, read.known),
     }
 
 
 @torch.no_grad()
 def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     """Any other answer, as its head predicts it and its task writes it."""
-    (found,) = loaded.model.predict(loaded.model(batch), batch)
+    (predicted,) = loaded.model.predict(loaded.model(batch), batch)
     shown = loaded.model.relabel(loaded.task.show(example, batch))
     seen = attribution.looked_at(loaded.model, batch, shown)
     return {
-        "attention": _between(loaded, found, example),
-        "picture": _picture(loaded, found, example, batch),
-        "output": loaded.task.answer_text(found, example),
-        "predicted": found,
+        "attention": _between(loaded, predicted, example),
+        "picture": _picture(loaded, predicted, example, batch),
+        "output": loaded.task.answer_text(predicted, example),
+        "predicted": predicted,
         "looked_at": None if seen is None else _looked_at(seen, shown.pieces, [True] * len(shown.pieces)),
     }
 
@@ -297,13 +297,13 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
 def _looked_at(seen: Attribution, pieces: Sequence[str], known: Sequence[bool]) -> dict[str, Any]:
     readings = seen.weights if seen.rows else seen.weights[None]  # several, where the input is read again and again
     rows = zip(pieces, known, _rounded(readings.mean(0).tolist()), strict=True)
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "source": seen.source,
         "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
     }
     if seen.rows:
-        found["readings"] = [_rounded(row) for row in readings.tolist()]
-    return found
+        described["readings"] = [_rounded(row) for row in readings.tolist()]
+    return described
 
 
 def _number(value: float) -> float:

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 _CALLS: dict[str, Callable[..., Any]] = {"LSTM": torch._VF.lstm, "GRU": torch._VF.gru, "RNN_TANH": torch._VF.rnn_tanh}
 
 
-def uses_dropout_of_cudnn(cells: Cells, rows: Tensor | PackedSequence) -> bool:
-    """Whether a call of these layers would draw random numbers by cuDNN."""
-    data = rows.data if isinstance(rows, PackedSequence) else rows
-    return cells.training and cells.dropout > 0 and cells.num_layers > 1 and data.is_cuda
-
-
 def by_layers(cells: Cells, rows: Any, before: Memory | None) -> tuple[Any, Memory]:
     """The same as `cells(rows, before)` in training, for padded and for packed sequences."""
     packed = rows if isinstance(rows, PackedSequence) else None
