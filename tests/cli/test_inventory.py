@@ -8,7 +8,7 @@ import pytest
 
 from regard import nn
 from regard.errors import BadValue
-from regard_workbench import models, tasks
+from regard_workbench import models, plugins, tasks
 from regard_workbench.cli.common import catalogue, inventory
 
 IN_A_FRESH_PROCESS = "from regard_workbench.cli.common import inventory; print(inventory.written(), end='')"
@@ -55,6 +55,23 @@ def test_what_a_file_of_the_user_registers_is_listed_and_found(toy):
     assert catalogue.find(toy.name).thing is toy
 
 
+def test_a_name_that_a_file_of_the_user_takes_over_is_listed_as_theirs(monkeypatch, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from regard import tasks\n"
+        "@tasks.task('recall')\n"
+        "class MyRecall(tasks.TASKS['recall']):\n    'Recalls in my way.'\n"
+    )
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    theirs = tasks.TASKS["recall"]
+    try:
+        plugins.load([file])
+        assert {row["name"]: row["summary"] for row in inventory.rows_of("tasks")}["recall"] == "Recalls in my way."
+    finally:
+        theirs.name = "recall"
+        tasks.TASKS.add("recall", theirs)
+
+
 def test_a_new_file_of_a_room_is_asked_before_the_registry_is_loaded(monkeypatch):
     package, home, _ = inventory.REGISTRIES["tasks"]
     monkeypatch.delitem(sys.modules, home)
@@ -63,6 +80,13 @@ def test_a_new_file_of_a_room_is_asked_before_the_registry_is_loaded(monkeypatch
     assert "dates" in files and "parts" not in files
     monkeypatch.setattr(inventory, "files_of", lambda package: [*files, "zzz"])
     assert not inventory._is_complete("tasks")
+
+
+def test_a_name_is_found_beside_a_task_that_cannot_be_built(toy, monkeypatch):
+    monkeypatch.setattr(toy, "answers", lambda self: [][0])
+    assert inventory.address_of("dates").kind == "tasks" and inventory.address_of(toy.name).name == toy.name
+    with pytest.raises(BadValue, match="Did you mean 'dates'"):
+        inventory.address_of("dats")
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import json
 import pkgutil
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.errors import BadValue
 from regard.registry import parse
+from regard_workbench import plugins
 from regard_workbench.cli.common.mistakes import nearest
 
 MECHANISMS = "mechanisms"
@@ -54,8 +56,11 @@ def rows_of(kind: str) -> list[Row]:
 
 def names_of(kind: str) -> dict[str, str]:
     """The names and aliases of a kind, each with the name it stands for."""
-    rows = rows_of(kind)
-    return {spelled: row["name"] for row in rows for spelled in (row["name"], *row.get("aliases", ()))}
+    if _is_complete(kind):
+        return {spelled: row["name"] for row in rows_of(kind) for spelled in (row["name"], *row.get("aliases", ()))}
+    _, home, registry = REGISTRIES[kind]
+    things = getattr(import_module(home), registry)
+    return {spelled: name for name in things for spelled in (name, *getattr(things[name], "aliases", ()))}
 
 
 def address_of(asked: str) -> Address:
@@ -91,6 +96,8 @@ def _is_complete(kind: str) -> bool:
     if kind not in REGISTRIES:
         return True
     package, home, registry = REGISTRIES[kind]
+    if plugins.loaded():
+        return False
     if home in sys.modules:
         return set(getattr(sys.modules[home], registry).names()) == {row["name"] for row in _recorded()["rows"][kind]}
     return files_of(package) == _recorded()["files"][package]
