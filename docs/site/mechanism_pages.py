@@ -12,7 +12,8 @@ from make_reference import options, table
 
 from regard import nn
 from regard.observation import architecture
-from regard_workbench.cli.common.inventory import COST_LETTERS, rows_of
+from regard_workbench.cli.common.catalogue import rows_of_things
+from regard_workbench.cli.common.inventory import COST_LETTERS
 from regard_workbench.cli.show import facts as show
 
 Facts = dict[str, Any]
@@ -32,7 +33,7 @@ Costs: {letters}. *Causal*: always (yes), never (no), or with `causal=True` (opt
 def families() -> dict[str, list[Facts]]:
     """The rows of `regard list mechanisms` by family."""
     found: dict[str, list[Facts]] = {}
-    for row in rows_of("mechanisms"):
+    for row in rows_of_things("mechanisms"):
         found.setdefault(row["family"], []).append(row)
     return found
 

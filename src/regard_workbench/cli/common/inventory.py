@@ -100,7 +100,8 @@ def _is_complete(kind: str) -> bool:
         return False
     if home in sys.modules:
         return set(getattr(sys.modules[home], registry).names()) == {row["name"] for row in _recorded()["rows"][kind]}
-    return files_of(package) == _recorded()["files"][package]
+    files: list[str] = _recorded()["files"][package]
+    return files_of(package) == files
 
 
 def files_of(package: str) -> list[str]:
