@@ -34,6 +34,7 @@ WORKBENCH = [
     ["workbench.models", "workbench.tasks"],
     ["workbench.training"],
     ["workbench.inspection"],
+    ["workbench.figures"],
     ["workbench.comparison"],
     ["workbench.viewer", "workbench.bench", "workbench.attacks"],
     ["workbench.cli"],

@@ -10,7 +10,7 @@ from typing import Any
 from regard import nn
 from regard.nn.parts.mechanism import options_of
 from regard_workbench.cli.common import docstring
-from regard_workbench.cli.list import rows_of
+from regard_workbench.cli.common.catalogue import rows_of_things
 from regard_workbench.cli.show import options as option_rows
 from regard_workbench.cli.show.models_and_tasks import of_model, of_task
 
@@ -65,13 +65,13 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 def pieces(kind: str) -> str:
     """The section of one kind of piece: how each is written and what it does."""
-    rows = [[f"`{row['call']}`", row["summary"]] for row in rows_of(kind)]
+    rows = [[f"`{row['call']}`", row["summary"]] for row in rows_of_things(kind)]
     return f"## {kind.capitalize()}\n\n{PIECES[kind]}\n\n{table(['call', 'what it computes'], rows)}"
 
 
 def mechanisms() -> str:
     """The table of all mechanisms, and a section for each."""
-    rows = rows_of("mechanisms")
+    rows = rows_of_things("mechanisms")
     parts = [LAYERS]
     for family in dict.fromkeys(row["family"] for row in rows):
         inside = [row for row in rows if row["family"] == family]
@@ -114,7 +114,7 @@ def options(known: list[Facts]) -> str:
 
 def models() -> str:
     """Every model with its options."""
-    rows = rows_of("models")
+    rows = rows_of_things("models")
     overview = [[f"[`{row['name']}`](#model-{row['name']})", row["summary"]] for row in rows]
     parts = [
         '## Models\n\n`regard train TASK --model "decoder(layers=4)"`, or `regard.models.build`.\n',
@@ -134,7 +134,7 @@ def models() -> str:
 
 def tasks() -> str:
     """Every task with its options."""
-    rows = rows_of("tasks")
+    rows = rows_of_things("tasks")
     overview = [
         [f"[`{row['name']}`](#task-{row['name']})", row["summary"], f"`{row['metric']}`", f"`{row['model']}`"]
         for row in rows

@@ -1,4 +1,4 @@
-"""Learning curves of the runs of a comparison, read from `metrics.jsonl`, and their mean and range over seeds."""
+"""Learning curves of runs, from the records of `metrics.jsonl`, and their mean and range over seeds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard_workbench.training.run_folder import metrics_file
-from regard_workbench.training.run_folder.folder import RunFolder
-
-if TYPE_CHECKING:
-    from regard_workbench.comparison.comparison import Comparison
 
 Floats = NDArray[np.float64]
 AXES = ("step", "seconds", "tokens")
@@ -39,16 +33,6 @@ class RunHistory:
     seed: int
     loss: Series
     validation: dict[str, Series]
-
-
-def histories(comparison: Comparison) -> list[RunHistory]:
-    """The runs with metrics, failed ones included: a curve may show why."""
-    found = []
-    for run in comparison.outcomes:
-        records = metrics_file.read(RunFolder(Path(run.folder)).metrics)
-        if records:
-            found.append(history(run.contestant.label, run.seed, records))
-    return found
 
 
 def history(label: str, seed: int, records: Sequence[metrics_file.Record]) -> RunHistory:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from regard_workbench.comparison.figures.style import Key, Keys, tag
+from regard_workbench.figures.style import Key, Keys, tag
 
 GAP = 0.058  # of the axes' height, between two labels at the edge
 LETTER, LINE = 4.6, 9.0  # width and height of a letter, in points

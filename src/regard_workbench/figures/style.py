@@ -7,10 +7,10 @@ colour and marker.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -18,12 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from regard.support.paper_figure import PaperFigure
-from regard_workbench.comparison.statistics import bounds
 from regard_workbench.tasks.figures.colours import COLOURS, GRID, INK, MUTED
 from regard_workbench.tasks.measures.metrics import SHARE, Metric
-
-if TYPE_CHECKING:
-    from regard_workbench.comparison.results import Row
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.6, 1.2, 1.6)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
@@ -106,23 +102,6 @@ class Drawing:
     tips: dict[str, str] = field(default_factory=dict)  # group of shapes → tooltip
 
 
-def display_names(rows: Sequence[Row]) -> dict[str, str]:
-    """The display names of the contestants by label: without the model where all have the same."""
-    from regard_workbench.comparison.columns import naming  # the curves of one run need no table
-
-    one_model = len(rows) > 1 and len({row["model"] for row in rows}) == 1
-    names = [" · ".join(row[field] for field in naming(rows)) if one_model else row["label"] for row in rows]
-    return {
-        row["label"]: name if names.count(name) == 1 else row["label"] for row, name in zip(rows, names, strict=True)
-    }
-
-
-def keys(rows: Sequence[Row]) -> Keys:
-    """The styles of the contestants, by label."""
-    named = enumerate(display_names(rows).items(), 1)
-    return {label: Key(number, label, shortened(name)) for number, (label, name) in named}
-
-
 def shortened(name: str, longest: int = LONGEST_NAME) -> str:
     """A name with its middle left out if it is too long, and unprintable characters replaced."""
     clean = "".join(letter if letter.isprintable() else "�" for letter in name)
@@ -169,12 +148,6 @@ def in_percent(axis: Any, metric: Metric) -> None:
 def number_of(value: float, metric: Metric) -> str:
     """A result as people read it; shares with two decimals, since contestants are often close."""
     return f"{100 * value:.2f} %" if metric.unit == SHARE else metric.text(value)
-
-
-def within(metric: Metric, low: float, high: float) -> tuple[float, float]:
-    """The limits of an axis, within what the metric can be even if an interval is wider."""
-    least, most = bounds(metric)
-    return max(low, least - 0.01), min(high, most + 0.01)
 
 
 def logarithmic(frame: Axes, which: str) -> None:

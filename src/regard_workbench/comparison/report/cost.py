@@ -7,19 +7,10 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from regard_workbench.comparison.figures.bars import Reached, describe
-from regard_workbench.comparison.figures.labels import beside
-from regard_workbench.comparison.figures.style import (
-    Drawing,
-    Keys,
-    blank,
-    in_percent,
-    logarithmic,
-    short,
-    titled,
-    within,
-)
+from regard_workbench.comparison.report.bars import Reached, describe, within
 from regard_workbench.comparison.results import Row
+from regard_workbench.figures.labels import beside
+from regard_workbench.figures.style import Drawing, Keys, blank, in_percent, logarithmic, short, titled
 from regard_workbench.tasks.figures.colours import MUTED
 from regard_workbench.tasks.measures.metrics import Metric
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from regard.observation.figure_text import readable
 from regard.support.paper_figure import PaperFigure
-from regard_workbench.comparison.figures.style import WIDTH, Drawing
+from regard_workbench.figures.style import WIDTH, Drawing
 from regard_workbench.inspection.attribution import Attribution
 from regard_workbench.tasks.figures.colours import COLOURS, INK
 from regard_workbench.tasks.figures.overlay import shaded

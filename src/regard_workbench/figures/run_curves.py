@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from regard.registry import parse
-from regard_workbench.comparison.figures import curves, svg
-from regard_workbench.comparison.figures.style import Key, style
-from regard_workbench.comparison.history import history
+from regard_workbench.figures import curves, svg
+from regard_workbench.figures.history import history
+from regard_workbench.figures.style import Key, style
 from regard_workbench.tasks import TASKS
 from regard_workbench.tasks.measures.metrics import Metric
 from regard_workbench.training.run_folder import metrics_file

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from regard_workbench.comparison.figures.style import Drawing, Key, Keys, blank, in_percent, number_of, titled, within
 from regard_workbench.comparison.results import Row, deciding, t_interval
-from regard_workbench.comparison.statistics import PossibleInterval, possible
+from regard_workbench.comparison.statistics import PossibleInterval, bounds, possible
+from regard_workbench.figures.style import Drawing, Key, Keys, blank, in_percent, number_of, titled
 from regard_workbench.tasks.figures.colours import INK, MUTED
 from regard_workbench.tasks.measures.metrics import Metric
 
@@ -151,3 +151,9 @@ def _finished(frame: Axes, found: Sequence[Reached], metric: Metric, split: str,
     alt = f"{kind}, {split} {metric.name}, best first: " + "; ".join(describe(one, metric) for one in found) + "."
     title = f"{split} {titled(metric)}, from zero" if made.name.endswith("bars") else f"{split}, zoomed"
     return Drawing(made.name, title, alt, made.figure, made.tips)
+
+
+def within(metric: Metric, low: float, high: float) -> tuple[float, float]:
+    """The limits of an axis, within what the metric can be even if an interval is wider."""
+    least, most = bounds(metric)
+    return max(low, least - 0.01), min(high, most + 0.01)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from regard_workbench.comparison.figures.labels import at_ends, beside
-from regard_workbench.comparison.figures.style import (
+from regard_workbench.figures.history import RunHistory, SeedBand, Series, together
+from regard_workbench.figures.labels import at_ends, beside
+from regard_workbench.figures.style import (
     FEW,
     Drawing,
     Key,
@@ -21,7 +22,6 @@ from regard_workbench.comparison.figures.style import (
     short,
     titled,
 )
-from regard_workbench.comparison.history import RunHistory, SeedBand, Series, together
 from regard_workbench.tasks.measures.metrics import LOSS, SHARE, Metric
 
 TITLES = {"step": "steps", "seconds": "seconds of training", "tokens": "tokens"}

@@ -1,14 +1,13 @@
 """What a trained run predicts for one input, as plain data: a text, filled blanks, a class, or any other answer.
 
 How an input is read, what its positions are called and how an answer is written are the task's business; what kind of
-prediction this is follows from the answer that the task asks for.
+prediction this is, the answer that the task asks for says (`Answer.kind`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from regard_workbench.inspection.examples import numbered
 from regard_workbench.tasks.answers import MadePicture
 from regard_workbench.tasks.measures.alignments import attended_links, unusual_words
 from regard_workbench.tasks.parts.batch import Batch
-from regard_workbench.tasks.parts.shown import Looked, Understood
+from regard_workbench.tasks.parts.shown import Understood
 from regard_workbench.tasks.parts.streams import Patches
 from regard_workbench.tasks.text.vocabulary import SPECIAL
 from regard_workbench.training.loading import Loaded
@@ -30,8 +29,6 @@ Prediction = dict[str, Any]
 COMPLETION = 100  # tokens, unless the caller says otherwise
 GUESSES = 5  # for a hidden token
 DIGITS = 5  # significant, of a weight or a probability in JSON
-NULL = "(null)"  # the column of weight that no word of the source has
-LEAST_NULL = 1e-3  # less than that is rounding
 
 
 @dataclass(frozen=True)
@@ -82,15 +79,15 @@ def example_of(loaded: Loaded, given: Mapping[str, Any]) -> Any:
     """What the task makes of a typed input, or, of `{"example": 3}`, the example of that number in its test split."""
     if "example" not in given:
         return loaded.task.parse(given)
-    found = numbered(loaded.task, given["example"])
-    if loaded.task.problem.answer.writes and loaded.task.problem.answer.needs == "past":
-        found = loaded.task.unanswered(found)
-        if found is None:
+    example = numbered(loaded.task, given["example"])
+    if loaded.task.problem.answer.kind == "completion":
+        example = loaded.task.unanswered(example)
+        if example is None:
             raise BadValue(f"--example: {loaded.config.model} continues a text that is typed. Give --text.")
-    return found
+    return example
 
 
-def _batch(loaded: Loaded, example: Any) -> Batch:
+def one_batch(loaded: Loaded, example: Any) -> Batch:
     """A batch of one example; an agent acts with the model."""
     return loaded.task.batch([example], [0], torch.Generator(), loaded.model).to(loaded.device)
 
@@ -99,24 +96,25 @@ def predict(loaded: Loaded, given: Mapping[str, Any], writing: Writing) -> Predi
     """The prediction for an input, `{"text": …}`, `{"image": path}`, `{"example": 3}`, and notes on what is unknown."""
     task, answer = loaded.task, loaded.task.problem.answer
     example = example_of(loaded, given)
-    batch = _batch(loaded, example)
+    batch = one_batch(loaded, example)
     typed = "example" not in given
     read = task.understood(given, example) if typed else None
     if read is None:
         pieces = task.show(example, batch).pieces
         read = Understood(pieces, [True] * len(pieces))
-    if answer.writes and answer.needs == "decoder":
-        found = _written(loaded, batch, read, writing)
-    elif answer.writes:
-        found = _continued(loaded, batch, given, example, writing)
-    elif getattr(answer, "blank", None) is not None:
-        found = _filled(loaded, batch)
-    elif answer.needs == "pooled" and hasattr(answer, "classes"):
-        found = _classified(loaded, batch, example, read)
-    else:
-        found = _answered(loaded, batch, example)
+    match answer.kind:
+        case "translation":
+            prediction = _written(loaded, batch, read, writing)
+        case "completion":
+            prediction = _continued(loaded, batch, given, example, writing)
+        case "filled":
+            prediction = _filled(loaded, batch)
+        case "class":
+            prediction = _classified(loaded, batch, example, read)
+        case _:
+            prediction = _answered(loaded, batch, example)
     words = {} if typed else {"words": task.show(example, batch).words}
-    return {**given, **words, **found, "notes": read.notes}
+    return {**given, **words, "kind": answer.kind, **prediction, "notes": read.notes}
 
 
 def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -> Prediction:
@@ -132,13 +130,13 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
     tokens = best.tokens[:-1] if best.finished else best.tokens  # the end token is no piece of the answer
     if tokens:
         targets = torch.tensor([best.tokens], device=loaded.device)
-        found = attribution.alignment(loaded.model, batch.answered(targets))
-        if isinstance(found, str):
-            why = found
+        alignment = attribution.alignment(loaded.model, batch.answered(targets))
+        if isinstance(alignment, str):
+            why = alignment
         else:
-            weights = found.weights[: len(tokens)]
+            weights = alignment.weights[: len(tokens)]
             seen = {
-                "source": found.source,
+                "source": alignment.source,
                 "rows": task.output_pieces(tokens),
                 "columns": read.pieces,
                 "weights": [_rounded(row) for row in weights.tolist()],
@@ -149,7 +147,6 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
                 seen["null"] = _rounded((1 - weights.sum(1)).clamp(min=0).tolist())
                 seen["not_one_to_one"] = unusual_words(attended_links(weights), len(tokens))
     return {
-        "kind": "translation",
         "output": task.decode(best.tokens),
         "tokens": best.tokens,
         "score": _number(best.score),
@@ -184,7 +181,6 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], example: 
             break
     output = task.decode(made)
     return {
-        "kind": "completion",
         "output": output,
         "whole": task.continued(given.get("text", ""), output),
         "tokens": made,
@@ -232,7 +228,7 @@ def _filled(loaded: Loaded, batch: Batch) -> Prediction:
         filled[index] = best[0]
         pairs = zip(best.tolist(), values.tolist(), strict=True)
         guesses.append([{"piece": task.decode([i]), "probability": _number(p)} for i, p in pairs])
-    return {"kind": "filled", "output": task.decode(filled.tolist()), "guesses": guesses}
+    return {"output": task.decode(filled.tolist()), "guesses": guesses}
 
 
 def _classified(loaded: Loaded, batch: Batch, example: Any, read: Understood) -> Prediction:
@@ -241,31 +237,29 @@ def _classified(loaded: Loaded, batch: Batch, example: Any, read: Understood) ->
     with torch.no_grad():
         odds = loaded.model(batch)[0].float().softmax(-1).cpu()
     best = int(odds.argmax())
-    found = attribution.input_attribution(loaded.model, batch, best)
-    count = found.weights.shape[-1]
+    attributed = attribution.input_attribution(loaded.model, batch, best)
+    count = attributed.weights.shape[-1]
     if count != len(read.pieces):  # the model cuts the input in its own way, and may put a class token before it
         pieces = loaded.model.relabel(task.show(example, batch)).pieces[-count:]
         read = Understood(pieces, [True] * len(pieces), read.notes)
     return {
-        "kind": "class",
         "output": task.decode([best]),
         "probabilities": {task.decode([n]): _number(p) for n, p in enumerate(odds.tolist())},
-        "looked_at": _looked_at(found, read.pieces, read.known),
+        "looked_at": _looked_at(attributed, read.pieces, read.known),
     }
 
 
 @torch.no_grad()
 def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     """Any other answer, as its head predicts it and its task writes it."""
-    (found,) = loaded.model.predict(loaded.model(batch), batch)
+    (predicted,) = loaded.model.predict(loaded.model(batch), batch)
     shown = loaded.model.relabel(loaded.task.show(example, batch))
     seen = attribution.looked_at(loaded.model, batch, shown)
     return {
-        "kind": "answer",
-        "attention": _between(loaded, found, example),
-        "picture": _picture(loaded, found, example, batch),
-        "output": loaded.task.answer_text(found, example),
-        "predicted": found,
+        "attention": _between(loaded, predicted, example),
+        "picture": _picture(loaded, predicted, example, batch),
+        "output": loaded.task.answer_text(predicted, example),
+        "predicted": predicted,
         "looked_at": None if seen is None else _looked_at(seen, shown.pieces, [True] * len(shown.pieces)),
     }
 
@@ -285,7 +279,7 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
     if not loaded.model.sides:
         return None
     example = loaded.task.focused(example, predicted)
-    batch = _batch(loaded, example)
+    batch = one_batch(loaded, example)
     shown = loaded.model.relabel(loaded.task.show(example, batch))
     seen = attribution.between(loaded.model, batch, shown)
     if seen is None:
@@ -300,68 +294,16 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
     }
 
 
-def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path) -> None:
-    """Write the figure of a prediction to a file, in the format of its ending."""
-    from regard_workbench.inspection.predictions import prediction_figure
-
-    example, looked = example_of(loaded, given), _looked(found)
-    figure = loaded.task.draw(found.get("predicted", found["output"]), example, looked)
-    if figure is None:
-        if looked is None:
-            why = found.get("no_alignment") or f"{loaded.config.model} shows no weights of its answer"
-            raise BadValue(f"--figure: there is nothing to draw: {why}. `regard view` shows all attention.")
-        shown = loaded.task.show(example, _batch(loaded, example).to("cpu"))
-        over = shown.picture if shown.grid == (1, len(looked.columns)) else None
-        said = found["output"].replace("\n", "; ")
-        figure = prediction_figure(f"{_read(given, found)}  →  {said}", looked, over)
-    try:
-        figure.savefig(path, dpi=160)
-    except (OSError, ValueError) as trouble:  # no such folder; a format that matplotlib does not know
-        raise BadValue(f"--figure: {str(path)!r} cannot be written: {trouble}. Try name.svg.") from None
-
-
-def _read(given: Mapping[str, Any], found: Prediction) -> str:
-    """What was read, in words."""
-    if "words" in found:
-        return str(found["words"])
-    return " | ".join(text if isinstance(text, str) else " ".join(text) for text in given.values())
-
-
-def with_null(table: Prediction) -> tuple[list[list[float]], list[str]]:
-    """The weights and columns of a map, with a column for the null word (the sink) where it has any weight."""
-    null = table.get("null", ())
-    if max(null, default=0.0) < LEAST_NULL:
-        return table["weights"], table["columns"]
-    pairs = zip(table["weights"], null, strict=True)
-    return [[*row, rest] for row, rest in pairs], [*table["columns"], NULL]
-
-
-def _looked(found: Prediction) -> Looked | None:
-    """What a prediction was drawn from, whatever kind it is."""
-    table = found.get("alignment") or found.get("attention")
-    if table:
-        weights, columns = with_null(table)
-        return Looked(weights, columns, table["rows"], table["source"])
-    seen = found.get("looked_at")
-    if not seen:
-        return None
-    columns = [one["piece"] for one in seen["pieces"]]
-    if "readings" in seen:
-        rows = [f"reading {number}" for number in range(1, 1 + len(seen["readings"]))]
-        return Looked(seen["readings"], columns, rows, seen["source"])
-    return Looked([[one["weight"] for one in seen["pieces"]]], columns, source=seen["source"])
-
-
 def _looked_at(seen: Attribution, pieces: Sequence[str], known: Sequence[bool]) -> dict[str, Any]:
     readings = seen.weights if seen.rows else seen.weights[None]  # several, where the input is read again and again
     rows = zip(pieces, known, _rounded(readings.mean(0).tolist()), strict=True)
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "source": seen.source,
         "pieces": [{"piece": p, "known": k, "weight": w} for p, k, w in rows],
     }
     if seen.rows:
-        found["readings"] = [_rounded(row) for row in readings.tolist()]
-    return found
+        described["readings"] = [_rounded(row) for row in readings.tolist()]
+    return described
 
 
 def _number(value: float) -> float:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from regard.support.paper_figure import PaperFigure
-from regard_workbench.comparison.figures.style import NAMED, Drawing, Key, Keys, style
+from regard_workbench.figures.style import NAMED, Drawing, Key, Keys, style
 from regard_workbench.tasks.figures.colours import COLOURS, GRID, INK, MUTED
 from regard_workbench.training.run_folder import durable
 
