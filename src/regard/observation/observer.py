@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import nn
+from torch._C._functorch import TransformType
 
 from regard.errors import BadValue
 from regard.nn.parts.mechanism import Mechanism
@@ -17,7 +19,6 @@ from regard.observation.capture.mechanisms import sides
 from regard.observation.capture.patch_points import patch_points
 from regard.observation.capture.reading import Pairs, Reading, Side, Steps, UnreadableCall
 from regard.observation.capture.storage import Storage
-from regard.observation.capture.transforms import is_vmapped
 from regard.observation.coverage import Unseen, unseen_parts, warn_if_partial
 from regard.observation.seen import Seen, Site
 
@@ -136,7 +137,7 @@ class Observer:
 
     @staticmethod
     def _readings(adapter: Adapter, event: CallEvent) -> list[tuple[str, Reading]]:
-        if is_vmapped():
+        if _is_vmapped():
             why = "this call ran under torch.vmap, whose tensors exist only inside it. Call the model on a batch."
         else:
             try:
@@ -238,3 +239,9 @@ def _share_keys(last: Reading, newer: Reading, storage: Storage) -> bool:
         if last.proof.values.goes_on(columns.kept.tensor, columns.seen, storage):
             newer.proof.values = last.proof.values
     return True
+
+
+def _is_vmapped() -> bool:
+    """Whether torch.vmap runs the current call; its tensors cannot be read outside of it."""
+    levels = torch._C._functorch.get_interpreter_stack()
+    return levels is not None and any(level.key() == TransformType.Vmap for level in levels)

@@ -64,7 +64,7 @@ class Bands:
             rows = slice(alike.top, alike.top + alike.height)
             columns = slice(alike.first_key, alike.first_key + alike.width)
             seen = self.mask.tile(grid.part(rows=rows, columns=columns))[0, 0]
-            yield torch.zeros(seen.shape, dtype=self.dtype).masked_fill_(~seen, -torch.inf)
+            yield seen.new_zeros(seen.shape, dtype=self.dtype).masked_fill_(~seen, -torch.inf)
 
 
 def bands_of(request: Request) -> Bands | None:
