@@ -200,17 +200,3 @@ def test_a_turing_machine_may_write_a_source_in_parts():
         for start, end in ((0, 1), (1, 4), (4, 4), (4, K)):
             state = layer.write(source[:, start:end], state, mask=masks.padding(keep[:, start:end]))
         close(layer(query, state=state)[0], expected)
-
-
-@pytest.mark.parametrize("name", ["dot", "general", "concat", "additive", "local-m", "local-p", "multihead"])
-def test_a_source_is_projected_once_for_many_steps(name):
-    """As in a decoder: the source is passed with the first call only."""
-    case = Case(name)
-    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
-    expected = layer(query, source, mask=masks.padding(HOLES))
-    out, state = layer(query[:, :1], source, mask=masks.padding(HOLES), state=layer.initial_state(3))
-    found = [out]
-    for t in range(1, 5):
-        out, state = layer(query[:, t : t + 1], state=state)
-        found.append(out)
-    close(torch.cat(found, 1), expected)
