@@ -193,7 +193,8 @@ def main() -> None:
     counts = collections.Counter(verdict["verdict"] for verdict in verdicts)
     killed = counts["killed"] + counts["stopped"]
     failed = [name for name, entry in tests.items() if not entry["passed"]]
-    print(f"{killed} of {len(verdicts)} killed {dict(counts)}; {len(tests)} tests, {len(failed)} not passed, {seconds:.0f} s")
+    print(f"{killed} of {len(verdicts)} killed {dict(counts)}; {len(tests)} tests, {len(failed)} not passed, ", end="")
+    print(f"{seconds:.0f} s of a processor")
     if out:
         summary = {"tests": len(tests), "not passed": failed, "seconds": round(seconds), "mutants": verdicts}
         out.write_text(json.dumps(summary, indent=1, ensure_ascii=False))
