@@ -1,14 +1,14 @@
 """Which of a sample of small changes to the source do the tests of a folder notice?
 
-    python -m tests.mutation tests/masks --of src/regard/masks --count 30 --seed 7 --out masks.json
+    python -m tests.mutation tests/masks --of src/regard/masks --count 30 --seed 7 --out before.json
+    python -m tests.mutation tests/masks --of src/regard/masks --count 30 --seed 7 --again before.json --out after.json
 
 The tests run once, and each is noted with the functions that it enters; then, for every mutant, those that enter the
-function it stands in, the quickest first, up to `--seconds` of them. All of it happens in a copy of the files that git
-keeps, in a temporary folder: whatever ends the run, the sources stay as they are. The same source and seed give the
-same mutants, so a run before and a run after a change to the tests compare.
+function it stands in, the quickest first, up to `--seconds` of them. `--again` asks the tests that noticed a mutant
+before, and where they are gone, or notice nothing, all that were chosen for it. The same source and seed give the same
+mutants. All of it happens in a copy of the files that git keeps, in a temporary folder: whatever ends the run, even
+SIGKILL, the sources stay as they are.
 """
-
-from __future__ import annotations
 
 import argparse
 import collections
@@ -18,186 +18,160 @@ import os
 import py_compile
 import resource
 import shutil
+import signal
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.kept_files import ROOT, kept_files
-from tests.mutation.mutants import Mutant, chosen
-
-WALL = 900  # seconds after which a run that waits for something is ended
+from tests.mutation.mutants import chosen
 
 
 class Recorder:
-    """A plugin of pytest that notes what each test entered, how long it took, and whether it passed."""
+    """A plugin of pytest that notes which functions each test enters, how long it takes, and whether it passes."""
 
-    def __init__(self, root: Path) -> None:
-        self.source = str(root / "src")
-        self.entered: set[tuple[str, int]] = set()
-        self.tests: dict[str, dict] = {}
-        self.setups: dict[str, set[tuple[str, int]]] = collections.defaultdict(set)
+    def __init__(self, root):
+        self.source, self.entered, self.tests = str(root / "src"), set(), {}
+        self.of_fixtures = collections.defaultdict(set)  # they serve the other tests of a file, too
 
     def __call__(self, frame, event, _):
-        code = frame.f_code
-        if code.co_filename.startswith(self.source):
-            self.entered.add((code.co_filename, code.co_firstlineno))
+        if frame.f_code.co_filename.startswith(self.source):
+            self.entered.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
     def pytest_collection_finish(self, session):
-        self.everywhere, self.entered = self.entered, set()
+        self.at_import, self.entered = self.entered, set()
 
     def pytest_runtest_logreport(self, report):
-        entry = self.tests.setdefault(report.nodeid, {"seconds": 0.0, "passed": True, "entered": set()})
-        entry["seconds"] += report.duration
-        entry["passed"] &= report.outcome == "passed"
-        if report.when == "setup":  # a fixture of the file serves its other tests, too
-            self.setups[report.nodeid.partition("::")[0]] |= self.entered
-        entry["entered"] |= self.entered
+        note = self.tests.setdefault(report.nodeid, {"seconds": 0.0, "passed": True, "entered": set()})
+        note["seconds"] += report.duration
+        note["passed"] &= report.outcome == "passed"
+        note["entered"] |= self.entered
+        if report.when == "setup":
+            self.of_fixtures[report.nodeid.partition("::")[0]] |= self.entered
         self.entered = set()
 
-    def reaching(self) -> dict[str, dict]:
-        for name, entry in self.tests.items():
-            places = entry["entered"] | self.everywhere | self.setups[name.partition("::")[0]]
-            entry["entered"] = sorted([str(Path(path).relative_to(Path(self.source).parent)), n] for path, n in places)
+    def notes(self):
+        for name, note in self.tests.items():
+            places = note["entered"] | self.at_import | self.of_fixtures[name.partition("::")[0]]
+            note["entered"] = [(os.path.relpath(path, Path(self.source).parent), line) for path, line in places]
         return self.tests
 
 
 class Selection:
-    """A plugin of pytest that runs these tests alone, the quickest first."""
+    """A plugin of pytest that runs these tests alone, in this order, and notes which of them fail."""
 
-    def __init__(self, names: list[str]) -> None:
-        self.order = {name: number for number, name in enumerate(names)}
+    def __init__(self, names, failures):
+        self.order, self.failures = {name: number for number, name in enumerate(names)}, failures
 
     def pytest_collection_modifyitems(self, items):
         items[:] = sorted((item for item in items if item.nodeid in self.order), key=lambda i: self.order[i.nodeid])
 
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.failures.write_text(report.nodeid)
 
-def forked(function: Callable[[], int], log: Path, seconds: int) -> tuple[int | None, float]:
-    """The code that `function` returned in a process of its own, None where it was stopped; and its processor time."""
+
+def forked(root, arguments, plugin, seconds, after=lambda: None):
+    """pytest in a process of its own: its code, None where it took more processor time, and the time."""
     before = os.times()
     process = os.fork()
     if process == 0:
         code = 99
         try:
-            os.setsid()
-            output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            output = os.open(root / "output.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1), os.dup2(output, 2)
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-            code = function()
+            signal.alarm(20 * seconds)  # a mutant may wait for what never comes
+            import pytest
+
+            code = int(pytest.main(["-q", "-p", "no:cacheprovider", *arguments], plugins=[plugin]))
+            after()
         finally:
-            sys.stdout.flush()
             os._exit(code)
-    deadline = time.monotonic() + WALL
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            break
-        time.sleep(0.1)
-    else:
-        os.killpg(process, 9)
-        _, status = os.waitpid(process, 0)
-    after = os.times()
-    spent = after.children_user + after.children_system - before.children_user - before.children_system
+    _, status = os.waitpid(process, 0)
+    times = os.times()
+    spent = times.children_user + times.children_system - before.children_user - before.children_system
     return (os.WEXITSTATUS(status) if os.WIFEXITED(status) else None), spent
 
 
-def run_pytest(arguments: list[str], plugin: object) -> int:
-    import pytest
-
-    return int(pytest.main(["-q", "--no-header", "-p", "no:cacheprovider", *arguments], plugins=[plugin]))
-
-
-def recorded(root: Path, places: list[str], options: list[str]) -> tuple[dict[str, dict], float]:
-    notes = root / "tests.json"
-
-    def note() -> int:
-        import threading
-
-        recorder = Recorder(root)
-        sys.settrace(recorder)
-        threading.settrace(recorder)
-        code = run_pytest([*places, *options], recorder)
-        sys.settrace(None)
-        notes.write_text(json.dumps(recorder.reaching()))
-        return code
-
-    code, seconds = forked(note, root / "record.log", 4 * WALL)
-    print(f"{places}: code {code}, {seconds:.0f} s; {(root / 'record.log').read_text().splitlines()[-1:]}", flush=True)
-    return json.loads(notes.read_text()), seconds
+def recorded(root, places):
+    recorder = Recorder(root)
+    sys.settrace(recorder)
+    _, seconds = forked(root, places, recorder, 7200, lambda: (root / "notes").write_text(json.dumps(recorder.notes())))
+    sys.settrace(None)
+    print(places, f"{seconds:.0f} s,", (root / "output.log").read_text().splitlines()[-1], flush=True)
+    return json.loads((root / "notes").read_text()), seconds
 
 
-def judged(mutant: Mutant, root: Path, tests: dict[str, dict], seconds: float, options: list[str]) -> dict:
-    first, last = mutant.function
-    names, left = [], seconds
-    for name, entry in sorted(tests.items(), key=lambda pair: pair[1]["seconds"]):
-        entered = any(path == mutant.path and first <= line <= last for path, line in entry["entered"])
-        if entered and entry["passed"] and left > 0:
+def tests_of(mutant, tests, seconds):
+    names = []
+    for name, note in sorted(tests.items(), key=lambda pair: pair[1]["seconds"]):
+        lines = [line for path, line in note["entered"] if path == mutant.path]
+        if seconds > 0 and note["passed"] and any(mutant.function[0] <= line <= mutant.function[1] for line in lines):
             names.append(name)
-            left -= entry["seconds"]
-    path = root / mutant.path
+            seconds -= note["seconds"]
+    return names
+
+
+def judge(mutant, root, names, seconds):
+    """The verdict of these tests, the test that failed, and the processor time."""
+    files = sorted({name.partition("::")[0] for name in names if (root / name.partition("::")[0]).exists()})
+    if not files:
+        return "not reached", "", 0.0
+    path, failures = root / mutant.path, root / "failures"
     source = path.read_bytes()
-    number = source[: mutant.start].count(b"\n")
-    before = source.decode().splitlines()[number].strip()
-    after = mutant.apply(source).decode().splitlines()[number].strip()
-    verdict, spent, witness = "not reached", 0.0, []
-    if names:
-        path.write_bytes(mutant.apply(source))
-        files = sorted({name.partition("::")[0] for name in names})
-        log = root / "mutant.log"
-        code, spent = forked(lambda: run_pytest(["-x", *files, *options], Selection(names)), log, int(60 + 4 * seconds))
-        path.write_bytes(source)
-        verdict = {0: "survived", 5: "nothing ran", None: "stopped"}.get(code, "killed")
-        witness = [line[:200] for line in log.read_text(errors="replace").splitlines() if line.startswith("FAILED")][:1]
-    place = f"{mutant.path}:{number + 1}"
-    print(f"{verdict:12} {place} {mutant.kind}: {before}  →  {after}  ({len(names)} tests, {spent:.0f} s)", flush=True)
-    return {"place": place, "verdict": verdict, "before": before, "after": after, "tests": len(names),
-            "witness": witness, "seconds": round(spent, 1)}  # fmt: skip
+    failures.write_text("")
+    path.write_bytes(mutant.apply(source))
+    code, spent = forked(root, ["-x", *files], Selection(names, failures), int(90 + 4 * seconds))
+    path.write_bytes(source)
+    verdict = {0: "survived", 5: "not reached", None: "killed by time"}.get(code, "killed")
+    return verdict, failures.read_text(), spent
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__.splitlines()[0])
     parser.add_argument("tests", nargs="+", help="files and folders of tests")
     parser.add_argument("--of", nargs="+", required=True, help="files and folders of the source to change")
     parser.add_argument("--count", type=int, default=30)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=60, help="of tests that run for one mutant")
-    parser.add_argument("--options", default="", help="options for pytest, such as '--ignore=tests/browser'")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    out = given.out and given.out.resolve()
+    parser.add_argument("--seconds", type=float, default=30, help="of tests that run for one mutant")
+    parser.add_argument("--again", type=Path, help="what --out wrote before a change to the tests")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    out, before = options.out.resolve(), json.loads(options.again.read_text()) if options.again else []
 
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         root = Path(folder).resolve()
         for path in kept_files():
-            copy = root / path.relative_to(ROOT)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, copy)
-        # a changed file has the time of another: what is compiled is told by what the file says
+            (root / path.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, root / path.relative_to(ROOT))
+        # A mutant may have the size and the time of its source: compiled files are told by what the source says.
         compileall.compile_dir(root / "src", quiet=2, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
         os.chdir(root)
         sys.path[:] = [str(root / "src"), str(root), *(path for path in sys.path if Path(path).resolve() != ROOT)]
         os.environ.update(PYTHONPATH=f"{root / 'src'}:{root}", OMP_NUM_THREADS="1", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
         import pytest  # noqa: F401 - what every fork needs is loaded once
-        import torch._dynamo
-        import torch.utils.data  # noqa: F401
 
-        assert "regard" not in sys.modules
-        for name in [name for name in sys.modules if name == "tests" or name.startswith("tests.")]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "regard")]:
             del sys.modules[name]
-        options = given.options.split()
-        tests, seconds = recorded(root, given.tests, options)
-        mutants = chosen(root, given.of, given.count, given.seed)
-        verdicts = [judged(mutant, root, tests, given.seconds, options) for mutant in mutants]
+        tests, seconds = ({}, 0.0) if before else recorded(root, options.tests)
+        verdicts = []
+        for number, mutant in enumerate(chosen(root, options.of, options.count, options.seed)):
+            source = (root / mutant.path).read_bytes()
+            line = source[: mutant.start].count(b"\n")
+            lines = [text.decode().splitlines()[line].strip() for text in (source, mutant.apply(source))]
+            names = before[number]["tests"] if before else tests_of(mutant, tests, options.seconds)
+            verdict, witness, spent = "survived" if names else "not reached", "", 0.0
+            if before and before[number]["witness"]:
+                verdict, witness, spent = judge(mutant, root, [before[number]["witness"]], options.seconds)
+            if not verdict.startswith("killed") and (not before or before[number]["verdict"].startswith("killed")):
+                verdict, witness, spent = judge(mutant, root, names, options.seconds)
+            print(f"{verdict:14} {mutant.path}:{line + 1}: {' → '.join(lines)} ({spent:.0f} s) {witness}", flush=True)
+            place = {"path": mutant.path, "line": line + 1, "kind": mutant.kind, "lines": lines}
+            verdicts.append({**place, "verdict": verdict, "witness": witness, "tests": names})
     counts = collections.Counter(verdict["verdict"] for verdict in verdicts)
-    killed = counts["killed"] + counts["stopped"]
-    failed = [name for name, entry in tests.items() if not entry["passed"]]
-    print(f"{killed} of {len(verdicts)} killed {dict(counts)}; {len(tests)} tests, {len(failed)} not passed, ", end="")
-    print(f"{seconds:.0f} s of a processor")
-    if out:
-        summary = {"tests": len(tests), "not passed": failed, "seconds": round(seconds), "mutants": verdicts}
-        out.write_text(json.dumps(summary, indent=1, ensure_ascii=False))
+    print(dict(counts), f"of {len(verdicts)}; {len(tests)} tests, {seconds:.0f} s of a processor")
+    out.write_text(json.dumps(verdicts, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":
