@@ -8,6 +8,7 @@ import regard
 from regard import biases, masks, scores
 from tests.contracts.entries import numbers
 
+pytestmark = pytest.mark.usefixtures("fresh_tracer")
 LENGTHS = [37, 41, 53, 64, 71, 89, 97, 128, 131, 151]
 WEIGHT = torch.randn(8)
 TABLE = torch.randn(3, 9)
@@ -51,13 +52,6 @@ def paths(requests):
         chosen = regard.explain(*draw(37), **arguments).impl
         found += [(name, impl) for impl in ("auto", "tiled") if impl == "auto" or chosen != "tiled"]
     return found
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def results(call, *arguments):

@@ -8,7 +8,8 @@ from studying.evidence import Margin, Question, read_comparison
 from studying.text import check, findings, negative
 from studying.verdict import judge
 
-from regard_workbench.comparison.job import Contestant, Cost, Outcome
+from regard_workbench.comparison.job import Contestant, Cost
+from tests.comparison import made_up
 
 BLOCKS, IN_A_BLOCK = 40, 50
 
@@ -26,16 +27,15 @@ def outcome(folder, contestant, seed, value, *, task="digits", metric="accuracy"
         "steps": steps,
     }
     settings = {name: found for name, found in settings.items() if found is not None}
-    return Outcome(
+    return made_up.outcome(
         contestant.model,
-        contestant.attention,
         seed,
-        settings,
-        str(folder),
+        value,
+        contestant.attention,
         **{
+            "settings": settings,
+            "folder": str(folder),
             "steps": steps,
-            "seconds": 10.0,
-            "stopped_by": "steps",
             "parameters": 12345,
             "metric": metric,
             "higher_is_better": metric not in ("perplexity", "bits_per_sequence"),
@@ -43,9 +43,6 @@ def outcome(folder, contestant, seed, value, *, task="digits", metric="accuracy"
             "test": {metric: value},
             "best_step": steps,
             "blocks": blocks,
-            "data_sha256": "1a2b3c4d" * 8,
-            "command": f"regard train {task} --model {contestant.model} --seed {seed}",
-            "versions": {"regard": "0.1.0", "torch": "2.13.0", "python": "3.11.7", "device": "cpu"},
             **changes,
         },
     )

@@ -145,6 +145,16 @@ def small(kind: str) -> Any:
     return makers[kind](transformers).eval()
 
 
+def small_of_timm() -> Any:
+    """A classifier of pictures of 20 × 20 pixels."""
+    with stand_in_for_torchvision():
+        timm = pytest.importorskip("timm")
+    torch.manual_seed(2)
+    return timm.models.vision_transformer.VisionTransformer(
+        img_size=20, patch_size=5, embed_dim=24, depth=2, num_heads=3, num_classes=7
+    ).eval()
+
+
 def ids(length: int, batch: int = 2) -> torch.Tensor:
     """Token ids without special tokens."""
     return torch.randint(3, WORDS, (batch, length))
