@@ -13,21 +13,6 @@ from regard.nn.parts.cache import Store
 B, N, DIM = 3, 13, 12
 
 
-def test_a_mask_may_cover_all_positions_or_only_the_new_ones():
-    layer = build("local(window=4, causal=True)", dim=DIM).double()
-    keep = torch.rand(B, N) > 0.3
-    x = torch.randn(B, N, DIM, dtype=torch.float64)
-    whole = layer(x, mask=masks.padding(keep))
-    lengths = torch.tensor([13, 7, 2])
-    shorter = layer(x, mask=masks.lengths(lengths))
-    state, again = layer.initial_state(B), layer.initial_state(B)
-    for t in range(N):
-        row, state = layer(x[:, t : t + 1], mask=masks.padding(keep[:, : t + 1]), state=state)
-        assert torch.allclose(row[keep[:, t]], whole[keep[:, t], t][:, None], atol=1e-12)
-        row, again = layer(x[:, t : t + 1], mask=masks.lengths(lengths), state=again)
-        assert torch.allclose(row[lengths > t], shorter[lengths > t, t][:, None], atol=1e-12)
-
-
 def test_a_pairwise_mask_is_cut_to_the_keys_that_a_window_has_kept():
     layer = build("local(window=4, causal=True)", dim=DIM).double()
     x = torch.randn(B, N, DIM, dtype=torch.float64)
