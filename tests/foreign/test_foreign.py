@@ -86,6 +86,15 @@ def test_outcomes_are_read_from_a_junit_file(tmp_path):
     }
 
 
+def test_a_case_of_a_parameter_has_one_name_with_and_without_regard(tmp_path):
+    file = tmp_path / "results.xml"
+    names = ("test_window_1_regard", "test_window_1_regard_left", "test_regards_nothing")
+    file.write_text(
+        "<testsuite>" + "".join(f'<testcase classname="C" name="{name}"/>' for name in names) + "</testsuite>"
+    )
+    assert list(read(file)) == ["C::test_window_1_sdpa", "C::test_window_1_sdpa_left", "C::test_regards_nothing"]
+
+
 def test_without_a_checkout_it_says_what_it_needs(tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     assert program.main(out) == 2
