@@ -62,9 +62,9 @@ def test_a_test_that_no_longer_runs_differs(after):
 
 
 def test_what_fails_without_regard_too_is_no_difference():
-    before = passed_and(test_a=Outcome("failure", ("not close",)), test_b=Outcome("failure"))
-    after = passed_and(test_a=Outcome("error", ("otherwise",)), test_b=Outcome("passed"))
-    assert compare("pytorch/sdpa", before, after, LISTED) == ({}, {}, ["A::test_b"])
+    before = passed_and(test_a=Outcome("failure", ("not close",)), test_b=Outcome("failure"), test_c=Outcome("failure"))
+    after = passed_and(test_a=Outcome("error", ("otherwise",)), test_b=Outcome("passed"), test_c=Outcome("skipped"))
+    assert compare("pytorch/sdpa", before, after, LISTED) == ({}, {}, ["A::test_b", "A::test_c"])
 
 
 def test_every_listed_difference_has_a_message_and_a_reason():
