@@ -27,8 +27,8 @@ from regard_workbench.bench.gpu.capture import captured
 from regard_workbench.bench.gpu.events import group
 from regard_workbench.bench.ntm import HIDDEN, INPUTS, OUTPUTS, SLOTS, WIDTH, PlainMachine, same_weights
 from regard_workbench.training import train as run
-from regard_workbench.training.cuda_graph.rmsprop import SkippableRMSprop
-from regard_workbench.training.trainer import Trainer
+from regard_workbench.training.engines.cuda_graph.rmsprop import SkippableRMSprop
+from regard_workbench.training.loop import Trainer
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -12,10 +12,10 @@ import torch
 
 def host_parts(trainer: Any, steps: int = 400, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Microseconds per step that the host spends in parts of the loop; a part includes those that it calls."""
-    from regard_workbench.training.cuda_graph.packed_batch import PackedBatch
-    from regard_workbench.training.cuda_graph.step_group import QueuedSteps, StepGroup
+    from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
+    from regard_workbench.training.engines.cuda_graph.step_group import QueuedSteps, StepGroup
     from regard_workbench.training.learner import Learner
-    from regard_workbench.training.trainer import Trainer
+    from regard_workbench.training.loop import Trainer
 
     parts = {
         "fetching the batch": (type(trainer.data), "batch"),
@@ -55,7 +55,7 @@ def host_parts(trainer: Any, steps: int = 400, clock: Callable[[], float] = time
 
 def host_us(trainer: Any) -> float:
     """Microseconds of the loop for a step that launches nothing: preparing the batch, counting, logging."""
-    from regard_workbench.training.step import StepResult
+    from regard_workbench.training.engines.engine import StepResult
 
     learner, kept = trainer.learner, trainer.learner._step
 
@@ -99,9 +99,9 @@ class NoDevice:
 @contextmanager
 def without_device(trainer: Any, group: int = 1) -> Iterator[None]:
     """Within the block, steps are queued, copied and read as captured ones are, but nothing computes them."""
-    from regard_workbench.training.cuda_graph import graphed_step
-    from regard_workbench.training.cuda_graph.packed_batch import PackedBatch
-    from regard_workbench.training.cuda_graph.step_group import CapturedStep, StepGroup
+    from regard_workbench.training.engines.cuda_graph import graphed_step
+    from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
+    from regard_workbench.training.engines.cuda_graph.step_group import CapturedStep, StepGroup
 
     nothing, learner = NoDevice(), trainer.learner
     kept = learner._step, graphed_step.StepGroup

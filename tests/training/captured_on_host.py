@@ -9,10 +9,10 @@ import math
 import torch
 
 from regard_workbench.training import learner
-from regard_workbench.training.cuda_graph import graphed_step
-from regard_workbench.training.cuda_graph.graphed_step import GraphedStep
-from regard_workbench.training.cuda_graph.packed_batch import RATE, SEED, PackedBatch
-from regard_workbench.training.cuda_graph.step_group import CapturedStep, StepGroup
+from regard_workbench.training.engines.cuda_graph import graphed_step
+from regard_workbench.training.engines.cuda_graph.graphed_step import GraphedStep
+from regard_workbench.training.engines.cuda_graph.packed_batch import RATE, SEED, PackedBatch
+from regard_workbench.training.engines.cuda_graph.step_group import CapturedStep, StepGroup
 
 PREPARE = learner.Learner._prepare
 LATE = 3  # launches until a result is ready, unless it is waited for

@@ -98,7 +98,7 @@ def _work(job, rank):
 def _record_sizes(sizes):
     """Record at each checkpoint how many elements of weights and optimiser state this process holds."""
     from regard_workbench.training import optim
-    from regard_workbench.training.distributed.sharding import local_shard
+    from regard_workbench.training.engines.sharding import local_shard
     from regard_workbench.training.learner import Learner
 
     state = _ORIGINAL.setdefault("state", Learner.state)

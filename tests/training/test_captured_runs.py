@@ -10,7 +10,7 @@ import torch
 from regard_workbench.tasks import Batch
 from regard_workbench.tasks.pictures import written_digits
 from regard_workbench.training import learner, train
-from regard_workbench.training.cuda_graph import graphed_step
+from regard_workbench.training.engines.cuda_graph import graphed_step
 from regard_workbench.training.data import Order, seed_for
 from regard_workbench.training.run_folder import checkpoints
 from regard_workbench.training.state import RandomState

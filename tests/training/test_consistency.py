@@ -15,7 +15,7 @@ from regard_workbench.tasks.answers import EachOf, NextToken, Writes
 from regard_workbench.tasks.parts.batch import Stream
 from regard_workbench.training import Config, hardware
 from regard_workbench.training.loading import load
-from regard_workbench.training.step import Step
+from regard_workbench.training.engines.step import Step
 from tests.training import toy  # noqa: F401  registers the toy task
 
 EXAMPLES, CLASSES = 5, 3

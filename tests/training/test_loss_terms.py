@@ -16,7 +16,7 @@ from regard_workbench.tasks import Batch, Head
 from regard_workbench.training import Config, hardware
 from regard_workbench.training.config.recipe import complete
 from regard_workbench.training.run_folder.folder import RunFolder
-from regard_workbench.training.step import Step
+from regard_workbench.training.engines.step import Step
 
 DIM, CLASSES, KEYS = 5, 3, 3
 WEIGHT = 0.3  # of the entropy

@@ -9,10 +9,10 @@ import torch
 from regard_workbench import tasks
 from regard_workbench.tasks import Batch
 from regard_workbench.training import learner, train
-from regard_workbench.training.cuda_graph import graphed_step
+from regard_workbench.training.engines.cuda_graph import graphed_step
 from regard_workbench.training.data import generator
 from regard_workbench.training.run_folder import checkpoints
-from regard_workbench.training.step import NonFinite, StepResult
+from regard_workbench.training.engines.engine import NonFinite, StepResult
 
 
 class LateResult:

@@ -15,8 +15,8 @@ from regard_workbench.training import Config, hardware, optim
 from regard_workbench.training.build import build_model, build_task
 from regard_workbench.training.config import Optim
 from regard_workbench.training.config.recipe import complete
-from regard_workbench.training.cuda_graph import graphed_step
-from regard_workbench.training.cuda_graph.rmsprop import SkippableRMSprop
+from regard_workbench.training.engines.cuda_graph import graphed_step
+from regard_workbench.training.engines.cuda_graph.rmsprop import SkippableRMSprop
 from regard_workbench.training.step import NonFinite, Step
 
 

@@ -43,7 +43,7 @@ from regard_workbench.training.run_folder.lock import FolderLocked
 from regard_workbench.training.run_folder.metrics_file import plain
 from regard_workbench.training.signals import on_heartbeat
 from regard_workbench.training.state import seed_everything
-from regard_workbench.training.trainer import COMPLETED
+from regard_workbench.training.loop import COMPLETED
 
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
 LARGEST_BATCH = 32

@@ -14,6 +14,7 @@ from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from regard.errors import BadValue
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.training.config import Config
+from regard_workbench.training.processes import Processes
 from regard_workbench.training.reporting import check_installed
 
 _MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}
@@ -35,17 +36,13 @@ class Hardware:
 
     accelerator: Accelerator
     dtype: torch.dtype  # of the weights
+    processes: Processes
 
     @property
     def device(self) -> torch.device:
         """The device of this process."""
         device: torch.device = self.accelerator.device
         return device
-
-    @property
-    def single_process(self) -> bool:
-        """Whether the run has only this process."""
-        return bool(self.accelerator.num_processes == 1)
 
     def to_device(self, batch: Batch) -> Batch:
         """Move a batch to the device, and cast floating-point inputs to the dtype of the weights."""
@@ -115,7 +112,8 @@ def prepare(config: Config) -> Hardware:
     _check_context(config, accelerator.num_processes)
     if config.strategy == "fsdp" and accelerator.num_processes > 1:
         _check_fsdp(config)
-    return Hardware(accelerator, _TRUE.get(config.precision, torch.float32))
+    processes = Processes(accelerator, config.context_parallel)
+    return Hardware(accelerator, _TRUE.get(config.precision, torch.float32), processes)
 
 
 def _check_context(config: Config, processes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +12,6 @@ from torch import Tensor, nn
 from regard.errors import BadValue
 from regard_workbench.tasks.parts.task import Recipe
 from regard_workbench.training.config import Optim
-from regard_workbench.training.cuda_graph.rmsprop import SkippableRMSprop
-from regard_workbench.training.distributed.sharding import shard_like
 from regard_workbench.training.run_folder import schema
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
@@ -52,8 +51,11 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
         # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained. No weight decay: to
         # RMSprop it is part of the gradient, and is scaled up where the gradient is small.
         plain = [{"params": group["params"]} for group in given]
-        kind = SkippableRMSprop if captured else torch.optim.RMSprop
-        return kind(plain, lr=rate if captured else optim.lr, alpha=0.95, momentum=0.9)
+        if not captured:
+            return torch.optim.RMSprop(plain, lr=optim.lr, alpha=0.95, momentum=0.9)
+        from regard_workbench.training.engines.cuda_graph.rmsprop import SkippableRMSprop
+
+        return SkippableRMSprop(plain, lr=rate, alpha=0.95, momentum=0.9)
     where = {p.device.type for group in given for p in group["params"]}
     # Fused: one kernel for all parameters. For small models, the update would otherwise be a visible part of a step.
     fused = where <= {"cpu", "cuda"} and all(p.is_floating_point() for group in given for p in group["params"])
@@ -112,8 +114,13 @@ def optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[
     return found
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load what `optimizer_state` returned into the optimiser."""
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    placed: Callable[[Tensor, Tensor], Tensor] = lambda tensor, parameter: tensor,
+) -> None:
+    """Load what `optimizer_state` returned into the optimiser. `placed` shards a tensor as its parameter is sharded."""
     pieces: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         parameter, _, piece = name.rpartition(":")
@@ -125,9 +132,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensor
     state = optimizer.state_dict()
     order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state["state"] = {
-        order[id(parameters[name])]: {
-            piece: shard_like(value, parameters[name]).clone() for piece, value in kept.items()
-        }
+        order[id(parameters[name])]: {piece: placed(value, parameters[name]).clone() for piece, value in kept.items()}
         for name, kept in pieces.items()
     }
     optimizer.load_state_dict(state)

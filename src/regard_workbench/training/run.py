@@ -24,7 +24,7 @@ from regard_workbench.training.run_folder.checkpoints import Checkpoint
 from regard_workbench.training.run_folder.folder import RunFolder
 from regard_workbench.training.signals import Signals
 from regard_workbench.training.state import seed_everything
-from regard_workbench.training.trainer import Trainer
+from regard_workbench.training.loop import Trainer
 
 
 @dataclass(frozen=True)

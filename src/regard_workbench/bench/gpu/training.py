@@ -19,7 +19,7 @@ from regard_workbench.tasks.parts.batch import Batch
 
 if TYPE_CHECKING:  # the loop's libraries take time to load, and the other cases do without
     from regard_workbench.training.config import Config
-    from regard_workbench.training.trainer import Trainer
+    from regard_workbench.training.loop import Trainer
 
 LAYERS, DIM, HEADS, BATCH, LENGTH = 2, 128, 4, 32, 64
 STEPS, WINDOWS, WARM = 400, 5, 12
@@ -62,7 +62,7 @@ def measured(
     from regard_workbench.training.run_folder.folder import RunFolder
     from regard_workbench.training.signals import Signals
     from regard_workbench.training.state import seed_everything
-    from regard_workbench.training.trainer import Trainer
+    from regard_workbench.training.loop import Trainer
 
     config = settings(setting.device, compile=compile, precision=precision, batch=batch, length=length)
     seed_everything(0)

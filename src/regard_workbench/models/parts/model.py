@@ -22,6 +22,7 @@ from regard.nn.fused_rows.head import DeferredLogits
 from regard.nn.parts.mechanism import MECHANISMS
 from regard.registry import Registry, parse
 from regard.support.arguments import finite_number, whole_number
+from regard.support.autocast import without_autocast
 from regard.support.options import read_options
 from regard_workbench.models.parts.crossing import Guide, attention_to_source
 from regard_workbench.models.parts.embedding import embedder_of
@@ -118,7 +119,11 @@ class Model(nn.Module):
         `seed`: of dropout, for a fast path that takes one; an integer tensor (1,) on the device of the batch.
         """
         fast = fast_path.loss(self, batch, smoothing, seed)
-        return Loss(*self.loss(self(batch), batch, smoothing)) if fast is None else fast
+        if fast is not None:
+            return fast
+        outputs = self(batch)
+        with without_autocast(batch.device):  # sums of many numbers
+            return Loss(*self.loss(outputs, batch, smoothing))
 
     def mean_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
         """The mean of what `loss` adds up; 0 if nothing counts."""

@@ -19,7 +19,7 @@ from regard_workbench.training.config.readers import Expected
 
 if TYPE_CHECKING:  # settings and --help must not import torch
     from regard_workbench.training.config import Config
-    from regard_workbench.training.state import Position
+    from regard_workbench.training.loop import Position
 
 Kind = Literal["steps", "tokens", "seconds"]
 EXAMPLES = "'2000 steps', '5M tokens', '90 seconds', '5 min' or '2 hours'"

@@ -24,7 +24,6 @@ from regard.errors import BadValue
 from regard_workbench.training.config import Config, parse_yaml, to_yaml
 from regard_workbench.training.config.plain_yaml import MOST_BYTES
 from regard_workbench.training.run_folder import changes, checksum, durable, lock
-from regard_workbench.training.run_folder.open_folder import OpenFolder
 
 HOME = "runs"  # the default parent of run folders
 LONGEST_NAME = 100
@@ -91,7 +90,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
-        self.opened: OpenFolder | None = None  # while this process holds the lock
+        self.held: lock.LockedFolder | None = None  # while this process holds the lock
 
     @property
     def exists(self) -> bool:
@@ -157,8 +156,8 @@ class RunFolder:
 
     def settings(self, step: int | None = None) -> dict[str, Any]:
         """The settings by dotted name, as of now or as of a step."""
-        found = changes.read(self.path)
-        return changes.applied(self.initial_settings(), found if step is None else changes.until(found, step))
+        made = changes.read(self.path)
+        return changes.applied(self.initial_settings(), made if step is None else changes.until(made, step))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -166,18 +165,16 @@ class RunFolder:
         self.check_path()
         with durable.reporting(self.path):
             durable.make_folder(self.path)
-        with lock.locked(self.path):
-            self.opened = OpenFolder(self.path)
+        with lock.locked(self.path) as self.held:
             try:
                 yield
             finally:
-                self.opened.close()
-                self.opened = None
+                self.held = None
 
     def check_not_moved(self, last: str = "") -> None:
         """Raise if the folder was moved or deleted since it was locked. `last` names its newest checkpoint."""
-        if self.opened is not None:
-            self.opened.check(last)
+        if self.held is not None:
+            self.held.check(last)
 
 
 def environment(device: str = "") -> dict[str, Any]:

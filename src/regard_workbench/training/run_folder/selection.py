@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import BadValue, unknown_name
-from regard_workbench.training.run_folder import checkpoints, metrics_file, trained_settings
+from regard_workbench.training.run_folder import changes, checkpoints, metrics_file
 from regard_workbench.training.run_folder.checkpoints import Checkpoint, Damaged
 from regard_workbench.training.run_folder.folder import RunFolder
 
@@ -43,7 +43,7 @@ def find(run: RunFolder, which: str, tell: Callable[[str], None]) -> Selection:
         newest = checkpoints.load(paths[number])
         found = Selection(newest, paths[:number])
     if found.checkpoint is not None and newest is not None:
-        trained_settings.check(run, found.checkpoint, tell)
+        changes.check_settings(run, found.checkpoint, tell)
         if why := metrics_file.changed(run.metrics, newest.state.get("metrics")):
             tell(why)
     return found
