@@ -7,9 +7,9 @@ import pytest
 from regard_workbench.comparison.job import Contestant, Job, Outcome
 from regard_workbench.comparison.sweep import Study
 from regard_workbench.training import evaluate, train
+from regard_workbench.training.loop import Position
 from regard_workbench.training.run_folder import selection
 from regard_workbench.training.run_folder.folder import RunFolder
-from regard_workbench.training.loop import Position
 from tests.training.registered import toy_registered  # noqa: F401
 
 

@@ -13,9 +13,9 @@ from regard_workbench.training.config.budget import Budget, parse
 from regard_workbench.training.config.recipe import complete
 from regard_workbench.training.data import token_count
 from regard_workbench.training.dry_run import dry_run
+from regard_workbench.training.loop import Position
 from regard_workbench.training.progress import Display
 from regard_workbench.training.run_folder import checkpoints, metrics_file
-from regard_workbench.training.loop import Position
 from tests.training.toy import assert_same, weights
 
 

@@ -10,12 +10,12 @@ from regard.errors import BadValue
 from regard_workbench.tasks import TASKS
 from regard_workbench.training import Config, Optim, build, evaluate, load_run, train
 from regard_workbench.training.dry_run import dry_run
+from regard_workbench.training.engines.engine import NonFinite
 from regard_workbench.training.hardware import choose_device
+from regard_workbench.training.loop import Position
 from regard_workbench.training.run_folder import checkpoints, metrics_file, selection
 from regard_workbench.training.run_folder.durable import StorageFailed
 from regard_workbench.training.run_folder.folder import RunFolder
-from regard_workbench.training.loop import Position
-from regard_workbench.training.engines.engine import NonFinite
 from tests.training import toy
 from tests.training.toy import weights
 

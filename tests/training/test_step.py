@@ -11,13 +11,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard_workbench.tasks import Batch
-from regard_workbench.training import Config, hardware, optim
+from regard_workbench.training import Config, engines, hardware, optim
 from regard_workbench.training.build import build_model, build_task
 from regard_workbench.training.config import Optim
 from regard_workbench.training.config.recipe import complete
 from regard_workbench.training.engines.cuda_graph import graphed_step
 from regard_workbench.training.engines.cuda_graph.rmsprop import SkippableRMSprop
-from regard_workbench.training.step import NonFinite, Step
+from regard_workbench.training.engines.engine import NonFinite
+from regard_workbench.training.engines.step import Step
 
 
 def parts(dtype=torch.float32, **changes):
@@ -28,7 +29,7 @@ def parts(dtype=torch.float32, **changes):
     model.forward = lambda batch: deterministic(model, batch)
     hard = hardware.prepare(config)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    return task, model, Step(hard.accelerator, model, optimizer, model.loss, **changes)
+    return task, model, Step(hard.accelerator, model, optimizer, **changes)
 
 
 def deterministic(model, batch):
@@ -53,7 +54,7 @@ def joined(batches, width=11):
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
 def test_accumulated_ragged_batches_equal_one_large_batch(dtype, within):
     sizes = [range(0, 2), range(2, 13), range(13, 16), range(16, 17)]
-    task, apart, step = parts(dtype, accumulate=4)
+    task, apart, step = parts(dtype)
     batches = [collated(task, chosen) for chosen in sizes]
     _, whole, big = parts(dtype)
     found, want = step(iter(batches)), big([joined(batches)])
@@ -96,8 +97,8 @@ def test_label_smoothing_reaches_the_loss():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_non_finite_loss_changes_no_weight_and_names_its_examples(bad):
-    task, model, step = parts(accumulate=2)
-    step.loss = lambda outputs, batch, smoothing: (outputs.sum() * (bad if 3 in batch.index else 1), torch.tensor(1.0))
+    task, model, step = parts()
+    model.loss = lambda outputs, batch, smoothing: (outputs.sum() * (bad if 3 in batch.index else 1), torch.tensor(1.0))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(NonFinite, match=r"training examples \[2, 3\]"):
         step([collated(task, range(0, 2)), collated(task, range(2, 4))])
@@ -106,7 +107,7 @@ def test_a_non_finite_loss_changes_no_weight_and_names_its_examples(bad):
 
 def test_a_non_finite_gradient_changes_no_weight():
     task, model, step = parts()
-    step.loss = lambda outputs, batch, smoothing: ((outputs * 0).abs().sqrt().sum(), torch.tensor(1.0))
+    model.loss = lambda outputs, batch, smoothing: ((outputs * 0).abs().sqrt().sum(), torch.tensor(1.0))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(NonFinite, match="norm of the gradient is nan"):
         step([collated(task, range(3))])
@@ -115,16 +116,16 @@ def test_a_non_finite_gradient_changes_no_weight():
 
 def test_a_batch_with_a_count_of_zero_keeps_weights_finite():
     task, model, step = parts()
-    step.loss = lambda outputs, batch, smoothing: ((outputs * 0).sum(), torch.tensor(0.0))
+    model.loss = lambda outputs, batch, smoothing: ((outputs * 0).sum(), torch.tensor(0.0))
     assert step([collated(task, range(3))]).loss == 0.0
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
 def test_without_a_gpu_no_step_is_captured():
     config = complete(Config(task="toy", device="cpu"))
-    assert "no GPU" in graphed_step.refusal(config, hardware.prepare(config))
+    assert "no GPU" in engines.uncaptured(config, hardware.prepare(config))
     assert (
-        graphed_step.refusal(dataclasses.replace(config, graph=False), hardware.prepare(config))
+        engines.uncaptured(dataclasses.replace(config, graph=False), hardware.prepare(config))
         == "graph is switched off"
     )
 

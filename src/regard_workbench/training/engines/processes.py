@@ -17,14 +17,11 @@ from regard.errors import BadValue
 from regard.nn.fast_path import Loss
 from regard_workbench import models
 from regard_workbench.tasks.parts.batch import Batch
-from regard_workbench.training.build import Parts
-from regard_workbench.training.config import Config
 from regard_workbench.training.engines import sharding
 from regard_workbench.training.engines.context import SharedContext
 from regard_workbench.training.engines.eager import Eager
 from regard_workbench.training.engines.engine import PendingStep, StepResult
 from regard_workbench.training.engines.step import Step, Terms
-from regard_workbench.training.hardware import Hardware
 from regard_workbench.training.state import RandomState
 
 

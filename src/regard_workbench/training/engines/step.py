@@ -180,7 +180,9 @@ class Step:
         if math.isfinite(loss) and (math.isfinite(norm) or self.accelerator.scaler is not None):
             return  # with loss scaling, an infinite gradient lowers the scale, and the update is skipped
         self.optimizer.zero_grad(set_to_none=True)
-        batches = self._everywhere([(bool(total.isfinite()), index) for total, index in zip(sums, indices, strict=True)])
+        batches = self._everywhere(
+            [(bool(total.isfinite()), index) for total, index in zip(sums, indices, strict=True)]
+        )
         non_finite = [index for finite, index in batches if not finite] or [index for _, index in batches]
         examples = [example for index in non_finite for example in index]
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradient is {norm}"

@@ -38,7 +38,9 @@ STEPS_PER_GRAPH = 8
 
 
 class GraphedStep:
-    """`CapturableStep`, captured once a shape of batches was seen a few times. Other shapes, and failed captures, run eagerly.
+    """A step that is captured once a shape of batches was seen a few times.
+
+    Batches of other shapes, and all of them where a capture failed, run eagerly.
 
     `max_pending`: how many steps may be pending; 0 waits for each. `to_device` moves a batch to the device.
     """
