@@ -138,7 +138,7 @@ def observing_cases(asked: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Cal
 
 def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Small models in few kernels: a stack of layers, and attention over few keys."""
-    from regard.nn.fused_rows import op, short_attention, stack_loss_op, stack_op, vectors
+    from regard_fast.fused_rows import op, short_attention, stack_loss_op, stack_op, vectors
 
     def stack(batch: int, length: int, dim: int, heads: int, **tuning: int) -> None:
         usual = dict(vars(op.TUNING))
@@ -194,9 +194,9 @@ def small_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 def memory_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Memories between fused rows: the models of `digits`, and the largest sizes."""
-    from regard.nn.fused_memory import op, static
-    from regard.nn.fused_memory.factors import SlotFactors
-    from regard.nn.fused_memory.layout import MemorySizes, StaticSizes
+    from regard_fast.fused_memory import op, static
+    from regard_fast.fused_memory.factors import SlotFactors
+    from regard_fast.fused_memory.layout import MemorySizes, StaticSizes
 
     def memory(
         length: int, dim: int, heads: int, slots: int, segment: int, sides: int, gated: bool, **tuning: int
@@ -247,7 +247,7 @@ def lstm(
     batch: int, length: int, inputs: int, width: int, sides: int, layers: int, keep: torch.Tensor | None = None
 ) -> None:
     """Forward and backward of an LSTM in bfloat16, with dropout between layers."""
-    from regard.nn.fused_rows import lstm_op
+    from regard_fast.fused_rows import lstm_op
 
     rows, seed, weights = torch.empty(batch, length, inputs), torch.tensor([3]), []
     for number in range(layers * sides):
@@ -261,7 +261,7 @@ def lstm(
 
 def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     """The end of a model: last normalisation, logits and their loss."""
-    from regard.nn.fused_rows import head_op
+    from regard_fast.fused_rows import head_op
 
     def head(batch: int, length: int, dim: int, outputs: int, keep: bool, pooled: bool = False) -> None:
         options = head_op.HeadOptions(1e-5, 0.1, torch.bfloat16)
@@ -274,8 +274,8 @@ def head_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         head_op._backward(found[0], found[1], x, found[4], found[5], weights, pooled)
 
     def stack_and_loss(batch: int, length: int, dim: int, tokens: int) -> None:
-        from regard.nn.fused_rows import op, stack_loss_op
-        from regard.nn.fused_rows.stack_op import StackOptions
+        from regard_fast.fused_rows import op, stack_loss_op
+        from regard_fast.fused_rows.stack_op import StackOptions
 
         options = StackOptions("gelu", [0.1] * 6, [1e-5] * 4, 4, True, 0.2, torch.bfloat16)
         stages = [op.Stages(one.out, one.feed, one.maps, dim, 4 * dim * one.feed) for one in options.pieces()]

@@ -103,7 +103,7 @@ def test_the_rooms_of_the_workbench_are_open_in_regard(room):
 @pytest.mark.slow
 def test_an_import_of_the_library_registers_what_exported_programs_call():
     registered = printed(OPERATORS)
-    for name in ("tiled", "tiled_backward", "scan", "scan_backward", "ntm", "ntm_backward", "short_attention"):
+    for name in ("tiled", "tiled_backward", "scan", "scan_backward", "ntm", "ntm_backward"):
         assert f"'regard::{name}'" in registered
     for piece in ("gla-scores", "gla-prefix", "linear-causal-elu"):
         assert f"'{piece}'" in registered, "a scan of an exported program names it"

@@ -12,7 +12,7 @@ import regard
 from tests.kept_files import kept_files
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("regard", "regard_workbench")
+PACKAGES = ("regard", "regard_fast", "regard_workbench")
 SOURCES = [ROOT / "src" / package for package in PACKAGES]
 
 # Lower floors know nothing of higher ones. A new room says here where it stands.
@@ -41,12 +41,16 @@ WORKBENCH = [
     ["workbench.verbs"],
 ]
 DOORS = [["models", "tasks", "training", "viewer"], ["__main__"]]  # public names of the workbench in `regard`
-FLOOR = {room: level for level, rooms in enumerate(LIBRARY + WORKBENCH + DOORS) for room in rooms}
+GUEST = ["fast.fused_rows", "fast.fused_memory", "fast.mechanisms", "fast.takers", "fast.guest"]
+FLOOR = {room: level for level, rooms in enumerate([*LIBRARY, *WORKBENCH, *DOORS, GUEST]) for room in rooms}
+# What the guest takes over and is made of. Nobody imports it: it stands above all.
+HOSTS = {room for rooms in LIBRARY[:-1] for room in rooms} | {"workbench.models", "workbench.tasks"}
 FORBIDDEN = [("workbench.tasks", "workbench.models"), ("workbench.viewer", "nn")]
 # Imports whose module cannot be read here, and why each has to exist.
 UNREADABLE = {
     "regard.registry": "a name is looked up in the file that is called so",
     "regard_workbench.models.parts.embedding": "a kind of stream names the module of its embedding",
+    "regard_fast.guest": "what it takes over is named, so that no model is loaded for a table",
     "regard_workbench.bench.memory": "a child process is told by name which module of the bench to measure",
 }
 
@@ -61,8 +65,8 @@ def room(path):
 
 
 def room_of(parts):
-    """The first folder or file inside a package; `workbench.` stands before those of the workbench."""
-    return parts[1] if parts[0] == "regard" else f"workbench.{parts[1]}"
+    """The first folder or file inside a package; `workbench.` or `fast.` stands before those of the other packages."""
+    return parts[1] if parts[0] == "regard" else f"{parts[0].removeprefix('regard_')}.{parts[1]}"
 
 
 def module_name(path):
@@ -85,7 +89,7 @@ def imported_rooms(text, module, package):
             base = base + (node.module.split(".") if node.module else [])
             names = (
                 [".".join([*base, alias.name]) for alias in node.names]
-                if base in (["regard"], ["regard_workbench"])
+                if base in [[package] for package in PACKAGES]
                 else [".".join(base)]
             )
         elif isinstance(node, ast.Call) and called_name(node) in ("import_module", "__import__"):
@@ -136,6 +140,8 @@ def constant_beginning(node, module):
         ("import_module(f'regard.{name}')", None),
         ("import_module(f'regard.view{name}')", None),
         ("import_module(name)", None),
+        ("from regard_fast import guest", "fast.guest"),
+        ("from regard_fast.fused_rows import op", "fast.fused_rows"),
     ],
 )
 def test_every_way_to_import_is_seen(line, room):
@@ -151,7 +157,7 @@ def test_imports_point_one_way():
     wrong, used = [], set()
     for path in modules():
         here = room(path)
-        if here in ("__init__", "workbench.__init__"):
+        if here in ("__init__", "workbench.__init__", "fast.__init__"):
             continue
         name, where = module_name(path), path.relative_to(ROOT)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -163,10 +169,18 @@ def test_imports_point_one_way():
                 wrong.append(f"{where}:{line} imports by a name that cannot be read here; begin it with its room")
             elif there in FLOOR and FLOOR[there] > FLOOR[here]:
                 wrong.append(f"{where}:{line} imports {there}, which stands above {here}")
-            elif (here, there) in FORBIDDEN:
+            elif (here, there) in FORBIDDEN or (here in GUEST and there not in HOSTS | set(GUEST)):
                 wrong.append(f"{where}:{line} imports {there}, which {here} may not import")
     assert not wrong, "\n".join(wrong)
     assert used == set(UNREADABLE), "UNREADABLE lists imports that no longer exist"
+
+
+def test_only_the_seam_knows_that_there_are_guests():
+    """`regard.nn.fast_path` asks them; nobody else names them, or imports them in any way."""
+    names = re.compile(r"regard_fast|regard\.fast_paths|\bfused_(rows|memory)\b")
+    naming = [path for path in modules() if "regard_fast" not in path.parts and names.search(path.read_text())]
+    assert [module_name(path) for path in naming] == ["regard.nn.fast_path"]
+    assert not re.search(r"\bfused_", naming[0].read_text())
 
 
 def test_no_two_modules_import_each_other_at_the_top():
@@ -238,7 +252,7 @@ def test_every_room_has_a_readme_of_at_most_300_words_that_names_its_tests(packa
         assert "tests/" in text, name
 
 
-def test_the_readme_names_both_packages():
+def test_the_readme_names_every_package():
     text = (ROOT / "README.md").read_text()
     assert all(f"\nsrc/{package}/ " in text for package in PACKAGES)
 

@@ -12,14 +12,15 @@ import torch
 
 def host_parts(trainer: Any, steps: int = 400, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Microseconds per step that the host spends in parts of the loop; a part includes those that it calls."""
+    from regard_workbench.training.engines.cuda_graph.engine import Captured
     from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
     from regard_workbench.training.engines.cuda_graph.step_group import QueuedSteps, StepGroup
-    from regard_workbench.training.learner import Learner
+    from regard_workbench.training.engines.eager import Eager
     from regard_workbench.training.loop import Trainer
 
     parts = {
         "fetching the batch": (type(trainer.data), "batch"),
-        "snapshot": (Learner, "snapshot"),
+        "snapshot": (Captured if isinstance(trainer.engine, Captured) else Eager, "snapshot"),
         "copy-in of one step": (PackedBatch, "put"),
         "adding to a group": (StepGroup, "add"),
         "launch of a group": (StepGroup, "_launch"),
@@ -57,29 +58,18 @@ def host_us(trainer: Any) -> float:
     """Microseconds of the loop for a step that launches nothing: preparing the batch, counting, logging."""
     from regard_workbench.training.engines.engine import StepResult
 
-    learner, kept = trainer.learner, trainer.learner._step
+    def step(batches: Any, rate: float, number: int) -> StepResult:
+        list(batches)
+        return StepResult(1.0, 1.0)
 
-    class Nothing:
-        replayed = True
-
-        def __call__(self, batches: Any) -> StepResult:
-            list(batches)
-            return StepResult(1.0, 1.0)
-
-    def step(batches: Any) -> StepResult:
-        """What `Learner.step` does with a captured step, without moving the batch."""
-        found: StepResult = learner._step(batches)
-        return found
-
-    learner._step, learner.step = Nothing(), step
+    trainer.engine.step = step
     try:
         for count in (50, 1000):
             start = time.perf_counter()
             for _ in range(count):
                 trainer.advance()
     finally:
-        learner._step = kept
-        del learner.step
+        del trainer.engine.step
     return (time.perf_counter() - start) / count * 1e6
 
 
@@ -100,11 +90,13 @@ class NoDevice:
 def without_device(trainer: Any, group: int = 1) -> Iterator[None]:
     """Within the block, steps are queued, copied and read as captured ones are, but nothing computes them."""
     from regard_workbench.training.engines.cuda_graph import graphed_step
+    from regard_workbench.training.engines.cuda_graph.engine import Captured
     from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
     from regard_workbench.training.engines.cuda_graph.step_group import CapturedStep, StepGroup
+    from regard_workbench.training.engines.engine import MAX_PENDING
 
-    nothing, learner = NoDevice(), trainer.learner
-    kept = learner._step, graphed_step.StepGroup
+    nothing, engine = NoDevice(), trainer.engine
+    kept = type(engine), graphed_step.StepGroup
 
     class Group(StepGroup):
         def _captured(self, *given: Any) -> Any:
@@ -123,18 +115,19 @@ def without_device(trainer: Any, group: int = 1) -> Iterator[None]:
         def _warm_up(self, batch: Any) -> Any:
             return self._eager(batch)
 
-    learner._step = Empty(kept[0], learner.optimizer, print, graphed_step.MAX_PENDING)
-    learner._step.steps_per_graph = group
-    # Eager steps of the CPU have no fused update; captured ones ask theirs to refresh its copies.
-    kept[0].update = None
+    engine.__class__ = Captured
+    step, engine._random, engine._drawn = engine.plain_step, None, 0
+    step.update = None  # eager steps of the CPU have no fused update; captured ones ask theirs to refresh its copies
+    engine.graphed_step = Empty(step, engine.optimizer, print, MAX_PENDING)
+    engine.graphed_step.steps_per_graph = group
     for method in ("_replay", "_group"):
-        setattr(learner._step, method, _updating(kept[0], nothing, getattr(learner._step, method)))
+        setattr(engine.graphed_step, method, _updating(step, nothing, getattr(engine.graphed_step, method)))
     graphed_step.StepGroup = Group  # type: ignore[misc]
     try:
         yield
         trainer.synchronize()
     finally:
-        learner._step, graphed_step.StepGroup = kept  # type: ignore[misc]
+        engine.__class__, graphed_step.StepGroup = kept  # type: ignore[misc]
 
 
 def _updating(step: Any, update: Any, call: Callable[..., Any]) -> Callable[..., Any]:

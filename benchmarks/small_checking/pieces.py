@@ -21,8 +21,8 @@ SHORT = ((64, 64, True), (16, 8, False), (8, 16, False), (4, 36, False))  # quer
 
 def piece(kind: tuple[bool, bool, int], sizes: tuple[int, int, int, int], device: str) -> Any:
     """One set of stages: a function that runs it by some way, in some dtype, forward and backward."""
-    from regard.nn.fused_rows import op, plain
-    from regard.nn.fused_rows.layout import Stages
+    from regard_fast.fused_rows import op, plain
+    from regard_fast.fused_rows.layout import Stages
 
     (out, feed, maps), (batch, length, dim, heads) = kind, sizes
     stages = Stages(out, feed, maps, dim, 4 * dim if feed else 0)
@@ -83,7 +83,7 @@ def checked_piece(number: int, device: str) -> dict[str, Any]:
 
 def checked_short(number: int, device: str) -> dict[str, Any]:
     """The largest relative error of attention over few keys and its gradients, beside that of torch in bf16."""
-    from regard.nn.fused_rows.short_attention import PlainAttention, plain
+    from regard_fast.fused_rows.short_attention import PlainAttention, plain
 
     queries, keys, causal = SHORT[number]
     torch.manual_seed(2)
@@ -114,7 +114,7 @@ def checked_short(number: int, device: str) -> dict[str, Any]:
 
 def checked_head(number: int, device: str) -> dict[str, Any]:
     """The largest relative error of a loss without logits and its gradients, beside that of torch in bf16."""
-    from regard.nn.fused_rows import head_op, plain
+    from regard_fast.fused_rows import head_op, plain
 
     batch, length, dim, outputs, pooled = HEADS[number]
     if device == "cpu":

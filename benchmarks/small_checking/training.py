@@ -21,9 +21,9 @@ def trainer_of(task: str, model: str, device: str, compiled: bool, folder: str, 
     from regard_workbench.training.build import Parts, build_model, build_task
     from regard_workbench.training.config.recipe import complete
     from regard_workbench.training.hardware import prepare
+    from regard_workbench.training.loop import Trainer
     from regard_workbench.training.run_folder.folder import RunFolder
     from regard_workbench.training.state import seed_everything
-    from regard_workbench.training.loop import Trainer
 
     never = dict.fromkeys(("steps", "eval_every", "save_every"), 10**9)
     settings = {"task": task, "model": model, "batch_size": 32, "device": device, "compile": compiled, **never, **more}

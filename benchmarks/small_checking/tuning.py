@@ -24,7 +24,7 @@ TUNINGS: tuple[dict[str, int], ...] = (
 
 
 def read_tuning(text: str) -> dict[str, int]:
-    """Sizes of blocks by the names of `regard.nn.fused_rows.op.Tuning`."""
+    """Sizes of blocks by the names of `regard_fast.fused_rows.op.Tuning`."""
     return {name: int(number) for name, number in (part.split("=") for part in text.split(","))}
 
 
@@ -38,8 +38,8 @@ def tuning_cases(device: str) -> list[tuple[tuple[int, int, int, int], dict[str,
 
 def bound_piece(sizes: tuple[int, int, int, int], device: str) -> dict[str, Callable[[], Any]]:
     """Functions that launch the kernels between two attentions forward and backward, and those of a stack's weights."""
-    from regard.nn.fused_rows import op
-    from regard.nn.fused_rows.layout import Stages
+    from regard_fast.fused_rows import op
+    from regard_fast.fused_rows.layout import Stages
 
     batch, length, dim, heads = sizes
     narrow = torch.bfloat16 if device == "cuda" else torch.float32
@@ -67,7 +67,7 @@ def bound_piece(sizes: tuple[int, int, int, int], device: str) -> dict[str, Call
 
 def compile_tuning(number: int, device: str) -> dict[str, Any]:
     """In a process of its own: compile the kernels of one case into Triton's cache."""
-    from regard.nn.fused_rows import op
+    from regard_fast.fused_rows import op
 
     sizes, tuning = tuning_cases(device)[number]
     vars(op.TUNING).update(tuning)
@@ -78,7 +78,7 @@ def compile_tuning(number: int, device: str) -> dict[str, Any]:
 
 def timed_pieces(device: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Microseconds of the kernels for several sizes of blocks."""
-    from regard.nn.fused_rows import op
+    from regard_fast.fused_rows import op
 
     usual = dict(vars(op.TUNING))
     for sizes, tuning in tuning_cases(device):

@@ -98,7 +98,11 @@ def test_label_smoothing_reaches_the_loss():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_non_finite_loss_changes_no_weight_and_names_its_examples(bad):
     task, model, step = parts()
-    model.loss = lambda outputs, batch, smoothing: (outputs.sum() * (bad if 3 in batch.index else 1), torch.tensor(1.0))
+
+    def loss(outputs, batch, smoothing=0.0):
+        return outputs.sum() * (bad if 3 in batch.index else 1), torch.tensor(1.0)
+
+    model.loss = loss
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(NonFinite, match=r"training examples \[2, 3\]"):
         step([collated(task, range(0, 2)), collated(task, range(2, 4))])
@@ -107,7 +111,7 @@ def test_a_non_finite_loss_changes_no_weight_and_names_its_examples(bad):
 
 def test_a_non_finite_gradient_changes_no_weight():
     task, model, step = parts()
-    model.loss = lambda outputs, batch, smoothing: ((outputs * 0).abs().sqrt().sum(), torch.tensor(1.0))
+    model.loss = lambda outputs, batch, smoothing=0.0: ((outputs * 0).abs().sqrt().sum(), torch.tensor(1.0))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(NonFinite, match="norm of the gradient is nan"):
         step([collated(task, range(3))])
@@ -116,7 +120,7 @@ def test_a_non_finite_gradient_changes_no_weight():
 
 def test_a_batch_with_a_count_of_zero_keeps_weights_finite():
     task, model, step = parts()
-    model.loss = lambda outputs, batch, smoothing: ((outputs * 0).sum(), torch.tensor(0.0))
+    model.loss = lambda outputs, batch, smoothing=0.0: ((outputs * 0).sum(), torch.tensor(0.0))
     assert step([collated(task, range(3))]).loss == 0.0
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 

@@ -42,7 +42,7 @@ def drawn_order() -> Iterator[None]:
 def rehearsed() -> Iterator[None]:
     """While this lasts, the interpreter computes as an H200 does."""
     from regard.implementations.triton.launch import block_sizes
-    from regard.nn import fused_rows
+    from regard_fast import fused_rows
     from tests.triton.bfloat16 import bfloat16_computed
     from tests.triton.instructions import instructions_known
 

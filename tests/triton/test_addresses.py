@@ -7,9 +7,8 @@ pytest.importorskip("triton")
 
 from torch import nn
 
-from regard.nn import fused_rows
-from regard.nn.fused_rows import layers, layout, tokens
-from regard.nn.fused_rows.weight_copies import copies, keep_copy
+from regard_fast.fused_rows import layers, layout, tokens
+from regard_fast.fused_rows.weight_copies import copies, keep_copy
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.test_fused_rows import DEVICE, kernels
 
@@ -55,7 +54,6 @@ def test_a_weight_at_the_old_address_of_another_does_not_get_its_copy():
     owner.data = torch.ones(4, 4)
     stranger = old.view(4, 4)
     assert copies(stranger) is stranger
-    assert fused_rows.enabled
 
 
 def test_positions_of_tokens_live_as_long_too(monkeypatch):
@@ -67,8 +65,8 @@ def test_positions_of_tokens_live_as_long_too(monkeypatch):
 
 def test_no_operator_has_two_arguments_of_one_name():
     """Inductor of torch 2.11 refuses them, the schema does not."""
-    from regard.nn.fused_memory import op, stack_op  # noqa: F401
-    from regard.nn.fused_rows import head_op, lstm_op, stack_loss_op  # noqa: F401
+    from regard_fast.fused_memory import op, stack_op  # noqa: F401
+    from regard_fast.fused_rows import head_op, lstm_op, stack_loss_op  # noqa: F401
 
     schemas = [one for one in torch._C._jit_get_all_schemas() if one.name.startswith("regard::")]
     assert len(schemas) > 10

@@ -6,11 +6,14 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard.nn import fused_rows
-from regard.nn.fused_rows import head, head_kernels, head_op, op, plain
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows.head_op import HeadOptions
+from regard.nn import fast_path
+from regard_fast import fused_rows
+from regard_fast.fused_rows import head, head_kernels, head_op, op, plain
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows.head_op import HeadOptions
+from regard_fast.takers import losses
 from regard_workbench import models
+from regard_workbench.models.decoder import Decoder
 from regard_workbench.models.parts.stack import Stack
 from regard_workbench.tasks.answers import EachOf, NextToken, Writes
 from regard_workbench.tasks.parts.batch import Batch
@@ -18,7 +21,8 @@ from regard_workbench.tasks.parts.problem import Problem
 from regard_workbench.tasks.parts.streams import Tokens
 from regard_workbench.training import Config, hardware
 from regard_workbench.training.config.recipe import complete
-from regard_workbench.training.step import NonFinite, Step
+from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
+from regard_workbench.training.engines.engine import NonFinite
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, kernels
 
@@ -191,7 +195,7 @@ def step_of(model, rate=0.1, **options):
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     accelerator = hardware.prepare(config).accelerator
     prepared = accelerator.prepare(model)
-    return Step(accelerator, prepared, optimizer, model.loss, **options)
+    return CapturableStep(accelerator, prepared, optimizer, **options)
 
 
 def curve(name, steps=3, **options):
@@ -227,16 +231,16 @@ def test_a_compiled_step_is_one_graph_and_the_same(monkeypatch, kernels):
     monkeypatch.setattr(head_kernels, "head_loss", loss)
     model = built("decoder")
     step = step_of(model)
-    forward = torch.compile(step._forward, fullgraph=True, backend="aot_eager")
+    forward = torch.compile(step._losses, fullgraph=True, backend="aot_eager")
     batch = batch_for("decoder")
-    for found in (forward(batch), step._forward(batch)):
-        (found[0] / found[1]).backward()
+    for found, _ in (forward(batch, None), step._losses(batch, None)):
+        (found.total / found.count).backward()
         grads = [parameter.grad.clone() for parameter in model.parameters()]
         model.zero_grad()
     assert loss.count == 2
-    total, count, _ = forward(batch)
-    assert (total, count) == (found[0], found[1])
-    (total / count).backward()
+    again, _ = forward(batch, None)
+    assert (again.total, again.count) == (found.total, found.count)
+    (again.total / again.count).backward()
     for parameter, wanted in zip(model.parameters(), grads, strict=True):
         torch.testing.assert_close(parameter.grad, wanted)
 
@@ -249,23 +253,34 @@ def test_a_wrong_target_stops_training(kernels):
         step([batch])
 
 
-def test_outputs_that_serve_more_than_the_loss_are_logits(kernels):
+def test_logits_are_left_out_only_where_nothing_but_the_loss_of_the_model_needs_them(kernels):
     model, batch = built("decoder"), batch_for("decoder")
-    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
-        assert model(batch).shape == (B, N, 67)
-        assert isinstance(model(batch, deferred=True), head.DeferredLogits)
-        with torch.no_grad():
-            assert model(batch, deferred=True).shape == (B, N, 67)
-    assert step_of(model).asked == {"deferred": True}
-    assert step_of(model, consistency=0.5).asked == {}
 
-    class Other(models.Model):
+    def computed(model, batch=batch):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
+            return fast_path.loss(model, batch, 0.0, None)
+
+    assert model(batch).shape == (B, N, 67)
+    assert computed(model).divided is not None
+    with torch.no_grad():
+        assert computed(model) is None
+    model.loss = lambda outputs, batch, smoothing: (outputs.sum(), batch.target_keep.sum())
+    assert computed(model) is None
+    assert step_of(built("decoder")).loss_alone and not step_of(built("decoder"), consistency=0.5).loss_alone
+    hooks = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
+    for register in hooks:
+        hooked = built("decoder")
+        getattr(hooked, register)(lambda *given: None)
+        assert computed(hooked) is None
+    replaced = built("decoder")
+    replaced.forward = replaced.forward
+    assert computed(replaced) is None
+
+    class Other(Decoder):
         def loss(self, outputs, batch, smoothing=0.0):
             return super().loss(outputs, batch, smoothing)
 
-    other = Other(LANGUAGE)
-    other.head = model.head
-    assert not other.defers(other.loss) and not model.defers(lambda *given: None)
+    assert computed(Other(LANGUAGE, layers=1, dim=D).to(DEVICE, WIDE)) is None
 
 
 REFUSED = {
@@ -299,7 +314,10 @@ def test_circumstances_are_refused_with_a_reason(monkeypatch, kernels):
     model, batch = built("decoder"), batch_for("decoder")
     model.head.row_scale = 0.5
     rows, _ = model.embedded(batch)
-    assert "multiplies" in model.stack._refused(model.head, batch, rows)
+    assert "multiplies" in losses.refused_head(model.stack, model.head, batch, rows)
     model.head.row_scale = 1.0
-    monkeypatch.setattr(fused_rows, "enabled", False)
-    assert "switched off" in model.stack._refused(model.head, batch, rows)
+    with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
+        assert losses.refused_head(model.stack, model.head, batch, rows) == ""
+        assert losses.refusal(model, batch) == ""
+        monkeypatch.setattr(fused_rows, "on_cpu", False)
+        assert "CUDA" in losses.refusal(model, batch) or DEVICE == "cuda"

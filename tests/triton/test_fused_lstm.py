@@ -8,9 +8,10 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard.nn import fused_rows
-from regard.nn.fused_rows import lstm, lstm_kernels, lstm_op, lstm_plain
-from regard.nn.fused_rows.weight_copies import keep_copy
+from regard.nn import fast_path
+from regard_fast import fused_rows
+from regard_fast.fused_rows import lstm, lstm_kernels, lstm_op, lstm_plain
+from regard_fast.fused_rows.weight_copies import keep_copy
 from regard_workbench import models
 from regard_workbench.models.parts.recurrent import Recurrent
 from regard_workbench.tasks.answers import NextToken, OneOf
@@ -29,7 +30,7 @@ B, N, D, H = 19, 5, 13, 16  # two blocks of batch entries
 @pytest.fixture(autouse=True)
 def kernels(monkeypatch):
     """LSTMs use the kernels, also on the CPU."""
-    monkeypatch.setattr(fused_rows, "enabled", True)
+    monkeypatch.setattr(fast_path, "enabled", True)
     monkeypatch.setattr(fused_rows, "on_cpu", True)
 
 
@@ -107,7 +108,7 @@ def test_each_result_may_be_the_only_one_that_is_used(parts):
 
 
 def with_kernels(recurrent, x, keep, monkeypatch, enabled):
-    monkeypatch.setattr(fused_rows, "enabled", enabled)
+    monkeypatch.setattr(fast_path, "enabled", enabled)
 
     def call(rows):
         found, state = recurrent(rows, keep)
@@ -245,7 +246,7 @@ def test_a_model_has_the_same_loss_and_gradients_with_and_without(name, padded, 
 
     mine = loss()
     assert [one.count for one in counted] == ([0, 0] if options else [2, 2])
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     theirs = loss()
     assert [one.count for one in counted] == ([0, 0] if options else [2, 2])
     for one, other in zip(mine, theirs, strict=True):
@@ -303,5 +304,3 @@ def test_circumstances_are_refused_with_a_reason(monkeypatch):
         torch.func.vmap(lambda rows: rows if "transformed" in lstm.refusal(cells, rows) else 1 / 0)(x[None])
     monkeypatch.setattr(fused_rows, "on_cpu", False)
     assert ("CUDA" if DEVICE == "cpu" else "autocast") in lstm.refusal(cells, x)
-    monkeypatch.setattr(fused_rows, "enabled", False)
-    assert "switched off" in lstm.refusal(cells, x)

@@ -7,11 +7,13 @@ from torch import nn
 pytest.importorskip("triton")
 
 import regard
-from regard.nn import fused_memory, fused_rows
-from regard.nn.fused_memory import gradient_kernels, op, plain, read_kernels, refusal, stack_op, write_kernels
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows import layers
+from regard.nn import fast_path
 from regard.nn.parts.heads import join_heads, split_heads
+from regard_fast import fused_memory, fused_rows
+from regard_fast.fused_memory import gradient_kernels, op, plain, read_kernels, refusal, stack_op, write_kernels
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows import layers
+from regard_fast.mechanisms import row_maps
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, equal_up_to_rounding, graded, kernels
@@ -51,7 +53,7 @@ def layer_of(slots, segment, update="gru", both=True, dim=D, heads=H, dtype=torc
 def projected(layer, rows):
     """What the maps of rows give the operator."""
     width = layer.dim // layer.num_heads
-    return [split_heads(one(rows), width) for one in layer.row_maps().maps]
+    return [split_heads(one(rows), width) for one in row_maps(layer).maps]
 
 
 def rows_of(length, batch=B, dim=D):
@@ -199,7 +201,7 @@ def test_a_stack_is_one_operator_and_equals_its_modules(monkeypatch, kernels, la
         "rows_backward": rows,
         "weight_gradients": 0,
     }
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     equal_up_to_rounding(found, stack, x, pull)
 
 
@@ -224,7 +226,7 @@ def test_layers_that_differ_are_several_operators(kernels, launches):
     x = torch.randn(1, 8, D, dtype=WIDE)
     for other in kinds[1:]:
         stack = stack_of(f"dynamic-memory({kinds[0]}),dynamic-memory({other})")
-        maps = [layer.attention.row_maps() for layer in stack.layers]
+        maps = [row_maps(layer.attention) for layer in stack.layers]
         assert layers._memories_as_one(list(stack.layers), maps, x) is None
     with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
         assert stack(x.to(DEVICE)).shape == x.shape
@@ -243,7 +245,7 @@ def test_a_second_derivative_of_a_stack_is_that_of_its_modules(monkeypatch, kern
         return torch.autograd.grad(first.square().sum(), [x, stack.layers[0].attention.slots])
 
     found = second()
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     for mine, theirs in zip(found, second(), strict=True):
         torch.testing.assert_close(mine, theirs)
 
@@ -279,7 +281,7 @@ def test_shapes_for_the_compiler_are_those_of_the_kernels(monkeypatch):
     same([*told[0], told[1]], [*real[0], real[1]])
     monkeypatch.setattr(fused_rows, "on_cpu", True)
     stack = stack_of()
-    maps = [one.attention.row_maps() for one in stack.layers]
+    maps = [row_maps(one.attention) for one in stack.layers]
     x = rows.to(WIDE)
     made, own = layers._memories_as_one(list(stack.layers), maps, x)
     flat = [one.detach() for one in layers._all_weights(list(stack.layers), maps, own)]

@@ -6,7 +6,8 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from regard.nn.fused_rows import head, head_op, plain, pooled_kernels
+from regard.nn import fast_path
+from regard_fast.fused_rows import head, head_op, plain, pooled_kernels
 from regard_workbench import models
 from regard_workbench.models.parts.stack import Stack
 from regard_workbench.tasks.answers import OneOf
@@ -180,9 +181,9 @@ def test_a_compiled_step_is_one_graph_and_the_same(monkeypatch, kernels):
     batch = batch_of()
     grads = []
     for run in (forward, step._forward):
-        total, count, _ = run(batch)
-        (total / count).backward()
-        grads.append([total.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+        found, _ = run(batch)
+        (found.total / found.count).backward()
+        grads.append([found.total.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
         model.zero_grad()
     assert loss.count == 2
     for one, other in zip(*grads, strict=True):
@@ -190,21 +191,18 @@ def test_a_compiled_step_is_one_graph_and_the_same(monkeypatch, kernels):
 
 
 UNPOOLED = {
-    "first row": (lambda: (built("encoder", pooling="first"), batch_of()), True),
-    "before the head": (lambda: (built("encoder", before_head="tanh"), batch_of()), True),
-    "padding": (lambda: (built("encoder"), batch_of(keep=torch.arange(N, device=DEVICE).expand(B, N) < 5)), True),
-    "not deferred": (lambda: (built("encoder"), batch_of()), False),
+    "first row": lambda: (built("encoder", pooling="first"), batch_of()),
+    "before the head": lambda: (built("encoder", before_head="tanh"), batch_of()),
+    "padding": lambda: (built("encoder"), batch_of(keep=torch.arange(N, device=DEVICE).expand(B, N) < 5)),
 }
 
 
 @pytest.mark.parametrize("case", UNPOOLED)
 def test_what_the_kernel_does_not_pool_has_logits(kernels, case):
-    make, deferred = UNPOOLED[case]
-    model, batch = make()
+    model, batch = UNPOOLED[case]()
     with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
-        assert model(batch, deferred=deferred).shape == (B, 3)
-        known = built("encoder")(batch_of(), deferred=True)
-    assert isinstance(known, head.DeferredLogits)
+        assert fast_path.loss(model, batch, 0.0, None) is None
+        assert fast_path.loss(built("encoder"), batch_of(), 0.0, None).divided is not None
 
 
 def test_refused_with_a_reason(kernels):

@@ -11,11 +11,12 @@ pytest.importorskip("triton")
 
 from regard import masks
 from regard.formula import dropout
-from regard.nn import fused_rows
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows import layers, op
-from regard.nn.fused_rows.op import RowOptions
+from regard.nn import fast_path
 from regard.values.grid import Grid
+from regard_fast import fused_rows
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows import layers, op
+from regard_fast.fused_rows.op import RowOptions
 from regard_workbench import models
 from regard_workbench.models.parts.stack import Stack
 from regard_workbench.tasks.answers import NextToken, OneOf
@@ -206,7 +207,7 @@ def test_bits_repeat():
 @pytest.fixture
 def kernels(monkeypatch):
     """Stacks use the kernels, also on the CPU."""
-    monkeypatch.setattr(fused_rows, "enabled", True)
+    monkeypatch.setattr(fast_path, "enabled", True)
     monkeypatch.setattr(fused_rows, "on_cpu", True)
 
 
@@ -254,7 +255,7 @@ def test_a_stack_of_layers_equals_its_modules(monkeypatch, kernels, attention):
     pull = torch.randn_like(x)
     assert layers.refusal(stack.layers, x, None) == "" or DEVICE == "cuda"
     found = graded(stack, x, pull)
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     equal_up_to_rounding(found, stack, x, pull)
 
 
@@ -357,5 +358,3 @@ def test_circumstances_are_refused_with_a_reason(monkeypatch, kernels):
         assert "CUDA" in layers.refusal(stack.layers, x, None)
     else:
         assert "autocast" in layers.refusal(stack.layers, x, None)
-    monkeypatch.setattr(fused_rows, "enabled", False)
-    assert "switched off" in layers.refusal(stack.layers, x, None)

@@ -9,11 +9,12 @@ pytest.importorskip("triton")
 
 import regard
 from regard.implementations import gpu
-from regard.nn import fused_rows
-from regard.nn.fused_memory import static
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows import layers, short_attention, short_kernels
-from regard.nn.fused_rows.short_attention import LONGEST, PlainAttention
+from regard.nn import fast_path
+from regard_fast.fused_memory import static
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows import layers, short_attention, short_kernels
+from regard_fast.fused_rows.short_attention import LONGEST, PlainAttention
+from regard_fast.mechanisms import row_maps
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, graded, kernels
@@ -151,7 +152,7 @@ def test_a_stack_as_one_operator_equals_its_modules(monkeypatch, kernels, count,
     monkeypatch.setattr(row_kernels, "weight_gradients", weights)
     found = graded(stack, x, pull)
     assert weights.count == 1
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     for mine, theirs in zip(found, graded(stack, x, pull), strict=True):
         error = (mine - theirs).norm() / theirs.norm().clamp(min=1.0)  # that of the keys' bias is zero
         assert error < (TOLERANCE if not HALVED else 5e-2)
@@ -178,7 +179,7 @@ def test_a_stack_as_one_operator_drops_as_its_pieces_do(monkeypatch, kernels):
 def test_a_stack_that_would_keep_too_much_is_several_operators(monkeypatch, kernels):
     stack = stack_of()
     x = torch.randn(B, 7, D, dtype=WIDE, device=DEVICE)
-    maps = [layer.attention.row_maps() for layer in stack.layers]
+    maps = [row_maps(layer.attention) for layer in stack.layers]
     kept = B * 7 * sum(one.pitch for one in stages(x, stack))
     monkeypatch.setattr(layers, "MOST_FACTORS", kept)
     assert layers._as_one(list(stack.layers), maps, x) is not None
@@ -188,7 +189,7 @@ def test_a_stack_that_would_keep_too_much_is_several_operators(monkeypatch, kern
 
 def stages(x, stack):
     """What one operator does between and around the attentions of a stack."""
-    maps = [layer.attention.row_maps() for layer in stack.layers]
+    maps = [row_maps(layer.attention) for layer in stack.layers]
     options = layers._as_one(list(stack.layers), maps, x)
     return options.split(x, layers._all_weights(list(stack.layers), maps))[0]
 
@@ -204,7 +205,7 @@ def test_a_second_derivative_of_a_stack_is_that_of_its_modules(monkeypatch, kern
         return torch.autograd.grad(first.square().sum(), [x, stack.layers[0].feed_forward.rise.weight])
 
     found = second()
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     for mine, theirs in zip(found, second(), strict=True):
         torch.testing.assert_close(mine, theirs)
 

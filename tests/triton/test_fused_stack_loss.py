@@ -7,9 +7,10 @@ from torch import nn
 pytest.importorskip("triton")
 
 from regard.formula.dropout import draw_seed
-from regard.nn.fused_rows import head_op, layers, stack_loss_op, stack_op
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows.tokens import EmbeddedTokens
+from regard_fast.fused_rows import head_op, layers, stack_loss_op, stack_op
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows.tokens import EmbeddedTokens
+from regard_fast.takers.embeddings import token_rows
 from regard_workbench import models
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
@@ -135,8 +136,8 @@ EMBEDDINGS = {
 def test_only_embeddings_that_the_kernels_know_are_made_by_them(kernels, case):
     batch = batch_for("decoder")
     known = models.build("decoder", LANGUAGE, layers=1, dim=D, num_heads=2).embedding
-    assert known.token_rows(batch.inputs) is not None and known.token_rows(batch.inputs.int()) is None
+    assert token_rows(known, batch.inputs) is not None and token_rows(known, batch.inputs.int()) is None
     other = models.build("decoder", LANGUAGE, layers=1, dim=D, num_heads=2, **EMBEDDINGS[case]).embedding
-    assert other.token_rows(batch.inputs) is None
+    assert token_rows(other, batch.inputs) is None
     known.dropout.register_forward_hook(print)
-    assert known.token_rows(batch.inputs) is None
+    assert token_rows(known, batch.inputs) is None

@@ -7,12 +7,14 @@ from torch import nn
 pytest.importorskip("triton")
 
 import regard
-from regard.nn import fused_memory, fused_rows
-from regard.nn.fused_memory import gradient_kernels, static, static_kernels
-from regard.nn.fused_memory.factors import SlotFactors
-from regard.nn.fused_rows import kernels as row_kernels
-from regard.nn.fused_rows import layers, short_kernels
+from regard.nn import fast_path
 from regard.nn.parts.heads import join_heads, split_heads
+from regard_fast import fused_memory
+from regard_fast.fused_memory import gradient_kernels, static, static_kernels
+from regard_fast.fused_memory.factors import SlotFactors
+from regard_fast.fused_rows import kernels as row_kernels
+from regard_fast.fused_rows import layers, short_kernels
+from regard_fast.mechanisms import row_maps
 from regard_workbench.models.parts.stack import Stack
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_memory import off, rows_of
@@ -34,7 +36,7 @@ def layer_of(slots, dim=D, heads=H, dtype=torch.float64, **options):
 
 def projected(layer, rows):
     """What the maps of rows give the kernels."""
-    return [split_heads(one(rows), layer.dim // layer.num_heads) for one in layer.row_maps().maps]
+    return [split_heads(one(rows), layer.dim // layer.num_heads) for one in row_maps(layer).maps]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -56,7 +58,7 @@ def test_a_layer_and_all_its_gradients_are_those_of_its_modules(monkeypatch, ker
     monkeypatch.setattr(static_kernels, "static_backward", counted)
     found = graded(stack, x, pull)
     assert counted.count >= 1  # the first time, it may be checked, too
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     equal_up_to_rounding(found, stack, x, pull)
 
 
@@ -126,7 +128,7 @@ def test_a_stack_is_one_operator_and_equals_its_modules(monkeypatch, kernels, la
         "short_forward": 0,
         "short_backward": 0,
     }
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     equal_up_to_rounding(found, stack, x, pull)
 
 
@@ -169,7 +171,7 @@ def test_layers_that_differ_are_several_operators(kernels, launches):
     x = torch.randn(1, 8, D, dtype=WIDE, device=DEVICE)
     for other in ("static-memory(slots=6)", "dynamic-memory(slots=5)", "multihead"):
         stack = stack_of(f"static-memory(slots=5),{other}")
-        maps = [layer.attention.row_maps() for layer in stack.layers]
+        maps = [row_maps(layer.attention) for layer in stack.layers]
         assert layers._memories_as_one(list(stack.layers), maps, x) is None
         with torch.no_grad(), torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
             assert stack(x).shape == x.shape
@@ -187,7 +189,7 @@ def test_a_second_derivative_is_that_of_the_modules(monkeypatch, kernels):
         return torch.autograd.grad(first.square().sum(), [x, stack.layers[0].attention.slots])
 
     found = second()
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     for mine, theirs in zip(found, second(), strict=True):
         torch.testing.assert_close(mine, theirs)
 

@@ -9,8 +9,9 @@ from torch import nn
 pytest.importorskip("triton")
 
 from regard.formula import dropout
-from regard.nn import fused_rows
-from regard.nn.fused_rows import vector_kernels, vectors
+from regard.nn import fast_path
+from regard_fast.fused_rows import vector_kernels, vectors
+from regard_fast.takers import embeddings
 from regard_workbench import models
 from regard_workbench.models.parts.embedding import StreamEmbedding
 from regard_workbench.tasks.answers import OneOf
@@ -57,7 +58,7 @@ def test_rows_and_gradients_are_those_of_the_modules(monkeypatch, kernels, case)
     pull = torch.randn(B, length, dim, device=DEVICE, dtype=WIDE)
     found = graded(made, data, pull)
     assert [one.count for one in counted] == [1, 1]
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     exact = copy.deepcopy(made).double()
     rows = exact(data.double())
     wanted = [rows, *torch.autograd.grad(rows, list(exact.parameters()), pull.double())]
@@ -127,7 +128,7 @@ def test_a_second_derivative_is_that_of_the_modules(monkeypatch, kernels):
         return torch.autograd.grad(sum(one.square().sum() for one in first), weights)
 
     found = second()
-    monkeypatch.setattr(fused_rows, "enabled", False)
+    monkeypatch.setattr(fast_path, "enabled", False)
     for mine, theirs in zip(found, second(), strict=True):
         torch.testing.assert_close(mine, theirs)
 
@@ -149,12 +150,14 @@ def test_models_of_vectors_use_the_kernels(monkeypatch, kernels, name, compiled)
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_what_the_kernels_do_not_know_is_refused_with_a_reason(monkeypatch, kernels):
+def test_what_the_kernels_do_not_know_is_refused_with_a_reason(kernels):
     data = torch.randn(B, N, 5, device=DEVICE, dtype=WIDE)
 
     def why(made=None, given=data, rate=0.0):
+        made = made or embedding()
+        made.dropout.p = rate
         with torch.autocast(DEVICE, torch.bfloat16, enabled=HALVED):
-            return (made or embedding())._refused_vectors(given, rate)
+            return embeddings.refusal(made, given)
 
     assert why() == ""
     assert "width of at most 64" in why(embedding(65), torch.randn(B, N, 65, device=DEVICE, dtype=WIDE))
@@ -171,8 +174,6 @@ def test_what_the_kernels_do_not_know_is_refused_with_a_reason(monkeypatch, kern
         hooked = embedding()
         choose(hooked).register_forward_hook(lambda *given: None)
         assert "hooks" in why(hooked)
-    monkeypatch.setattr(fused_rows, "enabled", False)
-    assert "switched off" in why()
 
 
 def test_positions_that_begin_later_are_those_of_the_modules(monkeypatch, kernels):

@@ -11,9 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 pytest.importorskip("triton")
 
-from regard.nn.fused_memory import gradient_kernels, read_kernels, static_kernels, write_kernels
-from regard.nn.fused_rows import head_kernels, pooled_kernels, short_kernels, vector_kernels
-from regard.nn.fused_rows import kernels as row_kernels
+from regard_fast.fused_memory import gradient_kernels, read_kernels, static_kernels, write_kernels
+from regard_fast.fused_rows import head_kernels, pooled_kernels, short_kernels, vector_kernels
+from regard_fast.fused_rows import kernels as row_kernels
 from regard_workbench import models
 from regard_workbench.tasks.answers import NextToken, OneOf
 from regard_workbench.tasks.parts.batch import Batch

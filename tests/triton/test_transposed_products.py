@@ -12,9 +12,9 @@ import pytest
 import regard
 from regard.implementations import gpu
 from regard.implementations.triton.launch.block_sizes import padded
-from regard.nn.fused_memory import refusal
-from regard.nn.fused_memory import static as static_memory
-from regard.nn.fused_rows import short_attention
+from regard_fast.fused_memory import refusal
+from regard_fast.fused_memory import static as static_memory
+from regard_fast.fused_rows import short_attention
 
 SOURCE = Path(regard.__file__).parent
 FEWER_ROWS = {"write_backward": refusal.MOST_SLOTS, "read_backward": refusal.LONGEST}  # the most rows of a block

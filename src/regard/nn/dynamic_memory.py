@@ -14,9 +14,8 @@ from regard import masks
 from regard.errors import BadValue, unknown_name
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.multihead import Multihead
-from regard.nn.parts import dynamic_memory_projected, masking
+from regard.nn.parts import masking
 from regard.nn.parts.mechanism import Mechanism, mechanism
 from regard.nn.parts.nonfinite import zero_nonfinite
 from regard.nn.parts.scan import lengthened
@@ -302,17 +301,6 @@ class DynamicMemory(Mechanism):
             inputs.append(real.unflatten(1, (segments, self.segment)).movedim(1, 0))
         _, (found,) = run_steps(write, [memory], inputs)
         return torch.cat([memory[None], found]).transpose(0, 1)
-
-    def row_maps(self) -> RowMaps | None:
-        reader, writer = self.reader, self.writer
-        if not (reader.is_plain and writer.is_plain):
-            return None
-        maps = (reader.query_map, reader.key_map, reader.value_map, writer.key_map, writer.value_map)
-        # A single segment is not written.
-        return RowMaps(maps, self._mixed, reader.output_map, self.num_heads, shortest=self.segment + 1)
-
-    def _mixed(self, heads: list[Tensor]) -> Tensor:
-        return dynamic_memory_projected.mixed(self, heads)
 
     def _updated(self, candidate: Tensor, memory: Tensor) -> Tensor:
         """Return the next memory (b,m,dim) from the candidates C_s and the memory."""

@@ -68,9 +68,13 @@ class FastPath(Protocol):
 
 
 @constant_when_traced
-@cache
 def guests() -> tuple[FastPath, ...]:
-    """All guests, loaded when the first of these functions is called, and never inside of a trace."""
+    """All guests, loaded when the first of them could be asked; a compiler that traces calls this, and goes on."""
+    return _loaded()
+
+
+@cache  # apart, because torch's compiler goes around the cache of what it traces
+def _loaded() -> tuple[FastPath, ...]:
     points = {point.value: point for point in [OWN, *entry_points(group=GROUP)]}
     return tuple(point.load() for point in points.values() if find_spec(point.module.partition(".")[0]) is not None)
 

@@ -7,14 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard import masks
-from regard.nn.fused_rows.row_maps import RowMaps
-from regard.nn.fused_rows.short_attention import PlainAttention
-from regard.nn.parts import masking
 from regard.nn.parts.attention import Attention, AttentionInputs
 from regard.nn.parts.heads import HeadProjections
 from regard.nn.parts.mechanism import mechanism
-from regard.nn.parts.multihead_positions import FARTHEST, IgnoredPositions, MultiheadPositions, positions_of
+from regard.nn.parts.multihead_positions import FARTHEST, MultiheadPositions, positions_of
 from regard.normalizers import named as named_normalizer
 from regard.support.arguments import finite_number
 
@@ -121,45 +117,6 @@ class Multihead(HeadProjections, Attention):
         if self.sink is not None:
             found["sink"] = self.sink
         return found
-
-    def row_maps(self) -> RowMaps | None:
-        if not self.is_plain:
-            return None
-        maps = (self.query_map, self.key_map, self.value_map)
-        return RowMaps(maps, self.mixed_heads, self.output_map, self.num_heads, self.plain_attention())
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is three linear maps, `attend` and one more linear map, with as many key heads as query heads."""
-        return (
-            self.shares_sequences
-            and type(self.positions) is IgnoredPositions
-            and self.query_norm is None
-            and self.kv_heads == self.num_heads
-            and self.value_dim == self._width
-        )
-
-    def plain_attention(self) -> PlainAttention | None:
-        """What `mixed_heads` computes, if it is softmax attention without dropout, to all keys or to earlier ones."""
-        extras = self.normalize != "softmax" or self.sink is not None or self.window is not None
-        if extras or self.weights_dropout or type(self).own_mask is not Attention.own_mask:
-            return None
-        return PlainAttention(self.causal, self._width**-0.5 if self.scale is None else self.scale)
-
-    def mixed_heads(self, heads: list[Tensor], causal: bool = False) -> Tensor:
-        """Let projected queries attend to projected keys and values, all (b,h,·,d), without a mask of the caller.
-
-        `causal`: the last query is at the last key, and each sees its own position and earlier ones. This is called
-        between the kernels of fused rows, so a short attention may be a kernel, too.
-        """
-        query, key, value = heads
-        plain = self.plain_attention()
-        if plain is not None and causal:
-            plain = PlainAttention(True, plain.scale)
-        if plain is not None and not plain.refusal(query.shape[2], key.shape[2], query.shape[3]):
-            return plain.run(query, key, value)
-        mask = masking.joined(self.own_mask(), masks.causal() if causal else None)
-        return self.mix(AttentionInputs(query, key, value, mask, query, 0, None))
 
     @property
     def head_dim(self) -> int:

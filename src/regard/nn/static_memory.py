@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from regard.errors import BadValue
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
-from regard.nn.fused_rows.layers import join
-from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.multihead import Multihead
 from regard.nn.parts import masking
 from regard.nn.parts.mechanism import Mechanism, check_inputs, mechanism
@@ -104,24 +102,6 @@ class StaticMemory(Mechanism):
         mask = None if keep is None else PaddingMask(keep)
         memory: Tensor = self.norm(slots + self.writer(slots, masking.without_padding(source, keep), mask=mask))
         return memory
-
-    def row_maps(self) -> RowMaps | None:
-        reader, writer = self.reader, self.writer
-        plain = reader.is_plain and writer.is_plain and self.source_dim == self.dim
-        if not plain or type(self.norm) is not nn.LayerNorm:
-            return None
-        maps = (reader.query_map, writer.key_map, writer.value_map)
-        return RowMaps(maps, self._mixed, reader.output_map, self.num_heads)
-
-    def _mixed(self, heads: list[Tensor]) -> Tensor:
-        """What projected queries read from the memory that projected keys and values write, all (b,h,n,d)."""
-        query, key, value = heads
-        batch, writer, reader = query.shape[0], self.writer, self.reader
-        slots = writer.query_heads(self.slots[None]).expand(batch, -1, -1, -1)
-        written = writer.mixed_heads([slots.to(key.dtype), key, value])
-        memory = self.slots.expand(batch, -1, -1).contiguous()
-        maps = (reader.key_map, reader.value_map)
-        return reader.mixed_heads([query, *join(memory, written, writer.output_map, self.norm, maps, self.num_heads)])
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None

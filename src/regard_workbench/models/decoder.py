@@ -37,8 +37,8 @@ class Decoder(Reader):
     def __init__(self, problem: Problem, *, layers: int = 4, tied: bool = True, **options: Any) -> None:
         super().__init__(problem, layers=layers, tied=tied, **options)
 
-    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
-        return self.answer(batch, deferred)
+    def forward(self, batch: Batch) -> Any:
+        return self.answer(batch)
 
     def step(self, tokens: Tensor, state: StackState) -> tuple[Tensor, StackState]:
         """Logits (b,n,outputs) for the next tokens, and the new state."""

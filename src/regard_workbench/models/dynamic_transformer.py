@@ -25,7 +25,7 @@ class DynamicTransformer(Decoder):
         self.causal = problem.answer.needs == "past"
         super().__init__(problem, **options)
 
-    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
+    def forward(self, batch: Batch) -> Any:
         if self.problem.answer.needs == "pooled":
-            return self.pooled_answer(batch, deferred)
-        return self.answer(batch, deferred)
+            return self.pooled_answer(batch)
+        return self.answer(batch)

@@ -57,12 +57,12 @@ class Encoder(Reader):
             norm = nn.Identity() if before_head == "tanh" else make_norm(norm_type, dim, norm_eps)
             self.before_head = BeforeHead(dim, acts, norm)
 
-    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
+    def forward(self, batch: Batch) -> Any:
         pooling = self.problem.answer.needs == "pooled"
         if type(self.before_head) is nn.Identity and not pooling:
-            return self.answer(batch, deferred)
+            return self.answer(batch)
         if type(self.before_head) is nn.Identity and self.pooling == "mean":
-            return self.pooled_answer(batch, deferred)
+            return self.pooled_answer(batch)
         rows = self.rows(batch)
         if not pooling:
             return self.head(self.before_head(rows[:, : batch.inputs.shape[1]]), batch)

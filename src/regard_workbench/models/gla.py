@@ -95,12 +95,13 @@ class GLA(Transformer):
         """The encoder's rows (b,n,dim)."""
         return self._encoded(self.embedding(batch.inputs), batch.keep)
 
-    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
+    def before_decoder(self, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        """The rows that the decoder reads, and what they may attend to: its `mask`, `source` and `source_mask`."""
         if not self.language:
-            return super().forward(batch, deferred=deferred)
+            return super().before_decoder(batch)
         rows, keep = self.embedding(batch.inputs), batch.keep
         if self.form == "decoder":
-            return self.decoder.answer(self.head, batch, rows, mask=padding_mask(keep), deferred=deferred)
+            return rows, {"mask": padding_mask(keep)}
         # A group is known after its last position, so its rows move right by the positions that it waits for.
         late = self.upsample - 1
         source = pad(self._encoded(rows, keep), (0, 0, late, 0))[:, : rows.shape[1]]
@@ -108,15 +109,7 @@ class GLA(Transformer):
         if late:
             known = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape[:2]) >= late
             known = known if keep is None else known & keep
-        return self.decoder.answer(
-            self.head,
-            batch,
-            rows,
-            mask=padding_mask(keep),
-            deferred=deferred,
-            source=source,
-            source_mask=padding_mask(known),
-        )
+        return rows, {"mask": padding_mask(keep), "source": source, "source_mask": padding_mask(known)}
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits for the next tokens, and the new state."""

@@ -187,12 +187,15 @@ class Transformer(Model):
         found: Tensor = self.encoder(self.embedding(batch.inputs), mask=padding_mask(batch.keep))
         return found
 
-    def forward(self, batch: Batch, *, deferred: bool = False) -> Any:
+    def forward(self, batch: Batch) -> Any:
+        rows, around = self.before_decoder(batch)
+        return self.head(self.decoder(rows, **around), batch)
+
+    def before_decoder(self, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
+        """The rows that the decoder reads, and what they may attend to: its `mask`, `source` and `source_mask`."""
         rows = self.target_embedding(self.answer.decoder_inputs(batch))
         # Target padding needs no mask: it lies behind the end, where causal attention of real positions never looks.
-        return self.decoder.answer(
-            self.head, batch, rows, deferred=deferred, source=self.read(batch), source_mask=padding_mask(batch.keep)
-        )
+        return rows, {"source": self.read(batch), "source_mask": padding_mask(batch.keep)}
 
     def step(self, tokens: Tensor, state: WritingState) -> tuple[Tensor, WritingState]:
         """Logits for the next target tokens, and the new state."""

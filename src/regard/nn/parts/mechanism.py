@@ -18,7 +18,6 @@ from regard import registry
 from regard.errors import BadType, BadValue, Unsupported
 from regard.masks import Mask
 from regard.nn import sharing
-from regard.nn.fused_rows.row_maps import RowMaps
 from regard.nn.parts.heads import head_width
 from regard.nn.parts.state import AnyState, State
 from regard.registry import Registry, refuse_unknown
@@ -44,7 +43,7 @@ MECHANISMS: Registry[Entry] = Registry(
     "mechanism",
     "regard.nn",
     homes={"global-query": "gla", "ntm": "ntm"},
-    others=("graph", "multihead_attention", "positions", "sharing"),
+    others=("fast_path", "graph", "multihead_attention", "positions", "sharing"),
 )
 _ALIASES = {"soft": "global", "gla": "global-query"}  # tests compare it with what the mechanisms declare
 
@@ -120,10 +119,6 @@ class Mechanism(nn.Module):
     ) -> State:
         """Return the state before the first call. Pass it as `state=`; each call returns the next one."""
         raise NotImplementedError(f"{type(self).__name__} does not define initial_state")
-
-    def row_maps(self) -> RowMaps | None:
-        """The layer as linear maps around something between heads, for fused kernels; None if it is more than that."""
-        return None
 
     @property
     def head_dim(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +17,12 @@ from regard import masks
 from regard.errors import BadValue, Unsupported
 from regard.masks import Mask
 from regard.masks.from_tensors import PaddingMask
+from regard.nn import fast_path
 from regard.nn import positions as encodings
-from regard.nn.fused_rows import vectors
-from regard.nn.fused_rows.head import token_rows
-from regard.nn.fused_rows.layers import _hooked
 from regard.nn.parts.blocks import make_norm
 from regard.support.arguments import share, whole_number
 from regard_workbench.tasks.parts.batch import Stream
 from regard_workbench.tasks.parts.streams import Nodes, Patches, StreamSpec, Tokens, Vectors
-
-if TYPE_CHECKING:
-    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 COUNTED = "counted"  # positions of real tokens only
 _EMBEDDERS: dict[type[Any], Callable[[Any, int], nn.Module]] = {}
@@ -110,11 +105,11 @@ class StreamEmbedding(nn.Module):
 
     def forward(self, data: Tensor, offset: int = 0) -> Tensor:
         """(b,n) ids or (b,n,width) numbers → (b,n,dim); `offset`: the position of the first of them."""
+        fast: Tensor | None = fast_path.run(self, data, offset)
+        if fast is not None:
+            return fast
         if isinstance(self.rows, nn.Linear):
             data = data.to(self.rows.weight.dtype)
-            rate = self.dropout.p if self.training else 0.0
-            if not offset and not self._refused_vectors(data, rate):
-                return vectors.run(data, self.rows, self.positions, rate)
         part = None
         if self.segments is not None:
             data, part = (data[..., 0], data[..., 1]) if data.dim() == 3 else (data, torch.zeros_like(data))
@@ -127,23 +122,6 @@ class StreamEmbedding(nn.Module):
             rows = rows + self.segments[part]
         found: Tensor = self.norm(self.positions(rows, self._places(data, offset)))
         return self.dropout(found)  # type: ignore[no-any-return]
-
-    def _refused_vectors(self, data: Tensor, rate: float) -> str:
-        """Why the modules must make the rows of vectors; empty if the kernels can."""
-        if type(self.norm) is not nn.Identity:
-            return "the rows are normalised"
-        if _hooked(self.dropout):
-            return "a module has hooks"
-        return vectors.refusal(data, self.rows, self.positions, rate)
-
-    def token_rows(self, data: Tensor) -> EmbeddedTokens | None:
-        """What the kernels need to make the rows themselves; None: the module must be called."""
-        if self.counted or self.segments is not None or type(self.norm) is not nn.Identity:
-            return None
-        if (self.training and self.word_dropout) or _hooked(self) or _hooked(self.dropout):
-            return None
-        rate = self.dropout.p if self.training else 0.0
-        return token_rows(data, self.rows, self.positions, self.scale, rate)
 
     def _counted(self, dim: int) -> encodings.Learned:
         if not isinstance(self.spec, Tokens) or self.spec.length is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -18,11 +19,9 @@ from regard.decoding import Hypothesis
 from regard.errors import BadValue
 from regard.nn import fast_path
 from regard.nn.fast_path import Loss
-from regard.nn.fused_rows.head import DeferredLogits
 from regard.nn.parts.mechanism import MECHANISMS
 from regard.registry import Registry, parse
 from regard.support.arguments import finite_number, whole_number
-from regard.support.autocast import without_autocast
 from regard.support.options import read_options
 from regard_workbench.models.parts.crossing import Guide, attention_to_source
 from regard_workbench.models.parts.embedding import embedder_of
@@ -87,6 +86,8 @@ class Model(nn.Module):
 
     head: Head
     built_as: tuple[str, dict[str, Any]] | None = None  # the name and options that `build` was given
+    # The context that training wraps `forward` in, for a fast path that computes a loss without calling it.
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     pretrained: Pretrained | None = None  # the checkpoint of the Hub's form that it was loaded from
 
     def __init__(self, problem: Problem) -> None:
@@ -108,9 +109,6 @@ class Model(nn.Module):
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum of the losses of all that counts in a batch, in nats, and how much counts."""
-        if isinstance(outputs, DeferredLogits):
-            assert batch.targets is not None
-            return outputs.loss(batch.targets, batch.target_keep, smoothing)
         return self.head.loss(outputs, batch, smoothing)
 
     def loss_of(self, batch: Batch, smoothing: float = 0.0, seed: Tensor | None = None) -> Loss:
@@ -119,24 +117,7 @@ class Model(nn.Module):
         `seed`: of dropout, for a fast path that takes one; an integer tensor (1,) on the device of the batch.
         """
         fast = fast_path.loss(self, batch, smoothing, seed)
-        if fast is not None:
-            return fast
-        outputs = self(batch)
-        with without_autocast(batch.device):  # sums of many numbers
-            return Loss(*self.loss(outputs, batch, smoothing))
-
-    def mean_loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> Tensor:
-        """The mean of what `loss` adds up; 0 if nothing counts."""
-        if isinstance(outputs, DeferredLogits):
-            assert batch.targets is not None
-            return outputs.mean_loss(batch.targets, batch.target_keep, smoothing)
-        total, count = self.loss(outputs, batch, smoothing)
-        return total / count.detach().clamp(min=1.0)
-
-    def defers(self, loss: Any) -> bool:
-        """Whether `forward` takes `deferred=True`, by which it may leave logits out that serve only this loss."""
-        plain = getattr(loss, "__func__", None) is Model.loss and type(self.head) is Head
-        return plain and "deferred" in inspect.signature(self.forward).parameters
+        return Loss(*self.loss(self(batch), batch, smoothing)) if fast is None else fast
 
     def with_rows(self, batch: Batch) -> tuple[Any, Tensor]:
         """The outputs of the head, and the rows that it made them from."""

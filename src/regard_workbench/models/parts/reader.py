@@ -93,26 +93,14 @@ class Reader(Model):
         found: Tensor = self.stack(rows, mask=mask)
         return found
 
-    def answer(self, batch: Batch, deferred: bool) -> Any:
-        """The outputs of the head for the rows of the first stream; `deferred`: see `Stack.answer`."""
-        if self.further or type(self).rows is not Reader.rows:
-            rows = self.rows(batch)
-            return self.head(rows[:, : batch.inputs.shape[1]] if self.further else rows, batch)
-        if deferred and stream_mask(batch.streams.values()) is None:
-            tokens = self.embedding.token_rows(batch.inputs)
-            found = None if tokens is None else self.stack.deferred(self.head, batch, tokens)
-            if found is not None:
-                return found
-        rows, mask = self.embedded(batch)
-        return self.stack.answer(self.head, batch, rows, mask=mask, deferred=deferred)
+    def answer(self, batch: Batch) -> Any:
+        """The outputs of the head for the rows of the first stream."""
+        rows = self.rows(batch)
+        return self.head(rows[:, : batch.inputs.shape[1]] if self.further else rows, batch)
 
-    def pooled_answer(self, batch: Batch, deferred: bool) -> Any:
-        """The outputs of the head for the mean row of each example; `deferred`: see `Stack.answer`."""
-        keep = joined_keep(batch.streams.values())
-        if not deferred or keep is not None or type(self).rows is not Reader.rows:
-            return self.head(pooled(self.rows(batch), keep), batch)
-        rows, mask = self.embedded(batch)
-        return self.stack.answer(self.head, batch, rows, mask=mask, deferred=True, pooled=True)
+    def pooled_answer(self, batch: Batch) -> Any:
+        """The outputs of the head for the mean row of each example."""
+        return self.head(pooled(self.rows(batch), joined_keep(batch.streams.values())), batch)
 
     def embedded(self, batch: Batch) -> tuple[Tensor, Mask | None]:
         """What the layers read: rows (b,n,dim) of all streams concatenated, and where they are real."""

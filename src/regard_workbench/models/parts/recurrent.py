@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import unknown_name
-from regard.nn.fused_rows import lstm
+from regard.nn import fast_path
 from regard.nn.parts.state import State
 from regard.support.arguments import whole_number
 from regard.support.tracing import exporting
@@ -68,8 +68,8 @@ class Recurrent(nn.Module):
         if rows.shape[0] == 0 or rows.shape[1] == 0:
             return rows, state if state is not None else self.initial_state(rows)
         after: Memory
-        if isinstance(self.cells, nn.LSTM) and not lstm.refusal(self.cells, rows, before):
-            found, after = lstm.run(self.cells, rows, keep)
+        if (fast := fast_path.run(self.cells, rows, keep=keep, state=before)) is not None:
+            found, after = fast
         elif keep is None:
             found, after = self._run(rows, before)
         elif exporting():

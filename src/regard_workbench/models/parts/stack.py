@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,11 @@ from regard.decoding import Hypothesis, beam_search, sample
 from regard.errors import BadValue
 from regard.formula.formula import widened
 from regard.masks import Mask
-from regard.nn.fused_rows import head as fused_head
-from regard.nn.fused_rows import layers as fused_rows
+from regard.nn import fast_path
 from regard.nn.parts.blocks import DecoderLayer, EncoderLayer, make_norm
 from regard.nn.parts.state import State
 from regard.registry import split
 from regard.support.arguments import whole_number
-from regard_workbench.tasks.answers import Head
-from regard_workbench.tasks.parts.batch import Batch
-
-if TYPE_CHECKING:
-    from regard.nn.fused_rows.tokens import EmbeddedTokens
 
 
 @dataclass(frozen=True)
@@ -85,56 +79,13 @@ class Stack(nn.Module):
 
     def forward(self, rows: Tensor, *, mask: Mask | None = None, **source: Any) -> Tensor:
         """(b,n,dim) → (b,n,dim). Layers that attend to a source get `source` and `source_mask`."""
-        found: Tensor = self.norm(self._layered(rows, mask, source))
-        return found
-
-    def answer(
-        self,
-        head: Head,
-        batch: Batch,
-        rows: Tensor,
-        *,
-        deferred: bool,
-        pooled: bool = False,
-        mask: Mask | None = None,
-        **source: Any,
-    ) -> Any:
-        """The outputs of a head for the rows after all layers; `pooled`: for the mean of all rows of an example.
-
-        `deferred`: they serve only the loss of the head, so logits are left out where the kernels can do without.
-        """
-        if not deferred or self._refused(head, batch, rows, pooled):
-            found = self(rows, mask=mask, **source)
-            return head(found.mean(1) if pooled else found, batch)
-        stack: Any = None
-        if not pooled and not fused_rows.refusal(self.layers, rows, mask, source):  # type: ignore[arg-type]
-            stack = fused_rows.whole(self.layers, rows)  # type: ignore[arg-type]
-        last = self._layered(rows, mask, source) if stack is None else rows
-        return fused_head.DeferredLogits(last, self.norm, head.logits, stack)  # type: ignore[arg-type]
-
-    def deferred(self, head: Head, batch: Batch, tokens: EmbeddedTokens) -> fused_head.DeferredLogits | None:
-        """The loss of a head's logits as one operator, from tokens on; None where that cannot be."""
-        rows = tokens.like()
-        if self._refused(head, batch, rows) or fused_rows.refusal(self.layers, rows, None):  # type: ignore[arg-type]
-            return None
-        stack = fused_rows.whole(self.layers, rows)  # type: ignore[arg-type]
-        if stack is None:
-            return None
-        return fused_head.DeferredLogits(rows, self.norm, head.logits, stack, tokens)  # type: ignore[arg-type]
-
-    def _refused(self, head: Head, batch: Batch, rows: Tensor, pooled: bool = False) -> str:
-        """Why the logits of a head must be computed; empty if only their loss can be."""
-        if head.row_scale != 1.0:
-            return "the head multiplies its rows"
-        return fused_head.refusal(rows, self.norm, head.logits, [self, head], batch.targets, batch.target_keep, pooled)
-
-    def _layered(self, rows: Tensor, mask: Mask | None, source: dict[str, Any]) -> Tensor:
-        """The rows after all layers, before the last normalisation."""
-        if not fused_rows.refusal(self.layers, rows, mask, source):  # type: ignore[arg-type]
-            return fused_rows.run(self.layers, rows)  # type: ignore[arg-type]
+        fast: Tensor | None = fast_path.run(self, rows, mask=mask, **source)
+        if fast is not None:
+            return fast
         for layer in self.layers:
             rows = layer(rows, mask=mask, **source)
-        return rows
+        normalised: Tensor = self.norm(rows)
+        return normalised
 
     def step(self, rows: Tensor, state: StackState, **source: Any) -> tuple[Tensor, StackState]:
         """The same for the next positions, and the new state."""

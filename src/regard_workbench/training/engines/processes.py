@@ -41,12 +41,18 @@ class SharedStep(Step):
             )
 
     @property
-    def _nothing_but_the_loss(self) -> bool:
+    def loss_alone(self) -> bool:
         return False  # DDP and FSDP work in the call of the model
 
     def _losses(self, batch: Batch, seed: Tensor | None) -> tuple[Loss, Terms]:
         with nullcontext(batch) if self.context is None else self.context.share(batch) as part:
             return super()._losses(part, seed)
+
+    def _outputs(self, batch: Batch) -> Any:
+        if not self.sharded:
+            return self.called(batch)
+        with self.accelerator.autocast():  # a sharded model is not wrapped by Accelerate
+            return self.called(batch)
 
     def _gradients_of(self, number: int) -> AbstractContextManager[Any]:
         """Reduce the gradients of several processes only once, with the last batch."""
@@ -106,7 +112,7 @@ class Replicated(Eager):
         """
         random = RandomState.now(self.hardware.device.type)
         buffers = {name: buffer.detach().clone() for name, buffer in self.model.named_buffers()}
-        loss, terms = self.plain_step.loss_of(self.hardware.to_device(separate_batch()))
+        loss, terms = self.plain_step.losses(self.hardware.to_device(separate_batch()), None)
         self.hardware.accelerator.backward(loss.total if terms is None else loss.total + terms)
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,6 @@ from torch import Tensor, nn
 from regard.errors import BadValue
 from regard.nn.fast_path import Loss
 from regard.nn.parts import loss_terms
-from regard.support.autocast import without_autocast
 from regard_workbench.models import Model
 from regard_workbench.tasks.answers.answer import counted
 from regard_workbench.tasks.parts.batch import Batch
@@ -68,7 +68,8 @@ class Step:
         self._clip = nn.utils.clip_grad_norm_ if unscaled else accelerator.clip_grad_norm_
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.observers = [module for module in model.modules() if isinstance(module, loss_terms.LearnsFromLoss)]
-        self.autocast = nullcontext if accelerator.mixed_precision == "no" else accelerator.autocast
+        if accelerator.mixed_precision == "bf16":  # Accelerate has wrapped `forward` in the same
+            model.autocast = partial(torch.autocast, accelerator.device.type, dtype=torch.bfloat16)
         # The model is compiled together with its loss, which has as many small kernels as a layer.
         self.losses = torch.compile(self._losses) if compiled else self._losses
         self.seed: int | None = None  # of dropout in the next step, for a fast path that takes one
@@ -83,7 +84,7 @@ class Step:
         first: Tensor | None = None
         for number, batch in enumerate(batches):
             with self._gradients_of(number):
-                loss, terms = self.loss_of(batch, self._seed_for(batch, number))
+                loss, terms = self.losses(batch, self._seed_for(batch, number))
                 count = loss.count.detach()
                 if first is None:
                     first = self._usual(count).clamp(min=1.0)
@@ -105,30 +106,28 @@ class Step:
             self.average.update()
         return StepResult(loss_value, norm_value)
 
-    def loss_of(self, batch: Batch, seed: Tensor | None = None) -> tuple[Loss, Terms]:
-        """The loss of a batch on the device, and what modules and `consistency` add to its sum."""
-        with self.autocast():
-            return self.losses(batch, seed)
-
     def _losses(self, batch: Batch, seed: Tensor | None) -> tuple[Loss, Terms]:
-        if self._nothing_but_the_loss:
+        """The loss of a batch on the device, and what modules and `consistency` add to its sum."""
+        if self.loss_alone:
             return self.model.loss_of(batch, self.smoothing, seed), None
         if self.consistency:
             batch = batch.times(2)
         with loss_terms.collecting() if self.observers else nullcontext([]) as offered:
-            outputs = self.called(batch)
-        with without_autocast(batch.device):
-            terms = []
-            if offered:
-                losses, counts = self.model.example_losses(outputs, batch, self.smoothing)
-                terms = [term(losses.detach(), counts.detach()) for term in offered]
-            if self.consistency:
-                terms.append(self.consistency * self._divergence(outputs, batch))
-            loss = Loss(*self.model.loss(outputs, batch, self.smoothing))
+            outputs = self._outputs(batch)
+        terms = []
+        if offered:
+            losses, counts = self.model.example_losses(outputs, batch, self.smoothing)
+            terms = [term(losses.detach(), counts.detach()) for term in offered]
+        if self.consistency:
+            terms.append(self.consistency * self._divergence(outputs, batch))
+        loss = Loss(*self.model.loss(outputs, batch, self.smoothing))
         return loss, torch.stack(terms).sum() if terms else None
 
+    def _outputs(self, batch: Batch) -> Any:
+        return self.called(batch)
+
     @property
-    def _nothing_but_the_loss(self) -> bool:
+    def loss_alone(self) -> bool:
         """Whether the outputs of the model serve nothing but its loss, so that a fast path may leave them out."""
         return not (self.observers or self.consistency)
 
@@ -147,7 +146,9 @@ class Step:
 
     def _seed_for(self, batch: Batch, number: int) -> Tensor | None:
         """The seed of one of the batches of a step, on the device."""
-        return None if self.seed is None else torch.tensor([self.seed + number], device=batch.device)
+        if self.seed is None or not self.loss_alone:
+            return None
+        return torch.tensor([self.seed + number], device=batch.device)
 
     def _observe(self, mean: Tensor) -> None:
         """Tell modules that offer loss terms the mean loss of the step."""

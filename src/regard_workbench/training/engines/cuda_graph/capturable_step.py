@@ -44,12 +44,10 @@ class CapturableStep(Step):
 
     def backward(self, batch: Batch, seed: Tensor | None = None) -> Tensor:
         """The mean loss of a batch, with its gradient computed. `seed`: of dropout, as in `Model.loss_of`."""
-        with self.autocast():
-            # With a fused update every step comes here, eager ones, too, so that the divisions can be compiled as well.
-            # Without, the first steps compile `losses`, and nothing can be compiled while a graph is captured.
-            loss, objective = (
-                self._divided(*self.losses(batch, seed)) if self.update is None else self.means(batch, seed)
-            )
+        # With a fused update every step comes here, eager ones, too, so that the divisions can be compiled as well.
+        # Without, the first steps compile `losses`, and nothing can be compiled while a graph is captured.
+        divided = self.update is not None
+        loss, objective = self.means(batch, seed) if divided else self._divided(*self.losses(batch, seed))
         if self.one is None or (self.one.dtype, self.one.device) != (objective.dtype, objective.device):
             self.one = torch.ones_like(objective)
         objective.backward(self.one)

@@ -19,8 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from regard.nn import fused_rows
-from regard.nn.fused_rows.weight_copies import keep_copy
+from regard.nn import fast_path
 
 BLOCK = 1024  # elements that a program processes at once; a chunk has at least one block
 CHUNKS = 1024  # approximate number of chunks; each program adds up the sums of all
@@ -146,8 +145,7 @@ class FusedUpdate:
         self.decays = torch.from_numpy(decays[self.owner]).to(device)
         self.turns, self.sums = (torch.empty(self.chunks, device=device) for _ in range(2))
         self.skipping = torch.zeros((), device=device)
-        # Matrices that the kernels of small models read in bfloat16.
-        self.copies = [keep_copy(p) if fused_rows.enabled and p.dim() == 2 else None for p in self.parameters]
+        self.copies = fast_path.copies(self.parameters)  # what kernels read in bfloat16, instead of the weights
         self.held = [copy for copy in self.copies if copy is not None]
         self.pieces: tuple[Any, ...] = ()  # tensors of the optimiser state
         self.addresses: list[Tensor] = []  # of weights and state, by chunk
