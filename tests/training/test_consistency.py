@@ -15,7 +15,7 @@ from regard_workbench.tasks import Batch, OneOf, Tokens
 from regard_workbench.tasks.answers import EachOf, NextToken, Writes
 from regard_workbench.tasks.parts.batch import Stream
 from regard_workbench.tasks.parts.problem import Problem
-from regard_workbench.training import Config, hardware
+from regard_workbench.training import Config, Optim, hardware
 from regard_workbench.training.engines.step import Step
 from regard_workbench.training.loading import load
 from tests.training import toy  # noqa: F401  registers the toy task
@@ -47,12 +47,16 @@ def batch_of(*rows):
     return dataclasses.replace(Batch.of(torch.tensor(rows)[:, None], targets=targets), index=rows)
 
 
+def step_of(model, consistency):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    device = hardware.prepare(Config(task="toy", device="cpu"))
+    return Step(device, model, optimizer, Optim(consistency=consistency))
+
+
 def stepped(consistency, *batches, model=None):
     """The gradient of a step, and its result."""
     model = model or Noisy()
-    accelerator = hardware.prepare(Config(task="toy", device="cpu")).accelerator
-    step = Step(accelerator, model, torch.optim.SGD(model.parameters(), lr=0.0), consistency=consistency)
-    result = step(iter(batches))
+    result = step_of(model, consistency)(iter(batches))
     return model.table.grad, result
 
 
@@ -130,8 +134,7 @@ def test_the_divergence_of_two_tokens_by_hand():
     targets, keep = torch.zeros(2, 2, dtype=torch.long), torch.tensor([[True, False]] * 2)
     batch = Batch.of(torch.zeros(2, 1), None, targets, keep)
     odds = torch.tensor([[[3.0, 1.0], [1.0, 9.0]], [[1.0, 3.0], [9.0, 1.0]]]) / torch.tensor([[[4.0], [10.0]]])
-    accelerator = hardware.prepare(Config(task="toy", device="cpu")).accelerator
-    step = Step(accelerator, NoisyText(Writes(2, 3, 0, 1)), None, consistency=1.0)
+    step = step_of(NoisyText(Writes(2, 3, 0, 1)), 1.0)
     assert float(step._divergence(odds.log(), batch)) == pytest.approx(math.log(3))
 
 

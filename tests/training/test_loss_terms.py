@@ -45,7 +45,7 @@ def made(head=None):
         model.head.__class__ = head
     device = hardware.prepare(complete(Config(task="digits", device="cpu")))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    return model, CapturableStep(device.accelerator, model, optimizer)
+    return model, CapturableStep(device, model, optimizer)
 
 
 def batch_of(size, seed=0):
@@ -179,7 +179,7 @@ def test_the_task_learns_where_to_look():
     model = Chooser(queries=1, num_heads=1).float()
     device = hardware.prepare(complete(Config(task="digits", device="cpu")))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    step = CapturableStep(device.accelerator, model, optimizer)
+    step = CapturableStep(device, model, optimizer)
     model.layer.reinforce.entropy_weight = 0.01
     own = torch.Generator().manual_seed(5)
     for _ in range(300):

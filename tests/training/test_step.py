@@ -27,9 +27,8 @@ def parts(dtype=torch.float32, **changes):
     task = build_task(config)
     model = build_model(config, task).to(dtype)
     model.forward = lambda batch: deterministic(model, batch)
-    hard = hardware.prepare(config)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    return task, model, Step(hard.accelerator, model, optimizer, **changes)
+    return task, model, Step(hardware.prepare(config), model, optimizer, Optim(**changes))
 
 
 def deterministic(model, batch):

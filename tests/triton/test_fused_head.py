@@ -19,7 +19,7 @@ from regard_workbench.tasks.answers import EachOf, NextToken, Writes
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.tasks.parts.problem import Problem
 from regard_workbench.tasks.parts.streams import Tokens
-from regard_workbench.training import Config, hardware
+from regard_workbench.training import Config, Optim, hardware
 from regard_workbench.training.config.recipe import complete
 from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
 from regard_workbench.training.engines.engine import NonFinite
@@ -193,9 +193,8 @@ def step_of(model, rate=0.1, **options):
     precision = "bf16-mixed" if HALVED else "32-true"
     config = complete(Config(task="language", model="decoder", device=DEVICE, precision=precision))
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    accelerator = hardware.prepare(config).accelerator
-    prepared = accelerator.prepare(model)
-    return CapturableStep(accelerator, prepared, optimizer, **options)
+    device = hardware.prepare(config)
+    return CapturableStep(device, device.accelerator.prepare(model), optimizer, Optim(**options))
 
 
 def curve(name, steps=3, **options):

@@ -57,9 +57,9 @@ def run(options: Namespace) -> int:
         return 0
 
     from regard.parallel.exchange import ProcessLost
+    from regard_workbench.training.engines.engine import NonFinite
     from regard_workbench.training.run import train
     from regard_workbench.training.run_folder.durable import StorageFailed
-    from regard_workbench.training.engines.engine import NonFinite
 
     try:
         result = train(values, resume=options.resume, fast_dev_run=options.fast_dev_run)

@@ -15,7 +15,6 @@ from regard.errors import BadValue
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.training.config import Config
 from regard_workbench.training.processes import Processes
-from regard_workbench.training.reporting import check_installed
 
 _MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}
 _TRUE = {
@@ -88,7 +87,10 @@ def _index_of_this_process() -> int:
 
 def check_environment(config: Config) -> torch.device:
     """The device of a run; raise if this machine lacks what the settings require."""
-    check_installed(config.report_to)
+    if config.report_to is not None:
+        from regard_workbench.training.reporting import check_installed
+
+        check_installed(config.report_to)
     device = choose_device(config.device)
     if _MIXED.get(config.precision) == "fp16" and device.type != "cuda":
         raise BadValue(f"precision: 16-mixed needs a GPU, and this run uses {device.type}. Try bf16-mixed.")

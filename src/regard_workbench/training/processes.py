@@ -58,7 +58,7 @@ class Processes:
         mine = torch.zeros(signal.NSIG)
         mine[received] = 1
         mine[0] = 0
-        all_received = self._sum(mine)
+        all_received = self.sum(mine)
         return int(all_received.argmax()) if bool(all_received.any()) else 0
 
     def total_used(self, tokens: int, seconds: float) -> tuple[int, float]:
@@ -67,7 +67,7 @@ class Processes:
             return tokens, seconds
         tokens = tokens if self.counts_tokens else 0
         mine = torch.tensor([tokens, seconds if self.is_main else 0.0], dtype=torch.float64)
-        total, clock = self._sum(mine).tolist()
+        total, clock = self.sum(mine).tolist()
         return int(total), clock
 
     def gather(self, mine: T) -> list[T]:
@@ -80,6 +80,12 @@ class Processes:
             for tensor in tensors:
                 torch.distributed.broadcast(tensor, src=0)
 
-    def _sum(self, numbers: Tensor) -> Tensor:
-        total: Tensor = self.accelerator.reduce(numbers.to(self.accelerator.device), "sum")
+    def sum(self, numbers: Tensor) -> Tensor:
+        """The sum over all processes."""
+        total: Tensor = numbers if self.single else self.accelerator.reduce(numbers.to(self.accelerator.device), "sum")
         return total
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        """The mean over all processes."""
+        mean: Tensor = numbers if self.single else self.accelerator.reduce(numbers, "mean")
+        return mean

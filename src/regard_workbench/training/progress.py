@@ -5,7 +5,6 @@ Results go to stdout and are not printed here. The speed leaves out the first st
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard_workbench.training.config.budget import Budget
+from regard_workbench.training.signals import to_stderr
 
 if TYPE_CHECKING:
     from regard_workbench.training.loop import Position
@@ -106,7 +106,7 @@ class Display:
         if self.bar is not None:
             self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            to_stderr(text)
 
     def close(self) -> None:
         """Stop the bar."""

@@ -59,10 +59,10 @@ def measured(
     """Steps a second. The loop must have lowered the loss, or its speed does not count."""
     from regard_workbench.training.build import Parts, build_model, build_task
     from regard_workbench.training.hardware import prepare
+    from regard_workbench.training.loop import Trainer
     from regard_workbench.training.run_folder.folder import RunFolder
     from regard_workbench.training.signals import Signals
     from regard_workbench.training.state import seed_everything
-    from regard_workbench.training.loop import Trainer
 
     config = settings(setting.device, compile=compile, precision=precision, batch=batch, length=length)
     seed_everything(0)

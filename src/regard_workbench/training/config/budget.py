@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from regard.errors import BadValue
-from regard_workbench.training.config.readers import Expected
+from regard_workbench.training.config.readers import normalised
 
 if TYPE_CHECKING:  # settings and --help must not import torch
     from regard_workbench.training.config import Config
@@ -104,9 +104,4 @@ def budget_of(config: Config) -> Budget:
     return Budget("steps", config.steps)
 
 
-def setting(given: object) -> str:
-    """Read the setting `budget` and normalise it: the same text for the same budget."""
-    try:
-        return str(parse(given))
-    except BadValue:
-        raise Expected(WANTED) from None
+setting = normalised(parse, WANTED)  # how the setting is read

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from regard.errors import BadValue, closest
 from regard.registry import split
 from regard.support.options import TRUTH
 
@@ -67,11 +68,8 @@ def one_of(*choices: str) -> Reader:
 
     def read(given: object) -> str:
         if str(given) not in choices:
-            from regard.errors import unknown_name
-
-            near = str(unknown_name("", given, choices))
-            hint = near[near.find(" Did you mean") : near.find("? Known")] + "?" if "Did you mean" in near else ""
-            raise Expected(f"one of {', '.join(choices)}" + (f" ({hint.strip()})" if hint else ""))
+            near = closest(str(given), choices)
+            raise Expected(f"one of {', '.join(choices)}" + ("" if near is None else f" (Did you mean {near!r}?)"))
         return str(given)
 
     return read
@@ -135,6 +133,18 @@ def betas(given: object) -> tuple[float, float]:
 def optional(reader: Reader) -> Reader:
     """A value for the reader, or None."""
     return lambda given: None if given is None or given == "null" else reader(given)
+
+
+def normalised(parse: Callable[[object], object], wanted: str) -> Reader:
+    """What `parse` makes of a value, as text: the same text for the same meaning."""
+
+    def read(given: object) -> str:
+        try:
+            return str(parse(given))
+        except BadValue:
+            raise Expected(wanted) from None
+
+    return read
 
 
 def _float(given: object, wanted: Expected) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,12 +34,7 @@ class Eager:
         self.names = list(unique_tensors(self.model))  # before sharding, which hides what names share one tensor
         wrapped = self._wrapped()
         self.optimizer = optim.build(self.model, config.optim, captured=self.captured)
-        accelerator = hardware.accelerator
-        # Accelerate's wrapper is needed for loss scaling only, and looks for a TPU in each step, which takes time.
-        prepared = self.optimizer if accelerator.scaler is None else accelerator.prepare(self.optimizer)
-        clip, smoothing = config.optim.clip or 0.0, config.optim.smoothing or 0.0
-        options = {"wrapped": wrapped, "clip": clip, "smoothing": smoothing, "consistency": config.optim.consistency}
-        self.plain_step = self._step(accelerator, self.model, prepared, **options)
+        self.plain_step = self._step(wrapped)
         self.average = None
         if config.optim.average > 0:
             from regard_workbench.training.averaging import AveragedWeights
@@ -53,8 +47,9 @@ class Eager:
         prepared: nn.Module = self.hardware.accelerator.prepare(self.model)
         return prepared
 
-    def _step(self, *arguments: Any, **options: Any) -> Step:
-        return Step(*arguments, compiled=self.config.compile, **options)
+    def _step(self, wrapped: nn.Module) -> Step:
+        settings, compiled = self.config.optim, self.config.compile
+        return Step(self.hardware, self.model, self.optimizer, settings, wrapped=wrapped, compiled=compiled)
 
     def begin(self, separate_batch: Callable[[], Batch]) -> None:
         """Nothing has to be prepared."""

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from regard.errors import BadValue
@@ -28,17 +27,9 @@ from regard_workbench.training.state import RandomState
 class SharedStep(Step):
     """A step of all processes: each has batches of its own, or its own positions of a batch."""
 
-    def __init__(
-        self, *arguments: Any, accumulate: int, sharded: bool, context: SharedContext | None, **options: Any
-    ) -> None:
-        super().__init__(*arguments, **options)
-        self.accumulate, self.sharded, self.context = accumulate, sharded, context
-        self.processes = self.accelerator.num_processes
-        if self.observers and sharded:
-            raise BadValue(
-                "strategy: fsdp frees the weights of a layer before the loss terms that it offers are differentiated "
-                "(attention=hard with estimator=reinforce). Use --strategy ddp."
-            )
+    accumulate = 1
+    sharded = False
+    context: SharedContext | None = None
 
     @property
     def loss_alone(self) -> bool:
@@ -63,14 +54,6 @@ class SharedStep(Step):
         )
         return waiting
 
-    def _usual(self, count: Tensor) -> Tensor:
-        mean: Tensor = self.accelerator.reduce(count, "mean")
-        return mean
-
-    def _summed(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        total, count = self.accelerator.reduce(torch.stack([total, count]), "sum")
-        return total, count
-
     def _scale(self, factor: Tensor) -> None:
         for parameter in self.parameters:
             if parameter.grad is not None:
@@ -79,10 +62,6 @@ class SharedStep(Step):
 
     def _norm(self) -> Tensor:
         return sharding.full_tensor(super()._norm())
-
-    def _everywhere(self, batches: list[tuple[bool, tuple[int, ...]]]) -> list[tuple[bool, tuple[int, ...]]]:
-        gathered: list[tuple[bool, tuple[int, ...]]] = gather_object(batches)
-        return gathered  # all processes raise: they have the same loss and norm
 
 
 class Replicated(Eager):
@@ -99,9 +78,10 @@ class Replicated(Eager):
     def _distributed(self) -> nn.Module:
         return super()._wrapped()
 
-    def _step(self, *arguments: Any, **options: Any) -> Step:
-        accumulate = self.config.accumulate or 1
-        return SharedStep(*arguments, accumulate=accumulate, sharded=self.sharded, context=self.context, **options)
+    def _step(self, wrapped: nn.Module) -> Step:
+        step = SharedStep(self.hardware, self.model, self.optimizer, self.config.optim, wrapped=wrapped)
+        step.accumulate, step.sharded, step.context = self.config.accumulate or 1, self.sharded, self.context
+        return step
 
     def begin(self, separate_batch: Callable[[], Batch]) -> None:
         """Let DDP choose its buckets by a backward pass for a batch, of which nothing is kept. A collective.
@@ -145,6 +125,15 @@ class Sharded(Replicated):
         mixed = self.config.precision == "bf16-mixed"
         sharding.shard(self.model, self.hardware.device, self.hardware.processes.count, mixed=mixed)
         return self.model
+
+    def _step(self, wrapped: nn.Module) -> Step:
+        step = super()._step(wrapped)
+        if step.observers:
+            raise BadValue(
+                "strategy: fsdp frees the weights of a layer before the loss terms that it offers are differentiated "
+                "(attention=hard with estimator=reinforce). Use --strategy ddp."
+            )
+        return step
 
     def begin(self, separate_batch: Callable[[], Batch]) -> None:
         """Nothing has to be prepared."""

@@ -22,10 +22,12 @@ import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from regard.errors import BadValue
 from regard.nn.fast_path import Loss
@@ -33,7 +35,9 @@ from regard.nn.parts import loss_terms
 from regard_workbench.models import Model
 from regard_workbench.tasks.answers.answer import counted
 from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.training.config import Optim
 from regard_workbench.training.engines.engine import NonFinite, StepResult
+from regard_workbench.training.hardware import Hardware
 
 if TYPE_CHECKING:
     from regard_workbench.training.averaging import AveragedWeights
@@ -42,30 +46,27 @@ Terms = Tensor | None  # the sum of the loss terms, if there are any
 
 
 class Step:
-    """Forward, backward, clip, update: in one process. What is different in several is a method of its own."""
-
-    processes = 1
+    """Forward, backward, clip, update."""
 
     def __init__(
         self,
-        accelerator: Any,
+        hardware: Hardware,
         model: Model,
-        optimizer: Any,
+        optimizer: Optimizer,
+        settings: Optim = Optim(),  # noqa: B008 (it is frozen)
         *,
         wrapped: nn.Module | None = None,
         compiled: bool = False,
-        clip: float = 0.0,
-        smoothing: float = 0.0,
-        consistency: float = 0.0,
     ) -> None:
         """`wrapped`: what is called for the outputs of the model, if not the model itself (DDP, for instance)."""
-        self.accelerator, self.model, self.optimizer = accelerator, model, optimizer
-        self.called = model if wrapped is None else wrapped
-        self.smoothing, self.consistency = smoothing, consistency
-        self.limit = clip or math.inf
-        # Accelerate's clipping handles loss scaling; without loss scaling, torch's is faster.
-        unscaled = accelerator.scaler is None
-        self._clip = nn.utils.clip_grad_norm_ if unscaled else accelerator.clip_grad_norm_
+        self.accelerator, self.processes = hardware.accelerator, hardware.processes
+        accelerator = self.accelerator
+        self.model, self.called = model, model if wrapped is None else wrapped
+        self.smoothing, self.consistency = settings.smoothing or 0.0, settings.consistency
+        self.limit = settings.clip or math.inf
+        # Accelerate's wrapper and clipping are needed for loss scaling only, and take time in each step.
+        self.optimizer: Any = optimizer if accelerator.scaler is None else accelerator.prepare(optimizer)
+        self._clip = nn.utils.clip_grad_norm_ if accelerator.scaler is None else accelerator.clip_grad_norm_
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.observers = [module for module in model.modules() if isinstance(module, loss_terms.LearnsFromLoss)]
         if accelerator.mixed_precision == "bf16":  # Accelerate has wrapped `forward` in the same
@@ -87,16 +88,18 @@ class Step:
                 loss, terms = self.losses(batch, self._seed_for(batch, number))
                 count = loss.count.detach()
                 if first is None:
-                    first = self._usual(count).clamp(min=1.0)
+                    first = self.processes.mean(count).clamp(min=1.0)
                 self.accelerator.backward((loss.total if terms is None else loss.total + terms) / first)
             sums.append(loss.total.detach())
             counts.append(count)
             indices.append(batch.index)
         assert first is not None
-        total, count = self._summed(torch.stack(sums).double().sum(), torch.stack(counts).double().sum())
+        both = torch.stack([torch.stack(sums).double().sum(), torch.stack(counts).double().sum()])
+        total, count = self.processes.sum(both)
         mean = total / count.clamp(min=1.0)
-        if len(sums) > 1 or self.processes > 1:
-            self._scale(first * self.processes / count.clamp(min=1.0))
+        if len(sums) > 1 or not self.processes.single:
+            # DDP and FSDP average the gradients of all processes.
+            self._scale(first * self.processes.count / count.clamp(min=1.0))
         self._observe(mean)
         norm = self._norm()
         loss_value, norm_value = torch.stack([mean, norm.double()]).tolist()
@@ -159,14 +162,6 @@ class Step:
         """The context of forward and backward of one of the batches."""
         return nullcontext()
 
-    def _usual(self, count: Tensor) -> Tensor:
-        """How much counts in a batch, about."""
-        return count
-
-    def _summed(self, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum and count of the step."""
-        return total, count
-
     def _scale(self, factor: Tensor) -> None:
         for parameter in self.parameters:
             if parameter.grad is not None:
@@ -181,14 +176,9 @@ class Step:
         if math.isfinite(loss) and (math.isfinite(norm) or self.accelerator.scaler is not None):
             return  # with loss scaling, an infinite gradient lowers the scale, and the update is skipped
         self.optimizer.zero_grad(set_to_none=True)
-        batches = self._everywhere(
-            [(bool(total.isfinite()), index) for total, index in zip(sums, indices, strict=True)]
-        )
+        mine = [(bool(total.isfinite()), index) for total, index in zip(sums, indices, strict=True)]
+        batches = list(chain.from_iterable(self.processes.gather(mine)))  # all processes raise: they have the same loss
         non_finite = [index for finite, index in batches if not finite] or [index for _, index in batches]
         examples = [example for index in non_finite for example in index]
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradient is {norm}"
         raise NonFinite(f"{what} for the batch of training examples {examples}")
-
-    def _everywhere(self, batches: list[tuple[bool, tuple[int, ...]]]) -> list[tuple[bool, tuple[int, ...]]]:
-        """The batches of a step that went wrong, of all processes."""
-        return batches

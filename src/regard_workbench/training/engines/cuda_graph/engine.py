@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import torch
+from torch import nn
 
 from regard_workbench import models
 from regard_workbench.tasks.parts.batch import Batch
@@ -35,8 +34,9 @@ class Captured(Eager):
         self._random: RandomState | None = None  # as last read, …
         self._drawn = 0  # … after captured steps had drawn so many random numbers
 
-    def _step(self, *arguments: Any, **options: Any) -> CapturableStep:
-        return CapturableStep(*arguments, compiled=self.config.compile, **options)
+    def _step(self, wrapped: nn.Module) -> CapturableStep:
+        settings, compiled = self.config.optim, self.config.compile
+        return CapturableStep(self.hardware, self.model, self.optimizer, settings, wrapped=wrapped, compiled=compiled)
 
     def _ungrouped(self) -> str:
         """Why each captured step is launched on its own; empty if several may be one graph."""
@@ -44,7 +44,7 @@ class Captured(Eager):
             return f"groups are switched off (STEPS_PER_GRAPH of {GraphedStep.__module__})"
         if self.buffers.names:
             return "snapshots read the model's buffers before each step"
-        if any(isinstance(module, torch.nn.RNNBase) for module in self.model.modules()):
+        if any(isinstance(module, nn.RNNBase) for module in self.model.modules()):
             return "several steps with cuDNN's recurrent layers in one graph crashed; mended, but hardly tried since"
         return ""
 
