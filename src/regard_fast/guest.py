@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -62,21 +61,23 @@ def _may_run(tensor: Tensor) -> bool:
     return HAS_TRITON and (tensor.is_cuda or fused_rows.on_cpu)
 
 
-@constant_when_traced
 def taker_of(kind: type[nn.Module]) -> Taker | None:
     """The function for a class; None if it is not known."""
-    return _imported(kind)
+    _look_up(kind)
+    return _KNOWN[kind]
 
 
-@cache
-def _imported(kind: type[nn.Module]) -> Taker | None:
+_KNOWN: dict[type[nn.Module], Taker | None] = {}
+
+
+@constant_when_traced  # the compiler calls it, imports included, and reads what it has left in `_KNOWN`
+def _look_up(kind: type[nn.Module]) -> None:
+    if kind in _KNOWN:
+        return
     forward: object = getattr(kind, "forward", None)
     name = TAKERS.get(f"{getattr(forward, '__module__', '')}.{getattr(forward, '__qualname__', '')}")
-    if name is None:
-        return None
-    module, _, function = name.rpartition(".")
-    taker: Taker = getattr(import_module(f"regard_fast.{module}"), function)
-    return taker
+    module, _, function = f"regard_fast.{name}".rpartition(".")
+    _KNOWN[kind] = None if name is None else getattr(import_module(module), function)
 
 
 GUEST = SmallModels()

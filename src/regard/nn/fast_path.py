@@ -67,22 +67,27 @@ class FastPath(Protocol):
         ...
 
 
+_GUESTS: list[FastPath] = []
+
+
 @constant_when_traced
-def guests() -> tuple[FastPath, ...]:
-    """All guests, loaded when the first of them could be asked; a compiler that traces calls this, and goes on."""
-    return _loaded()
+def load() -> None:
+    """Load the guests, once: when the first could be asked. A compiler that traces calls this and goes on."""
+    _load()
 
 
 @cache  # apart, because torch's compiler goes around the cache of what it traces
-def _loaded() -> tuple[FastPath, ...]:
+def _load() -> None:
     points = {point.value: point for point in [OWN, *entry_points(group=GROUP)]}
-    return tuple(point.load() for point in points.values() if find_spec(point.module.partition(".")[0]) is not None)
+    installed = [point for point in points.values() if find_spec(point.module.partition(".")[0]) is not None]
+    _GUESTS.extend(point.load() for point in installed)
 
 
 def run(module: nn.Module, *arguments: Any, **options: Any) -> Any | None:
     """What a module returns for these arguments, by the first guest that can; None: run the module."""
     if enabled:
-        for guest in guests():
+        load()
+        for guest in _GUESTS:
             if (outputs := guest.run(module, *arguments, **options)) is not None:
                 return outputs
     return None
@@ -94,7 +99,8 @@ def loss(model: nn.Module, batch: Any, smoothing: float, seed: Tensor | None) ->
     `seed`: of dropout, an integer tensor on the device; None: torch's generators draw one.
     """
     if enabled:
-        for guest in guests():
+        load()
+        for guest in _GUESTS:
             if (batch_loss := guest.loss(model, batch, smoothing, seed)) is not None:
                 return batch_loss
     return None
@@ -103,6 +109,7 @@ def loss(model: nn.Module, batch: Any, smoothing: float, seed: Tensor | None) ->
 def copies(parameters: Sequence[nn.Parameter]) -> list[NarrowCopy | None]:
     """For each parameter, the copy that the kernels of the first guest read instead of it; None: there is none."""
     if enabled:
-        for guest in guests():
+        load()
+        for guest in _GUESTS:
             return guest.copies(parameters)
     return [None] * len(parameters)
