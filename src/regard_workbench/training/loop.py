@@ -275,11 +275,15 @@ class Trainer:
             metrics = self._validate()
             if metrics is None:
                 return
-            deciding = self._deciding_metric(metrics)
-            best = self.position.validated(deciding, self.task.metric.higher_is_better, metrics.get("loss"))
-            self.position.metrics = plain(metrics)
-            record["validation"] = plain(metrics)
-            self.display.validated(self.task.metric.name, deciding, best)
+            name = self.task.metric.name
+            if name not in metrics:
+                raise BadValue(
+                    f"task: {self.task.name} is decided by {name!r}, but its validation measured only "
+                    f"{', '.join(metrics) or 'nothing'}."
+                )
+            best = self.position.validated(metrics[name], self.task.metric.higher_is_better, metrics.get("loss"))
+            self.position.metrics = record["validation"] = plain(metrics)
+            self.display.validated(name, metrics[name], best)
         self.position.pending = None
         if validation_due or self._log_due():
             self._log(record)
@@ -288,16 +292,16 @@ class Trainer:
 
     def _validate(self) -> dict[str, float] | None:
         """The metrics of the validation; the last one also completes some texts. None after a signal."""
-        size, limit = self.config.batch_size or 1, self.config.eval_limit
-        autocast = self.hardware.accelerator.autocast
+        config, hardware = self.config, self.hardware
+        size, limit, autocast = config.batch_size or 1, config.eval_limit, hardware.accelerator.autocast
         with self.engine.evaluated() as model:
             metrics = evaluate(
                 self.task,
                 model,
                 batch_size=size,
                 limit=limit,
-                seed=self.config.seed,
-                to_device=self.hardware.to_device,
+                seed=config.seed,
+                to_device=hardware.to_device,
                 stop=self._interrupted,
                 autocast=autocast,
                 share=(self.processes.rank, self.processes.count),
@@ -305,21 +309,11 @@ class Trainer:
             )
             # Every process completes the same texts, so that all have the same numbers; with the positions of a text on
             # several processes, none could.
-            if metrics is not None and self.budget.ends(self.position) and self.config.context_parallel == 1:
-                most, device = min(limit or COMPLETED, COMPLETED), self.hardware.device
-                metrics |= completions(
-                    self.task, model, "validation", batch_size=size, most=most, device=device, autocast=autocast
-                )
+            if metrics is not None and self.budget.ends(self.position) and config.context_parallel == 1:
+                most = min(limit or COMPLETED, COMPLETED)
+                options = {"batch_size": size, "most": most, "device": hardware.device, "autocast": autocast}
+                metrics |= completions(self.task, model, "validation", **options)
         return metrics
-
-    def _deciding_metric(self, metrics: Mapping[str, float]) -> float:
-        name = self.task.metric.name
-        if name not in metrics:
-            raise BadValue(
-                f"task: {self.task.name} is decided by {name!r}, but its validation measured only "
-                f"{', '.join(metrics) or 'nothing'}."
-            )
-        return metrics[name]
 
     def _log_due(self) -> bool:
         step = self.position.step
