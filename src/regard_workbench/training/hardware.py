@@ -16,17 +16,8 @@ from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.training.config import Config
 from regard_workbench.training.processes import Processes
 
-_MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}
-_TRUE = {
-    "32-true": torch.float32,
-    "32": torch.float32,
-    "64-true": torch.float64,
-    "64": torch.float64,
-    "bf16-true": torch.bfloat16,
-    "bf16": torch.bfloat16,
-    "16-true": torch.float16,
-    "16": torch.float16,
-}
+_MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}  # of weights in float32
+_TRUE = {"32": torch.float32, "64": torch.float64, "bf16": torch.bfloat16, "16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -114,8 +105,8 @@ def prepare(config: Config) -> Hardware:
     _check_context(config, accelerator.num_processes)
     if config.strategy == "fsdp" and accelerator.num_processes > 1:
         _check_fsdp(config)
-    processes = Processes(accelerator, config.context_parallel)
-    return Hardware(accelerator, _TRUE.get(config.precision, torch.float32), processes)
+    dtype = torch.float32 if mixed != "no" else _TRUE[config.precision.removesuffix("-true")]
+    return Hardware(accelerator, dtype, Processes(accelerator, config.context_parallel))
 
 
 def _check_context(config: Config, processes: int) -> None:

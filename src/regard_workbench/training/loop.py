@@ -310,9 +310,10 @@ class Trainer:
             # Every process completes the same texts, so that all have the same numbers; with the positions of a text on
             # several processes, none could.
             if metrics is not None and self.budget.ends(self.position) and config.context_parallel == 1:
-                most = min(limit or COMPLETED, COMPLETED)
-                options = {"batch_size": size, "most": most, "device": hardware.device, "autocast": autocast}
-                metrics |= completions(self.task, model, "validation", **options)
+                most, device = min(limit or COMPLETED, COMPLETED), hardware.device
+                metrics |= completions(
+                    self.task, model, "validation", batch_size=size, most=most, device=device, autocast=autocast
+                )
         return metrics
 
     def _log_due(self) -> bool:

@@ -27,32 +27,33 @@ from regard_workbench.training.state import RandomState
 class SharedStep(Step):
     """A step of all processes: each has batches of its own, or its own positions of a batch."""
 
-    accumulate = 1
-    sharded = False
-    context: SharedContext | None = None
-
-    @property
-    def loss_alone(self) -> bool:
-        return False  # DDP and FSDP work in the call of the model
+    def __init__(self, *arguments: Any, accumulate: int, context: SharedContext | None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.accumulate, self.context = accumulate, context
 
     def _losses(self, batch: Batch, seed: Tensor | None) -> tuple[Loss, Terms]:
         with nullcontext(batch) if self.context is None else self.context.share(batch) as part:
             return super()._losses(part, seed)
 
+    def _gradients_of(self, number: int) -> AbstractContextManager[Any]:
+        """Reduce the gradients of several processes only once, with the last batch."""
+        return nullcontext() if number == self.accumulate - 1 else self._alone()
+
+    def _alone(self) -> AbstractContextManager[Any]:
+        """The context in which a process keeps its gradients to itself."""
+        waiting: AbstractContextManager[Any] = self.accelerator.no_sync(self.called)
+        return waiting
+
+
+class ShardedStep(SharedStep):
+    """A step of all processes, each of which has a shard of every weight and of its gradient."""
+
     def _outputs(self, batch: Batch) -> Any:
-        if not self.sharded:
-            return self.called(batch)
         with self.accelerator.autocast():  # a sharded model is not wrapped by Accelerate
             return self.called(batch)
 
-    def _gradients_of(self, number: int) -> AbstractContextManager[Any]:
-        """Reduce the gradients of several processes only once, with the last batch."""
-        if number == self.accumulate - 1:
-            return nullcontext()
-        waiting: AbstractContextManager[Any] = (
-            sharding.no_sync(self.model) if self.sharded else self.accelerator.no_sync(self.called)
-        )
-        return waiting
+    def _alone(self) -> AbstractContextManager[Any]:
+        return sharding.no_sync(self.model)
 
     def _scale(self, factor: Tensor) -> None:
         for parameter in self.parameters:
@@ -67,7 +68,7 @@ class SharedStep(Step):
 class Replicated(Eager):
     """Every process has the whole model; DDP adds up their gradients."""
 
-    sharded = False
+    step_class: type[SharedStep] = SharedStep
 
     def _wrapped(self) -> nn.Module:
         ranks, processes, device = self.config.context_parallel, self.hardware.processes, self.hardware.device
@@ -79,9 +80,15 @@ class Replicated(Eager):
         return super()._wrapped()
 
     def _step(self, wrapped: nn.Module) -> Step:
-        step = SharedStep(self.hardware, self.model, self.optimizer, self.config.optim, wrapped=wrapped)
-        step.accumulate, step.sharded, step.context = self.config.accumulate or 1, self.sharded, self.context
-        return step
+        return self.step_class(
+            self.hardware,
+            self.model,
+            self.optimizer,
+            self.config.optim,
+            wrapped=wrapped,
+            accumulate=self.config.accumulate or 1,
+            context=self.context,
+        )
 
     def begin(self, separate_batch: Callable[[], Batch]) -> None:
         """Let DDP choose its buckets by a backward pass for a batch, of which nothing is kept. A collective.
@@ -119,7 +126,7 @@ class Replicated(Eager):
 class Sharded(Replicated):
     """Every process has a shard of each weight, of its gradient and of its optimiser state (FSDP)."""
 
-    sharded = True
+    step_class = ShardedStep
 
     def _distributed(self) -> nn.Module:
         mixed = self.config.precision == "bf16-mixed"

@@ -59,8 +59,8 @@ class Step:
         compiled: bool = False,
     ) -> None:
         """`wrapped`: what is called for the outputs of the model, if not the model itself (DDP, for instance)."""
-        self.accelerator, self.processes = hardware.accelerator, hardware.processes
-        accelerator = self.accelerator
+        accelerator = self.accelerator = hardware.accelerator
+        self.processes = hardware.processes
         self.model, self.called = model, model if wrapped is None else wrapped
         self.smoothing, self.consistency = settings.smoothing or 0.0, settings.consistency
         self.limit = settings.clip or math.inf
@@ -73,6 +73,9 @@ class Step:
             model.autocast = partial(torch.autocast, accelerator.device.type, dtype=torch.bfloat16)
         # The model is compiled together with its loss, which has as many small kernels as a layer.
         self.losses = torch.compile(self._losses) if compiled else self._losses
+        # Whether the outputs of the model serve nothing but its loss, so that a fast path may leave them out. Several
+        # processes call the model itself, because DDP and FSDP work there.
+        self.loss_alone = self.processes.single and not (self.observers or self.consistency)
         self.seed: int | None = None  # of dropout in the next step, for a fast path that takes one
         self.average: AveragedWeights | None = None  # follows the weights after each update
 
@@ -128,11 +131,6 @@ class Step:
 
     def _outputs(self, batch: Batch) -> Any:
         return self.called(batch)
-
-    @property
-    def loss_alone(self) -> bool:
-        """Whether the outputs of the model serve nothing but its loss, so that a fast path may leave them out."""
-        return not (self.observers or self.consistency)
 
     def _divergence(self, outputs: Any, batch: Batch) -> Tensor:
         """KL(p ‖ q) + KL(q ‖ p), summed over what counts, of the answers p of one pass and q of the other."""
