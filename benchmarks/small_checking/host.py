@@ -12,15 +12,15 @@ import torch
 
 def host_parts(trainer: Any, steps: int = 400, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Microseconds per step that the host spends in parts of the loop; a part includes those that it calls."""
-    from regard_workbench.training.engines.cuda_graph.engine import Captured
+    from regard_workbench.training.engines.cuda_graph.engine import CapturedEngine
     from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
     from regard_workbench.training.engines.cuda_graph.step_group import QueuedSteps, StepGroup
-    from regard_workbench.training.engines.eager import Eager
+    from regard_workbench.training.engines.eager import EagerEngine
     from regard_workbench.training.loop import Trainer
 
     parts = {
         "fetching the batch": (type(trainer.data), "batch"),
-        "snapshot": (Captured if isinstance(trainer.engine, Captured) else Eager, "snapshot"),
+        "snapshot": (CapturedEngine if isinstance(trainer.engine, CapturedEngine) else EagerEngine, "snapshot"),
         "copy-in of one step": (PackedBatch, "put"),
         "adding to a group": (StepGroup, "add"),
         "launch of a group": (StepGroup, "_launch"),
@@ -90,7 +90,7 @@ class NoDevice:
 def without_device(trainer: Any, group: int = 1) -> Iterator[None]:
     """Within the block, steps are queued, copied and read as captured ones are, but nothing computes them."""
     from regard_workbench.training.engines.cuda_graph import graphed_step
-    from regard_workbench.training.engines.cuda_graph.engine import Captured
+    from regard_workbench.training.engines.cuda_graph.engine import CapturedEngine
     from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
     from regard_workbench.training.engines.cuda_graph.step_group import CapturedStep, StepGroup
     from regard_workbench.training.engines.engine import MAX_PENDING
@@ -115,7 +115,7 @@ def without_device(trainer: Any, group: int = 1) -> Iterator[None]:
         def _warm_up(self, batch: Any) -> Any:
             return self._eager(batch)
 
-    engine.__class__ = Captured
+    engine.__class__ = CapturedEngine
     step, engine._random, engine._drawn = engine.plain_step, None, 0
     step.update = None  # eager steps of the CPU have no fused update; captured ones ask theirs to refresh its copies
     engine.graphed_step = Empty(step, engine.optimizer, print, MAX_PENDING)

@@ -194,7 +194,7 @@ def use(monkeypatch, group):
         return made[-1]
 
     monkeypatch.setattr(engines, "uncaptured", lambda config, hardware: "")
-    monkeypatch.setattr(engine.Captured, "captured", False)  # an optimiser for graphs needs a GPU
+    monkeypatch.setattr(engine.CapturedEngine, "captured", False)  # an optimiser for graphs needs a GPU
     monkeypatch.setattr(engine, "GraphedStep", graphed)
     monkeypatch.setattr(graphed_step, "StepGroup", HostGroup)
     monkeypatch.setattr(engine, "STEPS_PER_GRAPH", max(1, group))

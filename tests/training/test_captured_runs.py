@@ -13,7 +13,7 @@ from regard_workbench.training import train
 from regard_workbench.training.data import Order, seed_for
 from regard_workbench.training.engines.cuda_graph import graphed_step
 from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
-from regard_workbench.training.engines.cuda_graph.engine import Captured
+from regard_workbench.training.engines.cuda_graph.engine import CapturedEngine
 from regard_workbench.training.engines.engine import NonFinite, StepResult
 from regard_workbench.training.run_folder import checkpoints
 from regard_workbench.training.state import RandomState
@@ -129,14 +129,14 @@ def test_states_are_counted_on_from_the_last_that_was_read():
 def test_a_snapshot_knows_what_captured_steps_before_it_drew(tmp_path, monkeypatch, group):
     """Launched or not: each replay on the stand-in draws one number."""
     use(monkeypatch, group)
-    noted, snapshot = [], Captured.snapshot
+    noted, snapshot = [], CapturedEngine.snapshot
 
     def noting(self):
         found = snapshot(self)
         noted.append((found.drawn, len(self.graphed_step.ways), self.graphed_step.ways.count("eager")))
         return found
 
-    monkeypatch.setattr(Captured, "snapshot", noting)
+    monkeypatch.setattr(CapturedEngine, "snapshot", noting)
     run(tmp_path / "run", steps=60, eval_every=1000, save_every=1000)
     taken = 0  # captured steps since the states were last read
     for (drawn, steps, eager), (_, before, eager_before) in zip(noted[1:], noted, strict=False):

@@ -10,7 +10,7 @@ from regard_workbench import tasks
 from regard_workbench.tasks import Batch
 from regard_workbench.training import train
 from regard_workbench.training.data import generator
-from regard_workbench.training.engines.eager import Eager
+from regard_workbench.training.engines.eager import EagerEngine
 from regard_workbench.training.engines.engine import NonFinite, PendingStep, StepResult
 from regard_workbench.training.run_folder import checkpoints
 
@@ -51,8 +51,8 @@ class StandInForGraphedStep:
 
 @pytest.fixture
 def late_results(monkeypatch):
-    step = Eager._step
-    monkeypatch.setattr(Eager, "_step", lambda *given, **options: StandInForGraphedStep(step(*given, **options)))
+    step = EagerEngine._step
+    monkeypatch.setattr(EagerEngine, "_step", lambda *given, **options: StandInForGraphedStep(step(*given, **options)))
 
 
 def run(folder, **changes):

@@ -1,8 +1,8 @@
 """One training run, from its first batch to its last checkpoint: what a reader of this room reads first.
 
 A run is three values. `Config` never changes. `Position` counts. The tensors (weights, optimiser state, random states)
-change in every step; an `Engine` has them. Two rules make a run that was stopped anywhere, by a kill or a signal, end
-with the same bits as one that was not:
+change in every step; an engine (`engines/`) has them, and executes the steps. Two rules make a run that was stopped
+anywhere, by a kill or a signal, end with the same bits as one that was not:
 
     a batch is a function of the settings and its number                                        `TrainingData`
     a checkpoint is the position and all tensors of one moment, between two steps, with no step
@@ -42,7 +42,7 @@ from regard_workbench.training.engines.engine import MAX_PENDING, NonFinite, Pen
 from regard_workbench.training.evaluation import completions, evaluate
 from regard_workbench.training.hardware import Hardware, any_shape
 from regard_workbench.training.progress import Display, Pace
-from regard_workbench.training.recorder import Recorder
+from regard_workbench.training.recorder import RunRecorder
 from regard_workbench.training.run_folder import checkpoints
 from regard_workbench.training.run_folder.checkpoints import Checkpoint
 from regard_workbench.training.run_folder.folder import RunFolder
@@ -145,9 +145,9 @@ class Trainer:
     def open(self) -> Iterator[None]:
         """Open everything a run writes to while it trains."""
         with ExitStack() as stack:
-            self.recorder: Recorder | None = None
+            self.recorder: RunRecorder | None = None
             if self.processes.is_main:
-                self.recorder = Recorder(self.config, self.run, self.task, self.position.step, self.tell)
+                self.recorder = RunRecorder(self.config, self.run, self.task, self.position.step, self.tell)
                 stack.callback(self.recorder.close)
                 if self.saved_step >= 0:  # a process that was killed after it saved left older checkpoints
                     self.recorder.prune(self.position)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from regard_workbench.training.reporting import Reports
 
 
-class Recorder:
+class RunRecorder:
     """The open metrics file of a run, its checkpoints, and the programs that get its metrics, too."""
 
     def __init__(self, config: Config, run: RunFolder, task: Task, step: int, tell: Callable[[str], None]) -> None:

@@ -6,24 +6,24 @@ from collections.abc import Callable
 
 from regard_workbench.training.build import Parts
 from regard_workbench.training.config import Config
-from regard_workbench.training.engines.eager import Eager
-from regard_workbench.training.engines.engine import Engine
+from regard_workbench.training.engines.eager import EagerEngine
+from regard_workbench.training.engines.engine import StepEngine
 from regard_workbench.training.hardware import Hardware
 
 
-def engine_for(config: Config, hardware: Hardware, parts: Parts, tell: Callable[[str], None]) -> Engine:
+def engine_for(config: Config, hardware: Hardware, parts: Parts, tell: Callable[[str], None]) -> StepEngine:
     """The engine of a run. Only the one that is chosen is imported."""
     if not hardware.processes.single:
-        from regard_workbench.training.engines.processes import Replicated, Sharded
+        from regard_workbench.training.engines.processes import ReplicatedEngine, ShardedEngine
 
-        return (Sharded if config.strategy == "fsdp" else Replicated)(config, hardware, parts, tell)
+        return (ShardedEngine if config.strategy == "fsdp" else ReplicatedEngine)(config, hardware, parts, tell)
     if config.strategy == "fsdp":
         tell("strategy: fsdp shards nothing in one process. Start several: torchrun --nproc_per_node=N -m regard")
     if uncaptured(config, hardware):
-        return Eager(config, hardware, parts, tell)
-    from regard_workbench.training.engines.cuda_graph.engine import Captured
+        return EagerEngine(config, hardware, parts, tell)
+    from regard_workbench.training.engines.cuda_graph.engine import CapturedEngine
 
-    return Captured(config, hardware, parts, tell)
+    return CapturedEngine(config, hardware, parts, tell)
 
 
 def uncaptured(config: Config, hardware: Hardware) -> str:

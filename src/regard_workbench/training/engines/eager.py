@@ -22,7 +22,7 @@ from regard_workbench.training.run_folder.checkpoints import Checkpoint
 from regard_workbench.training.state import RandomState, seed_everything
 
 
-class Eager:
+class EagerEngine:
     """A model and its optimiser on one device. Other engines are subclasses that replace some of it."""
 
     captured = False  # whether the optimiser must work inside a CUDA graph

@@ -1,4 +1,4 @@
-"""How a step is executed, as far as the loop knows: an `Engine`, the result of a step, and what undoes one."""
+"""How a step is executed, as far as the loop knows: a `StepEngine`, the result of a step, and what undoes one."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class EngineState:
     scaler: dict[str, Any] | None  # of loss scaling
 
 
-class Engine(Protocol):
+class StepEngine(Protocol):
     """What executes the steps of a run: eagerly, as a CUDA graph, in several processes."""
 
     model: models.Model  # the module itself, without what training wraps it in

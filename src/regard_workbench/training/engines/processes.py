@@ -18,7 +18,7 @@ from regard_workbench import models
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.training.engines import sharding
 from regard_workbench.training.engines.context import SharedContext
-from regard_workbench.training.engines.eager import Eager
+from regard_workbench.training.engines.eager import EagerEngine
 from regard_workbench.training.engines.engine import PendingStep, StepResult
 from regard_workbench.training.engines.step import Step, Terms
 from regard_workbench.training.state import RandomState
@@ -65,7 +65,7 @@ class ShardedStep(SharedStep):
         return sharding.full_tensor(super()._norm())
 
 
-class Replicated(Eager):
+class ReplicatedEngine(EagerEngine):
     """Every process has the whole model; DDP adds up their gradients."""
 
     step_class: type[SharedStep] = SharedStep
@@ -123,7 +123,7 @@ class Replicated(Eager):
         return sharding.gather_tensors(tensors, keep=self.hardware.processes.is_main)
 
 
-class Sharded(Replicated):
+class ShardedEngine(ReplicatedEngine):
     """Every process has a shard of each weight, of its gradient and of its optimiser state (FSDP)."""
 
     step_class = ShardedStep

@@ -13,14 +13,14 @@ from regard_workbench.training.build import Parts
 from regard_workbench.training.config import Config
 from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
 from regard_workbench.training.engines.cuda_graph.graphed_step import STEPS_PER_GRAPH, GraphedStep
-from regard_workbench.training.engines.eager import Eager
+from regard_workbench.training.engines.eager import EagerEngine
 from regard_workbench.training.engines.engine import MAX_PENDING, PendingStep, Snapshot, StepResult
 from regard_workbench.training.hardware import Hardware
 from regard_workbench.training.run_folder.checkpoints import Checkpoint
 from regard_workbench.training.state import RandomState
 
 
-class Captured(Eager):
+class CapturedEngine(EagerEngine):
     """An engine that captures its steps. `GraphedStep` says which."""
 
     captured = True
