@@ -55,9 +55,9 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError:
         raise BadValue(f"device: expected auto, cpu, cuda, cuda:1 or mps, got {name!r}.") from None
     if device.type == "cuda":
-        seen = torch.cuda.device_count()
-        if (device.index or 0) >= seen:
-            raise BadValue(f"device: {name} was requested, but torch sees {seen} CUDA devices here. Try --device cpu.")
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise BadValue(f"device: {name} was requested, but torch sees {count} CUDA devices here. Try --device cpu.")
     elif device.type == "mps" and not torch.backends.mps.is_available():
         raise BadValue("device: mps was requested, but this machine has none. Try --device cpu.")
     elif device.type not in ("cpu", "mps"):

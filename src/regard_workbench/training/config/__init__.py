@@ -146,40 +146,40 @@ FIXED = (
 
 def settings(kind: type = Config, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
     """All settings by dotted name."""
-    found: dict[str, dataclasses.Field[Any]] = {}
-    for one in dataclasses.fields(kind):
-        if one.name == "optim":
-            found.update(settings(Optim, "optim."))
+    fields: dict[str, dataclasses.Field[Any]] = {}
+    for declared in dataclasses.fields(kind):
+        if declared.name == "optim":
+            fields.update(settings(Optim, "optim."))
         else:
-            found[prefix + one.name] = one
-    return found
+            fields[prefix + declared.name] = declared
+    return fields
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings under dotted names: `{"optim": {"lr": 1}}` as `{"optim.lr": 1}`."""
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            found.update({f"{name}.{inner}": v for inner, v in flat(value).items()})
+            dotted.update({f"{name}.{inner}": v for inner, v in flat(value).items()})
         else:
-            found[str(name)] = value
-    return found
+            dotted[str(name)] = value
+    return dotted
 
 
 def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Read settings by dotted name; returns the typed values and a list of mistakes."""
-    known = settings()
+    declared = settings()
     clean: dict[str, Any] = {}
     mistakes: list[str] = []
     for spelled, given in flat(values).items():
         name = spelled.replace("-", "_")
-        if name not in known:
-            near = closest(name, known)
+        if name not in declared:
+            near = closest(name, declared)
             meant = "" if near is None else f" Did you mean {near!r}?"
             mistakes.append(f"{spelled}: there is no such setting.{meant}")
             continue
         try:
-            clean[name] = known[name].metadata["read"](given)
+            clean[name] = declared[name].metadata["read"](given)
         except Expected as wanted:
             mistakes.append(f"{spelled}: expected {wanted}, got {given!r}.")
     return clean, mistakes
@@ -194,8 +194,8 @@ def make(clean: Mapping[str, Any]) -> Config:
 
 def non_defaults(config: Config) -> dict[str, Any]:
     """The settings of a Config that differ from the defaults, by dotted name."""
-    given = flat(dataclasses.asdict(config))
-    return {name: given[name] for name, one in settings().items() if given[name] != one.default}
+    values = flat(dataclasses.asdict(config))
+    return {name: values[name] for name, declared in settings().items() if values[name] != declared.default}
 
 
 def mistakes_of(check: Callable[[], object]) -> list[str]:
@@ -230,13 +230,13 @@ def from_yaml(path: str | Path) -> dict[str, Any]:
 
 def parse_yaml(content: bytes, path: str | Path) -> dict[str, Any]:
     """The settings in the content of a file, unvalidated."""
-    found = plain_yaml.parse(content, path, "--config")
-    if found is None:
+    values = plain_yaml.parse(content, path, "--config")
+    if values is None:
         return {}
-    if not isinstance(found, dict):
-        raise BadValue(f"--config: expected {path} to hold `setting: value` lines, got {type(found).__name__}.")
-    _refuse_repeated(found, path)
-    return found
+    if not isinstance(values, dict):
+        raise BadValue(f"--config: expected {path} to hold `setting: value` lines, got {type(values).__name__}.")
+    _refuse_repeated(values, path)
+    return values
 
 
 def _refuse_repeated(values: Mapping[Any, Any], path: str | Path) -> None:

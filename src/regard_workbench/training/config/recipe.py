@@ -70,12 +70,12 @@ def model_for(model: str, task: str) -> str:
 
 
 def _unknown_names(clean: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
-    for setting, known in (("task", TASKS.__getitem__), ("model", MODELS.__getitem__), ("attention", entry)):
+    messages: list[str] = []
+    for setting, entry_of in (("task", TASKS.__getitem__), ("model", MODELS.__getitem__), ("attention", entry)):
         if clean.get(setting):
-            mistakes = settings.mistakes_of(lambda: known(parse(clean[setting])[0]))  # noqa: B023 (called at once)
+            mistakes = settings.mistakes_of(lambda: entry_of(parse(clean[setting])[0]))  # noqa: B023 (called at once)
             # Parsing errors say `name:`; here the setting is named instead.
-            found += [
+            messages += [
                 f"{setting}: {text.removeprefix('name: ')}" if text.startswith("name: ") else text for text in mistakes
             ]
-    return found
+    return messages

@@ -32,8 +32,8 @@ class SharedStep(Step):
         self.accumulate, self.context = accumulate, context
 
     def _losses(self, batch: Batch, seed: Tensor | None) -> tuple[Loss, Terms]:
-        with nullcontext(batch) if self.context is None else self.context.share(batch) as part:
-            return super()._losses(part, seed)
+        with nullcontext(batch) if self.context is None else self.context.share(batch) as positions:
+            return super()._losses(positions, seed)
 
     def _gradients_of(self, number: int) -> AbstractContextManager[Any]:
         """Reduce the gradients of several processes only once, with the last batch."""
@@ -117,7 +117,7 @@ class ReplicatedEngine(EagerEngine):
     def _sync_buffers(self) -> None:
         """Copy the buffers of rank 0, which are the ones saved; they differ because each rank sees other batches."""
         names = set(self.buffers.names)
-        self.hardware.processes.broadcast([one for name, one in self.model.named_buffers() if name in names])
+        self.hardware.processes.broadcast([buffer for name, buffer in self.model.named_buffers() if name in names])
 
     def _whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return sharding.gather_tensors(tensors, keep=self.hardware.processes.is_main)

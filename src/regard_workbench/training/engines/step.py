@@ -140,8 +140,8 @@ class Step:
                 "optim.consistency: only answers that are one of several classes, or texts, can be compared between "
                 "two passes. Leave it out."
             )
-        one, other = log_probabilities.chunk(2)
-        each = ((one.exp() - other.exp()) * (one - other)).sum(-1)
+        first, second = log_probabilities.chunk(2)
+        each = ((first.exp() - second.exp()) * (first - second)).sum(-1)
         keep = batch.target_keep
         return counted(each, None if keep is None else keep[: len(each)])[0]
 

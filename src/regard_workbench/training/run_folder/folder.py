@@ -58,10 +58,10 @@ def locate(out: str | None, name: str | None, fallback: str) -> Path:
     if out is not None and name is None:
         return Path(out)
     parent = Path(out or HOME)
-    found = parent / checked_name(name or fallback)
-    if found.is_symlink() and parent.resolve() not in found.resolve().parents:
-        raise BadValue(f"name: {found} is a link that leads out of {parent}. Choose another name.")
-    return found
+    path = parent / checked_name(name or fallback)
+    if path.is_symlink() and parent.resolve() not in path.resolve().parents:
+        raise BadValue(f"name: {path} is a link that leads out of {parent}. Choose another name.")
+    return path
 
 
 def unused_name(start: str) -> str:
@@ -156,8 +156,8 @@ class RunFolder:
 
     def settings(self, step: int | None = None) -> dict[str, Any]:
         """The settings by dotted name, as of now or as of a step."""
-        made = changes.read(self.path)
-        return changes.applied(self.initial_settings(), made if step is None else changes.until(made, step))
+        changed = changes.read(self.path)
+        return changes.applied(self.initial_settings(), changed if step is None else changes.until(changed, step))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -62,12 +62,12 @@ class LockedFolder:
 
     def _is_at(self, path: Path) -> bool:
         with durable.reporting(self.path):
-            held = os.fstat(self._handle)
+            opened = os.fstat(self._handle)
         try:
-            there = os.stat(path)
+            at_path = os.stat(path)
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+        return (at_path.st_dev, at_path.st_ino) == (opened.st_dev, opened.st_ino)
 
     def _current_path(self) -> Path | None:
         """The current path of the folder, if it still exists and the system tells."""
@@ -97,9 +97,9 @@ def locked(folder: Path) -> Iterator[LockedFolder]:
             raise
     try:
         has_locks = False
-        for one in (folder_handle, handle):
+        for descriptor in (folder_handle, handle):
             try:
-                fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 has_locks = True
             except BlockingIOError:
                 raise FolderLocked(_message(folder, _holder(handle, wait=SECONDS_TO_SIGN))) from None
@@ -114,10 +114,10 @@ def locked(folder: Path) -> Iterator[LockedFolder]:
             with suppress(OSError):
                 os.ftruncate(handle, 0)
     finally:
-        for one in (handle, folder_handle):
+        for descriptor in (handle, folder_handle):
             # The lock is released even if closing fails; that error would hide an earlier one.
             with suppress(OSError):
-                os.close(one)
+                os.close(descriptor)
 
 
 def _sign(handle: int) -> None:
@@ -134,11 +134,11 @@ def _holder(handle: int, wait: float = 0.0) -> dict[str, Any]:
     try:
         while not (text := os.pread(handle, LONGEST, 0)) and time.monotonic() < limit:
             time.sleep(0.01)
-        found = json.loads(text)
+        holder = json.loads(text)
     except (OSError, ValueError, RecursionError):
         return {}
-    fits = isinstance(found, dict) and type(found.get("pid")) is int and isinstance(found.get("host"), str)
-    return found if fits else {}
+    fits = isinstance(holder, dict) and type(holder.get("pid")) is int and isinstance(holder.get("host"), str)
+    return holder if fits else {}
 
 
 def _message(folder: Path, holder: dict[str, Any]) -> str:

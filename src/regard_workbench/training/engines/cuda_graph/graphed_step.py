@@ -204,7 +204,7 @@ class GraphedStep:
             if pending is not None:
                 pending.read()
         try:
-            made: StepGroup | None = StepGroup(
+            group: StepGroup | None = StepGroup(
                 self.step,
                 self.optimizer,
                 self.captured[shape],
@@ -214,11 +214,11 @@ class GraphedStep:
                 max(2, 2 * self.max_pending // self.steps_per_graph),
             )
         except RuntimeError as error:
-            made = None
+            group = None
             _reset_generator(self.optimizer.param_groups[0]["params"][0].device)
             self.tell(f"One step in a CUDA graph, not several: {str(error).splitlines()[0]}.")
-        self.groups[shape] = self.last_group = made
-        return made
+        self.groups[shape] = self.last_group = group
+        return group
 
     def _torch_update(self, loss: Tensor) -> Tensor:
         """Clipping and the optimiser's own step, for optimisers without a fused update."""

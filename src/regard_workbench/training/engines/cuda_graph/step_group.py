@@ -120,8 +120,8 @@ class StepGroup:
                 loss = self.step.backward(batch.filled(parts), None if self.step.seed is None else seed)
                 update(loss, table, rate, result)
                 addresses.append(update.gradient_addresses())
-        for table, found in zip(tables, addresses, strict=True):
-            update.write(table, found)
+        for table, chunks in zip(tables, addresses, strict=True):
+            update.write(table, chunks)
         self.tables = tables
         return graph
 
