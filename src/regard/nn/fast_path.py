@@ -30,7 +30,7 @@ class Loss(NamedTuple):
     """The loss of a batch: the sum over all that counts, in nats, and how much counts."""
 
     total: Tensor
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # nobody asks how often a tuple holds something
     divided: Tensor | None = None  # their quotient, where a kernel has made it
 
     @property

@@ -71,7 +71,7 @@ class Recognizer(Transformer):
         self.joint = self.ctc if joint is None else _weight("joint", joint)
         self.spell = nn.Linear(dim, self.answer.count)
 
-    def forward(self, batch: Batch) -> Heard:  # type: ignore[override]  # its loss needs the logits
+    def forward(self, batch: Batch) -> Heard:
         source = self.read(batch)
         rows = self.target_embedding(self.answer.decoder_inputs(batch))
         rows = self.decoder(rows, source=source, source_mask=padding_mask(batch.keep))
