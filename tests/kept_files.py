@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("src", "tests", "docs", "examples", "benchmarks", ".ci", ".github")
+FOLDERS = ("src", "tests", "docs", "examples", "bench", ".ci", ".github")
 
 
 def kept_files() -> list[Path]:

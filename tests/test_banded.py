@@ -66,7 +66,7 @@ def test_equals_the_formula(mask, sizes, taken):
 
 
 def test_strips_of_different_heads_share_no_tile(monkeypatch):
-    monkeypatch.setitem(strips._CELLS, "cpu", 1 << 12)
+    monkeypatch.setitem(strips.CELLS, "cpu", 1 << 12)
     rows, mask = drawn(257, 257), HeadWindows(13)
     true = regard.attend(*[part.double() for part in rows], mask=mask.dense(257, 257, heads=H), impl="reference")
     found = regard.attend(*rows, mask=mask, impl="tiled")

@@ -34,7 +34,7 @@ from tests.observation import peers
 from tests.viewer import pretrained
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDS = ("docs/results.md", "docs/lab-notes.md", "CHANGELOG.md")  # commands that were run once, not instructions
+RECORDS = ("docs/results.md", "docs/lab-notes/", "CHANGELOG.md")  # commands that were run once, not instructions
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -70,7 +70,10 @@ def blocks_of(path: Path) -> list[Block]:
 # A translation has the code of its original (tests/test_translations.py), so it is not run again.
 PAGES = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if not path.name.endswith(".zh.md")]
 BLOCKS = [
-    block for path in sorted(PAGES) if path.relative_to(ROOT).as_posix() not in RECORDS for block in blocks_of(path)
+    block
+    for path in sorted(PAGES)
+    if not path.relative_to(ROOT).as_posix().startswith(RECORDS)
+    for block in blocks_of(path)
 ]
 PYTHON = {
     document: list(blocks)

@@ -54,12 +54,22 @@ def test_help_needs_neither_torch_nor_the_rooms(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_loads_one_task_one_model_and_fewer_than_220_modules(tmp_path):
+@pytest.mark.parametrize(
+    "words", ["list", "list tasks", "list models --json", "list masks", "show dats", "list nosuch"]
+)
+def test_listing_and_looking_up_a_name_need_neither_torch_nor_the_rooms(words, tmp_path):
+    modules = loaded(*words.split(), cwd=tmp_path)
+    assert "torch" not in modules
+    assert len([name for name in modules if name.startswith("regard")]) < 25
+
+
+@pytest.mark.slow
+def test_training_loads_one_task_one_model_and_fewer_than_190_modules(tmp_path):
     modules = loaded("train", "dates", "--steps", "1", "--out", "run", "--device", "cpu", cwd=tmp_path)
     assert (tmp_path / "run" / "config.yaml").exists()
     files = {*TASKS._modules.values(), *MODELS._modules.values()}
     assert files & set(modules) == {"regard_workbench.tasks.dates", "regard_workbench.models.seq2seq"}
-    assert len([name for name in modules if name.startswith("regard")]) < 220
+    assert len([name for name in modules if name.startswith("regard")]) < 190
 
 
 @pytest.mark.parametrize("registry", [TASKS, MODELS, MECHANISMS], ids=lambda registry: registry.kind)

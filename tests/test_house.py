@@ -34,6 +34,7 @@ WORKBENCH = [
     ["workbench.models", "workbench.tasks"],
     ["workbench.training"],
     ["workbench.inspection"],
+    ["workbench.figures"],
     ["workbench.comparison"],
     ["workbench.viewer", "workbench.bench", "workbench.attacks"],
     ["workbench.cli"],
@@ -51,7 +52,6 @@ UNREADABLE = {
     "regard.registry": "a name is looked up in the file that is called so",
     "regard_workbench.models.parts.embedding": "a kind of stream names the module of its embedding",
     "regard_fast.guest": "what it takes over is named, so that no model is loaded for a table",
-    "regard_workbench.bench.memory": "a child process is told by name which module of the bench to measure",
 }
 
 

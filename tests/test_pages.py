@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("bench/*.md")])
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -29,12 +29,20 @@ def test_every_link_leads_to_a_file(page):
 def test_every_file_a_page_names_exists(page):
     text = page.read_text(encoding="utf-8")
     told = set(re.findall(r"`([\w/.-]+\.(?:py|js))`", text))
-    files = [
-        path for folder in ("src", "tests", "docs", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.*")
-    ]
+    files = [path for folder in ("src", "tests", "docs", "examples", "bench") for path in (ROOT / folder).rglob("*.*")]
     known = [f"/{path.relative_to(ROOT).as_posix()}" for path in [*files, *ROOT.glob("*.*")]]
     missing = [name for name in told if not any(path.endswith(f"/{name}") for path in known)]
     assert not missing
+
+
+def test_the_study_has_its_pictures_and_says_what_is_unfinished():
+    text = (ROOT / "docs" / "study.md").read_text()
+    pictures = re.findall(r"\]\((images/[^)]+)\)", text)
+    assert len(pictures) >= 7
+    assert not [name for name in pictures if not (ROOT / "docs" / name).is_file()]
+    for ended, asked in re.findall(r"\*\*Unfinished\*\*: (\d+) of (\d+) runs have ended", text):
+        missing = f"{int(asked) - int(ended)} of {asked} runs of the study"
+        assert missing in (ROOT / "docs" / "results.md").read_text()
 
 
 def test_every_promise_names_the_tests_that_hold_it():
@@ -55,17 +63,6 @@ def test_a_number_of_a_promise_is_one_of_the_ten():
         for number in re.findall(r"\bpromise (\d+)", path.read_text(encoding="utf-8"), re.IGNORECASE)
     }
     assert numbers <= set(range(1, 11))
-
-
-@pytest.mark.slow
-def test_the_reference_is_what_the_registries_and_docstrings_say():
-    """Run `python docs/make_reference.py` when this fails."""
-    script = ROOT / "docs" / "make_reference.py"
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(script), "--check"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, f"run `python docs/make_reference.py`\n{done.stderr}"
 
 
 @pytest.mark.nightly

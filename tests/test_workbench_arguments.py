@@ -135,7 +135,7 @@ def received(monkeypatch):
         "regard_workbench.training.run.train": lambda settings, resume, quiet: note(
             **settings, resume=resume, quiet=quiet
         ),
-        "regard_workbench.comparison.figures.run_curves.draw_run": lambda folder: None,
+        "regard_workbench.figures.run_curves.draw_run": lambda folder: None,
         "regard_workbench.comparison.evaluate.evaluate_run": lambda run, split, **more: note(
             run=run, split=split, **more
         ),

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(DOCS))  # for make_reference
 
 import api_pages
 import mechanism_pages
 import notebook_pages
+import reference_page
 import repository
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -50,7 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     def add(path: str, text: str) -> None:
         files.append(File.generated(config, path, content=text))
 
-    for path, text in (*mechanism_pages.pages(), *api_pages.pages()):
+    for path, text in (*mechanism_pages.pages(), *api_pages.pages(), ("reference.md", reference_page.page())):
         add(path, text)
     for notebook in sorted((DOCS / "notebooks").glob("*.ipynb")):
         files.remove(files.src_uris[f"notebooks/{notebook.name}"])

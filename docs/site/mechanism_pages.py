@@ -8,12 +8,12 @@ from typing import Any
 import heatmap
 import mathml
 from api_pages import path_of
-from make_reference import options, table
+from reference_page import options, table
 
 from regard import nn
 from regard.observation import architecture
-from regard_workbench.cli.common import catalogue
-from regard_workbench.cli.list import rows_of
+from regard_workbench.cli.common.catalogue import rows_of_things
+from regard_workbench.cli.common.inventory import COST_LETTERS
 from regard_workbench.cli.show import facts as show
 
 Facts = dict[str, Any]
@@ -33,7 +33,7 @@ Costs: {letters}. *Causal*: always (yes), never (no), or with `causal=True` (opt
 def families() -> dict[str, list[Facts]]:
     """The rows of `regard list mechanisms` by family."""
     found: dict[str, list[Facts]] = {}
-    for row in rows_of("mechanisms"):
+    for row in rows_of_things("mechanisms"):
         found.setdefault(row["family"], []).append(row)
     return found
 
@@ -49,7 +49,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 def index() -> str:
     """All mechanisms in tables, by family."""
-    parts = [INDEX.format(letters=catalogue.COST_LETTERS)]
+    parts = [INDEX.format(letters=COST_LETTERS)]
     for family, rows in families().items():
         parts.append(f"## {family}\n")
         cells = [[f"[`{row['name']}`]({row['name']}.md)", row["summary"], row["time"], row["causal"]] for row in rows]
@@ -118,7 +118,7 @@ def cost(found: Facts) -> str:
         ["parameters", f"{found['parameters']:,} with {built}"],
         ["causal", found["causal_in_words"]],
     ]
-    return f"{table(['', 'cost'], rows)}\n{catalogue.COST_LETTERS}.\n"
+    return f"{table(['', 'cost'], rows)}\n{COST_LETTERS}.\n"
 
 
 def plain(text: str) -> str:

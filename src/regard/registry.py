@@ -12,7 +12,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,17 +123,23 @@ def options_of(cls: type, leading: int) -> dict[str, inspect.Parameter]:
 
     Where a constructor passes `**options` on, those of its parent follow.
     """
-    found: dict[str, inspect.Parameter] = {}
+    return {parameter.name: parameter for parameter in _parameters(cls)[leading:]}
+
+
+@lru_cache(maxsize=1024)
+def _parameters(cls: type) -> tuple[inspect.Parameter, ...]:
+    """The parameters of a constructor and of those that it passes its `**options` on to."""
+    named: dict[str, inspect.Parameter] = {}
     for parent in cls.__mro__:
         if "__init__" not in parent.__dict__:
             continue
         parameters = list(inspect.signature(parent.__dict__["__init__"]).parameters.values())[1:]
         for parameter in parameters:
             if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-                found.setdefault(parameter.name, parameter)
+                named.setdefault(parameter.name, parameter)
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
-    return dict(list(found.items())[leading:])
+    return tuple(named.values())
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -85,7 +85,7 @@ def train(
     >>> # result = regard.train("dates", steps=500, optim={"lr": 2e-3})
     >>> # result.metrics["exact_match"], result.folder
     """
-    from regard_workbench.comparison.figures.run_curves import draw_run
+    from regard_workbench.figures.run_curves import draw_run
     from regard_workbench.training.run import train as run
 
     load_plugins(use)

@@ -132,7 +132,7 @@ def test_sections_that_cannot_work_are_not_offered(page, page_models):
 
 
 def test_pages_that_were_replaced_leave_nothing_behind(page, page_models):
-    """Twelve pages would leave 1,200 listeners if they stayed; the browser may keep one page of a hundred for a while."""
+    """Twelve pages would leave 1,200 listeners; the browser may keep one page of a hundred for a while."""
     opened(page, page_models["live"], "tokens")
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")

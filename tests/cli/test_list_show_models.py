@@ -19,8 +19,8 @@ from regard_workbench.tasks.parts.task import TASKS
 from tests.model_pages import facts_of
 
 # Other tests register toys of their own.
-MODEL_NAMES = [name for name in models.names() if MODELS[name].__module__.startswith("regard.")]
-TASK_NAMES = [name for name in tasks.names() if TASKS[name].__module__.startswith("regard.")]
+MODEL_NAMES = [name for name in models.names() if MODELS[name].__module__.startswith("regard_workbench.")]
+TASK_NAMES = [name for name in tasks.names() if TASKS[name].__module__.startswith("regard_workbench.")]
 PLACES = [f"models.{name}" for name in MODEL_NAMES] + [f"tasks.{name}" for name in TASK_NAMES]
 
 

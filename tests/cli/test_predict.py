@@ -119,7 +119,7 @@ def test_a_class_comes_with_the_attention_over_its_words(runs, capsys):
     inputs = torch.tensor([task.encode(text).tokens])
     odds = model(Batch.of(inputs))[0].softmax(-1).tolist()
     assert list(found["probabilities"].values()) == pytest.approx(odds, rel=1e-3)
-    assert found["output"] == task.labels[max(range(len(odds)), key=odds.__getitem__)]
+    assert found["output"] == task.fitted.labels[max(range(len(odds)), key=odds.__getitem__)]
     rows, _ = model.recurrent(model.embedding(inputs))
     weights = model.attention.weights(rows.mean(1, keepdim=True), rows)[0, 0, 0]
     seen = found["looked_at"]["pieces"]
@@ -147,7 +147,7 @@ def test_without_weights_the_gradient_times_the_input_is_shown(runs, capsys):
     task, model, _ = load_run(runs["classify-static"])
     model = model.double()
     ids = task.encode(text).tokens
-    best, table, moved = task.labels.index(found["output"]), model.embedding.rows.weight, []
+    best, table, moved = task.fitted.labels.index(found["output"]), model.embedding.rows.weight, []
     for token in ids:  # how the class moves when a word's row is scaled; every word comes once
         logits = []
         for factor in (1 + 1e-5, 1 - 1e-5):

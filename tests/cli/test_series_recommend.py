@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard_workbench.cli.main import main
-from regard_workbench.comparison.figures import attention
+from regard_workbench.figures import attention
 from regard_workbench.inspection.inspection import inspect_run
 from regard_workbench.training import load_run, train
 from regard_workbench.verbs import evaluate

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from multiprocessing import reduction
 
-from benchmarks import forked
+from bench import forked
 from tests.training.commands import context, until
 
 WORKER = [sys.executable, "-m", "regard_workbench.comparison.worker"]

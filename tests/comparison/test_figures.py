@@ -9,9 +9,11 @@ import pytest
 import torch
 from matplotlib.collections import LineCollection, PathCollection
 
-from regard_workbench.comparison import history
-from regard_workbench.comparison.figures import attention, bars, cost, curves, labels, style, svg
+from regard_workbench.comparison.comparison import histories
+from regard_workbench.comparison.report import bars, cost
+from regard_workbench.comparison.report.keys import keys_of
 from regard_workbench.comparison.results import rows
+from regard_workbench.figures import attention, curves, history, labels, style, svg
 from regard_workbench.inspection.attribution import Attribution
 from regard_workbench.tasks.measures.metrics import ACCURACY, Metric
 from tests.comparison.made_up_runs import made, records
@@ -37,7 +39,7 @@ def by_seed(comparison, split="test"):
 
 def reached(comparison):
     found = rows(comparison)
-    return found, style.keys(found), bars.reached(found, style.keys(found), "test", by_seed(comparison))
+    return found, keys_of(found), bars.reached(found, keys_of(found), "test", by_seed(comparison))
 
 
 def line(drawing, group):
@@ -74,7 +76,7 @@ def test_non_finite_values_are_left_out_of_a_curve():
 
 
 def test_a_curve_is_the_mean_of_its_seeds(three):
-    runs, keys = history.histories(three), style.keys(rows(three))
+    runs, keys = histories(three), keys_of(rows(three))
     drawing = curves.curve(runs, keys, ACCURACY, "step")
     for place, key in enumerate(keys.values()):
         expected = [
@@ -90,7 +92,7 @@ def test_a_curve_is_the_mean_of_its_seeds(three):
 
 
 def test_over_seconds_every_contestant_has_its_own_end(three):
-    runs, keys = history.histories(three), style.keys(rows(three))
+    runs, keys = histories(three), keys_of(rows(three))
     drawing = curves.loss_curve(runs, keys, "seconds")
     ends = [line(drawing, key.group("mean")).get_xdata()[-1] for key in keys.values()]
     assert ends == pytest.approx([5.0, 10.0, 15.0])
@@ -99,7 +101,7 @@ def test_over_seconds_every_contestant_has_its_own_end(three):
 
 
 def test_nothing_measured_is_no_curve(three):
-    assert curves.curve(history.histories(three), style.keys(rows(three)), Metric("bleu"), "step") is None
+    assert curves.curve(histories(three), keys_of(rows(three)), Metric("bleu"), "step") is None
 
 
 # Bars
@@ -138,7 +140,7 @@ def test_where_less_is_better_the_least_comes_first(three):
     found = rows(three)
     for row in found:
         row |= {"decides": "loss", "higher_is_better": False, "unit": ""}
-    order = bars.reached(found, style.keys(found), "test", {})
+    order = bars.reached(found, keys_of(found), "test", {})
     assert [one.mean for one in order] == sorted(row["test"]["loss"]["mean"] for row in found)
 
 
@@ -258,7 +260,7 @@ def test_no_two_contestants_look_alike():
 
 
 def test_contestants_of_one_model_are_called_by_their_attention(tmp_path):
-    keys = style.keys(rows(made(tmp_path, 5, 1)))
+    keys = keys_of(rows(made(tmp_path, 5, 1)))
     assert [key.name for key in keys.values()] == ["additive", "causal", "concat", "dot", "general"]
 
 
@@ -299,8 +301,8 @@ def test_the_same_numbers_give_the_same_bytes(three, tmp_path):
 def test_files_of_pictures_with_numbers_carry_a_legend(tmp_path):
     comparison = made(tmp_path / "runs", 5, 1)
     found = rows(comparison)
-    keys = style.keys(found)
-    drawing = curves.curve(history.histories(comparison), keys, ACCURACY, "step")
+    keys = keys_of(found)
+    drawing = curves.curve(histories(comparison), keys, ACCURACY, "step")
     inside = svg.publish(drawing, tmp_path, keys)
     file = (tmp_path / "validation-accuracy-by-step.svg").read_text()
     assert "general" in file and ">general<" not in inside
@@ -310,7 +312,7 @@ def test_files_of_pictures_with_numbers_carry_a_legend(tmp_path):
 def test_any_name_can_be_drawn(name, three, tmp_path):
     found = rows(three)
     found[0]["label"] = name
-    keys = style.keys(found)
+    keys = keys_of(found)
     best_first = bars.reached(found, keys, "test", {})
     page = svg.publish(bars.bars(best_first, ACCURACY, "test"), tmp_path, keys)
     assert style.shortened(name) in "".join(ET.fromstring(page).itertext())

@@ -12,13 +12,13 @@ from regard.registry import parse
 from regard_workbench import models, tasks
 from regard_workbench.comparison import flops, report, sweep
 from regard_workbench.comparison.fairness import fairness, size_note
-from regard_workbench.comparison.figures import svg
 from regard_workbench.comparison.grid import RunGrid, compose, jobs
 from regard_workbench.comparison.job import Contestant
 from regard_workbench.comparison.matching import WITHIN, Match, Sized, choose, match, spread
 from regard_workbench.comparison.plan import make_plan
 from regard_workbench.comparison.results import rows
 from regard_workbench.comparison.table import render, to_csv, to_latex
+from regard_workbench.figures import svg
 from regard_workbench.models.parts.model import MODELS, Model, model, options_of
 from regard_workbench.tasks import TASKS
 from regard_workbench.training.build import build_model, build_task

@@ -28,7 +28,7 @@ def test_a_saved_run_gives_the_answers_of_the_run_and_says_what_was_measured(run
     task, model = load_saved(tmp_path / "saved")
     own = load(run, device="cpu")
     assert torch.equal(answer(task, model), answer(own.task, own.model))
-    assert task.labels == own.task.labels and task.state() == own.task.state()
+    assert task.fitted.labels == own.task.fitted.labels and task.state() == own.task.state()
     card = (tmp_path / "saved" / "README.md").read_text()
     assert "| test accuracy |" in card and "## Signature" in card and own.sha256[:8] in card
 

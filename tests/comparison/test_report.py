@@ -10,10 +10,11 @@ from html.parser import HTMLParser
 import pytest
 
 from regard_workbench.comparison import report
-from regard_workbench.comparison.figures import svg
 from regard_workbench.comparison.job import Contestant
 from regard_workbench.comparison.report import tables
+from regard_workbench.comparison.report.keys import keys_of
 from regard_workbench.comparison.results import pairs, rows
+from regard_workbench.figures import svg
 from regard_workbench.tasks.measures.metrics import ACCURACY
 from regard_workbench.training import train
 from tests.comparison.made_up import comparison, outcome
@@ -258,7 +259,7 @@ def test_versions_and_machine_come_from_the_runs(tmp_path, undrawn):
 
 
 def test_the_matrix_turns_signs_with_the_point_of_view(three):
-    looks = report.page.keys(rows(three))
+    looks = keys_of(rows(three))
     found = tables.matrix(pairs(three, ACCURACY), looks)
     (_, (own, other, _)), (_, (turned, _, _)), _ = found
     assert own is None

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from regard_workbench.models.parts import recurrent
-from regard_workbench.models.parts.recurrent import CELLS, Recurrent
-from regard_workbench.models.parts.recurrent_layers import by_layers, uses_dropout_of_cudnn
+from regard_workbench.models.parts import recurrent, recurrent_layers
+from regard_workbench.models.parts.recurrent import CELLS, Recurrent, uses_dropout_of_cudnn
+from regard_workbench.models.parts.recurrent_layers import by_layers
 
 
 def tensors(found):
@@ -53,7 +53,7 @@ def test_only_what_cudnn_would_draw_is_done_layer_by_layer(monkeypatch):
         assert not uses_dropout_of_cudnn(other.cells, on_gpu)
     called = []
     monkeypatch.setattr(recurrent, "uses_dropout_of_cudnn", lambda cells, rows: True)
-    monkeypatch.setattr(recurrent, "by_layers", lambda *given: called.append(given) or by_layers(*given))
+    monkeypatch.setattr(recurrent_layers, "by_layers", lambda *given: called.append(given) or by_layers(*given))
     keep = torch.tensor([[True, True, False], [True, True, True]])
     for mask in (None, keep):
         torch.manual_seed(5)

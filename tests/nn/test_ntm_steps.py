@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from bench.cases.ntm import differences, small_case
 from regard.nn.ntm import op, plain
 from regard.nn.ntm.layout import MachineLayout
-from regard_workbench.bench.ntm import differences, small_case
 from tests.nn.ntm_machines import FORMS, INPUTS, SMALL, B, T, build, by_form, inputs
 
 # The fast steps and the plain ones.

@@ -248,7 +248,7 @@ class Work(TorchDispatchMode):
 
 @torch.no_grad()
 def test_observing_costs_little():
-    """Hardly more is computed, whatever a clock says; `python -m benchmarks.observe overhead` measures time."""
+    """Hardly more is computed, whatever a clock says; `python -m bench.observe overhead` measures time."""
     layers = 4
     layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True)
     model, x = nn.TransformerEncoder(layer, layers), torch.randn(2, 128, 128)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from regard.errors import RegardError
 from regard_workbench import models, tasks
 from regard_workbench.training import Config, train
 
@@ -52,7 +53,11 @@ def task_record(name: str) -> dict[str, object]:
         fitting = [problem for problem in problems if models.fits(models.MODELS[model], problem)]
         if fitting:
             torch.manual_seed(0)
-            state = models.build(model, fitting[0]).state_dict()
+            try:
+                state = models.build(model, fitting[0]).state_dict()
+            except RegardError as error:  # defaults that do not fit the sizes of this task
+                weights[model] = str(error)
+                continue
             weights[model] = [
                 digest(list(state.values())),
                 len(state),
@@ -78,6 +83,7 @@ def record() -> dict[str, object]:
     recorded: dict[str, object] = {name: task_record(name) for name in tasks.names()}
     served: dict[str, str] = {}  # each model once, on the first task that it serves
     for name in tasks.names():
-        for model in recorded[name]["weights"]:
-            served.setdefault(model, name)
+        for model, weights in recorded[name]["weights"].items():
+            if not isinstance(weights, str):
+                served.setdefault(model, name)
     return {"tasks": recorded, "losses": {model: losses(task, model) for model, task in served.items()}}

@@ -29,7 +29,6 @@ train digits --attention additive --model encoder
 train dates --model transformer(dim=7,num_heads=2)
 train dates --model transformer(layers=0)
 train dates --seed x
-train dates --resume auto --out nosuch
 compare nosuch
 compare digits --models nosuch
 compare digits --seeds 0

@@ -1,5 +1,7 @@
 """classify: labels from training, unknown ones with file and line, macro F1 against scikit-learn."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,7 @@ def folder(place, **files):
 def test_labels_are_those_of_training_numbers_by_size(tmp_path):
     place = folder(tmp_path, train="a\t10\nb\t9\nc\t-1\nd\tgood\n", dev="a b zzz\t9\n", test="c\tgood\n")
     task = tasks.build("classify", data=place)
-    assert task.labels == ["-1", "9", "10", "good"] and task.problem.answer.classes == 4
+    assert task.fitted.labels == ["-1", "9", "10", "good"] and task.problem.answer.classes == 4
     assert task.examples("validation")[0][:2] == ([5, 6, 1], 1)
     assert task.decode([2]) == "10"
 
@@ -93,7 +95,7 @@ def test_texts_are_padded_and_long_ones_cut(tmp_path):
 
 def test_macro_f1_over_batches_is_that_of_scikit_learn():
     task = tasks.build("classify")
-    task.labels = list("abcde")
+    vars(task)["fitted"] = replace(task.fitted, labels=list("abcde"))
     draws = np.random.default_rng(3)
     true = draws.integers(0, 4, 97)  # the fifth class neither occurs nor is guessed
     guessed = np.where(draws.random(97) < 0.6, true, draws.integers(0, 4, 97))

@@ -153,8 +153,9 @@ def test_masks_are_drawn_and_told(tmp_path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_model_learns_is_evaluated_predicts_and_is_seen(name, tmp_path) -> None:
-    from regard_workbench.cli.predict.answers import Writing, draw, predict
+    from regard_workbench.cli.predict.figure import draw
     from regard_workbench.comparison.evaluate import evaluate_run
+    from regard_workbench.inspection.prediction import Writing, predict
     from regard_workbench.training.loading import load
     from regard_workbench.viewer.opening import ViewOptions, open_page
 

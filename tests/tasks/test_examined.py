@@ -8,10 +8,10 @@ import torch
 from regard_workbench import models, tasks
 from regard_workbench.tasks import series
 from regard_workbench.tasks.generated.draws import Generated
-from regard_workbench.tasks.parts.task import TASKS, Task
+from regard_workbench.tasks.parts.task import TASKS
 
 FEW = 6
-EXAMINING = [name for name in tasks.names() if TASKS[name].examine is not Task.examine]
+EXAMINING = [name for name in tasks.names() if TASKS[name].defines("examine")]
 NOTHING = {"hidden-words", "language"}  # without a cache
 
 

@@ -120,7 +120,7 @@ def test_wrong_classes_are_counted_by_hand(task):
 
     examples = task.examples("test")
     batch = task.collate(examples[:41], seeded())
-    said = task.judge(batch.targets.roll(-1, 0)).classes
+    said = task.picture_judge(batch.targets.roll(-1, 0)).classes
     right = sum(int(one) == asked.label for one, asked in zip(said, examples[:41], strict=True))
     assert task.metrics()[2].of(Answered(Stub(swapped), batch)) == [float(right), 41.0]
 

@@ -205,7 +205,7 @@ class Hub:
 def test_sets_of_the_hub_are_read_where_the_library_is(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", Hub)
     task = tasks.build("classify", data="hf:someone/set:small")
-    assert task.labels == ["bad", "good"]
+    assert task.fitted.labels == ["bad", "good"]
     assert len(task.examples("validation")) == 3, "their name of the split is dev"
     assert len(task.examples("train")) == 26 and len(task.examples("test")) == 3, "unlabelled rows are left out"
     text = tasks.build("language", data="hf:someone/set:small", context=7)

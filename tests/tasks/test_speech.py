@@ -217,8 +217,8 @@ def test_a_run_on_strings_may_start_from_one_on_single_digits_and_still_writes_l
 
 
 def test_training_a_few_steps_lowers_the_loss_and_the_run_can_be_used(tmp_path):
-    from regard_workbench.cli.predict.answers import Writing, predict
     from regard_workbench.comparison.evaluate import evaluate_run
+    from regard_workbench.inspection.prediction import Writing, predict
     from regard_workbench.training.loading import load
     from regard_workbench.viewer.opening import ViewOptions, open_page
 

@@ -4,7 +4,7 @@ import pytest
 
 from regard_workbench import tasks
 from regard_workbench.cli.common import catalogue
-from regard_workbench.cli.list import rows_of
+from regard_workbench.cli.common.inventory import rows_of
 from regard_workbench.comparison.evaluate import evaluate_run
 from regard_workbench.tasks.parts.task import TASKS
 from regard_workbench.training import train

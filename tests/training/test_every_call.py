@@ -1,17 +1,17 @@
 """A run is killed in each file-system call; then every reader is run: evaluate, predict, view, resume, compare.
 
-Their expected answers come from an uninterrupted run and from hashes made here (benchmarks/killing/judging.py). A
-sample always runs, all of it with `make nightly`; `python -m benchmarks.kills` runs the same trials and prints counts.
+Their expected answers come from an uninterrupted run and from hashes made here (bench/killing/judging.py). A
+sample always runs, all of it with `make nightly`; `python -m bench.kills` runs the same trials and prints counts.
 """
 
 import argparse
 import random
 
 import pytest
-from benchmarks.killing.ground import Ground
-from benchmarks.killing.trial import HOW
 
-from benchmarks import kills
+from bench import kills
+from bench.killing.ground import Ground
+from bench.killing.trial import HOW
 
 CALLS = 260  # an upper bound, asserted below
 

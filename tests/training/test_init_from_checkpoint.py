@@ -87,7 +87,8 @@ def test_a_run_is_trained_resumed_and_evaluated_after_the_checkpoint_is_gone(che
     result = train(settings(folder, out=str(tmp_path / "run")), quiet=True, tell=lambda line: None)
     shutil.rmtree(folder)
     loaded = load(result.folder, device="cpu")
-    assert loaded.task.vocabulary.level == "pretrained" and list(loaded.task.encode("a bad").tokens) == [2, 5, 7, 3]
+    assert loaded.task.fitted.vocabulary.level == "pretrained"
+    assert list(loaded.task.encode("a bad").tokens) == [2, 5, 7, 3]
     assert loaded.task.input_pieces(loaded.task.encode("evening")) == ["[CLS]", "even", "##ing", "[SEP]"]
     again = train({"steps": 3}, resume=str(result.folder), quiet=True, tell=lambda line: None)
     assert again.steps == 3

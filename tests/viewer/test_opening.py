@@ -213,7 +213,7 @@ def test_a_classifier_shows_its_answer(runs):
     loaded = load(runs["classify-encoder"], device="cpu", tell=lambda text: None)
     with torch.no_grad():
         odds = loaded.model(Batch.of(torch.tensor([loaded.task.encode("a calm sea").tokens])))[0].softmax(-1)
-    label = loaded.task.labels[int(odds.argmax())]
+    label = loaded.task.fitted.labels[int(odds.argmax())]
     assert variant["answer"]["text"] == f"{label} {100 * float(odds.max()):.1f} %"
     assert len(variant["answer"]["others"]) == min(5, len(odds) - 1)
     digit = opened(runs["digits"]).scene()["variants"][0]["answer"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
 from torch import Tensor
 
 from regard.dispatch import plan, repeated_calls
 from regard.dispatch.plan import Plan
-from regard.dispatch.summary import Summary, summarize_request
 from regard.errors import BadType, BadValue
 from regard.formula import formula, request
 from regard.formula.call import OPTIONS, SCORING, Call, Options, Scoring, read_call, spell_out
@@ -20,6 +19,9 @@ from regard.support.arguments import dense_tensor, described, is_fake_or_meta
 from regard.support.autocast import without_autocast
 from regard.support.differentiate import transforming
 from regard.values.grid import Part, full_grid
+
+if TYPE_CHECKING:
+    from regard.dispatch.summary import Summary
 
 Rows = Sequence[int] | slice | Tensor | None
 
@@ -151,6 +153,8 @@ def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None
 @spell_out(SCORING)
 def summarize(query: Tensor, key: Tensor, *, top: int = 8, **options: Unpack[Scoring]) -> Summary:
     """What the weights look like, in memory linear in the length: entropy, received weight, strongest keys."""
+    from regard.dispatch.summary import summarize_request
+
     asked = request.build(read_call("summarize", SCORING, query, key, key, options))
     found = summarize_request(asked, top)
     return found.without_heads() if query.dim() == 3 else found

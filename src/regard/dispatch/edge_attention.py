@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from regard.errors import BadType, BadValue, Unsupported, unknown_name
-from regard.formula.dropout import draw_seed, kept_factors
+from regard.formula.dropout import draw_seed
 from regard.formula.edges import Edges
 from regard.formula.formula import accumulation_dtype
 from regard.implementations import HAS_TRITON
@@ -59,15 +59,16 @@ def attend_edges(
     with without_autocast(left.device):
         ends = left.to(dtype), right.to(dtype), value.to(dtype)
         heads = None if weight is None else weight.to(dtype)
-        chosen = _chosen(impl, left)
-        if chosen == "triton":
-            from regard.implementations.triton import edges as kernels
-
-            return kernels.run(*ends, heads, slope, edges, dropout).to(left.dtype)
         seed = draw_seed(left.device) if dropout > 0 else None
-        kept = kept_factors(edges.targets, edges.sources, left.shape[1], seed, dropout, dtype)
-        run = plain.reference if chosen == "reference" else plain.run
-        return run(*ends, heads, slope, edges, kept).to(left.dtype)
+        compared = plain.Compared(*ends, heads, slope, edges, dropout, seed)
+        chosen = _chosen(impl, left)
+        if chosen == "reference":
+            return plain.reference(compared).to(left.dtype)
+        if chosen == "torch":
+            return plain.run(compared, plain.IN_PIECES).to(left.dtype)
+        from regard.implementations.triton import edges as kernels
+
+        return plain.run(compared, kernels.KERNELS).to(left.dtype)
 
 
 def edge_weights(

@@ -22,7 +22,6 @@ from regard.masks.positional import CausalMask, FullMask
 from regard.support.arguments import is_fake_or_meta
 from regard.support.autocast import autocasts
 from regard.support.differentiate import transforming
-from regard.support.display import html_table
 from regard.support.tracing import only_standard_operators
 from regard.values.value import Value
 
@@ -75,6 +74,8 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
+        from regard.support.display import html_table
+
         rows = [(self.impl, "chosen", self.reason)]
         rows += [(name, "not taken", why) for name, why in self.rejected.items()]
         return html_table(("implementation", "", "why"), rows)

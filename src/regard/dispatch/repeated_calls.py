@@ -82,6 +82,10 @@ def signature(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> t
                     named += (name, given.structure(), length)
                 else:
                     named += (name, given.spec, None if rows[2] == 1 else length)
+            elif kind is Tensor and name == "mask" and not on_gpu:
+                if _layout(given) is not _STRIDED or given.is_nested:
+                    return None
+                named += (name, given.shape, given.dtype, given.device, length)
             elif isinstance(given, Value) and not given.tensors:
                 named += (name, given.spec, length)
             else:

@@ -60,10 +60,8 @@ def summarize_strips(request: Request, top: int) -> Summary:
     """The statistics of a request whose score is one of pairs, strip by strip."""
     attention = TiledAttention(request)
     (batch, heads, queries, keys), new = request.sizes, request.query.new_zeros
-    entropy, received = (
-        new(batch, heads, queries, dtype=attention.dtype),
-        new(batch, heads, keys, dtype=attention.dtype),
-    )
+    entropy = new(batch, heads, queries, dtype=attention.dtype)
+    received = new(batch, heads, keys, dtype=attention.dtype)
     logsumexp = torch.full_like(entropy, -torch.inf)
     top_weights = new(batch, heads, queries, top, dtype=attention.dtype)
     top_keys = torch.full_like(top_weights, -1, dtype=torch.int64)

@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
 
 # Runs calls like an earlier one: query, key, value and the options as given. Returns None if it cannot this time.
-Repeated = Callable[[Tensor, Tensor, Tensor, Mapping[str, Any]], Tensor | None]
+Repeated = Callable[[Tensor, Tensor, Tensor, Mapping[str, Any]], Tensor | tuple[Tensor, Tensor] | None]
 
 OPTIONS = Call._field_defaults.keys()
 SCORING = Scoring.__annotations__.keys()

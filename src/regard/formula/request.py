@@ -17,7 +17,7 @@ from regard.biases import Bias
 from regard.errors import BadType, BadValue
 from regard.formula.call import Call
 from regard.masks import Mask
-from regard.masks.from_tensors import DenseMask
+from regard.masks.from_tensors import dense_mask
 from regard.normalizers import Normalizer
 from regard.registry import call_meant
 from regard.scores import Score
@@ -94,19 +94,7 @@ class Request:
         """The same request after the row-wise part of its score: what remains is a score of pairs."""
         score, query, key = self.score.reduce(self.query, self.key, guarded=self.mask is not None)
         value = self.value if key.shape[1] == self.value.shape[1] else spread_heads(self.value, key.shape[1])
-        return Request(
-            query,
-            key,
-            value,
-            score,
-            self.mask,
-            self.bias,
-            self.normalizer,
-            self.scale,
-            self.dropout,
-            self.sink,
-            self.want_logsumexp,
-        )
+        return replace(self, query=query, key=key, value=value, score=score)
 
 
 def build(call: Call, check: bool = True) -> Request:
@@ -235,7 +223,7 @@ def _mask_value(mask: Tensor, query: Tensor, key: Tensor) -> Mask:
         raise BadValue(f"mask: a tensor of shape {shape} does not broadcast to ({letters}) = {target}.{hint}")
     if query.dim() == 3 and mask.dim() == 3:
         mask = mask[:, None]
-    return DenseMask(mask[(None,) * (4 - mask.dim())])
+    return dense_mask(mask)
 
 
 def _check_values(request: Request) -> None:

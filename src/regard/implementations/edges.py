@@ -10,13 +10,14 @@ order of the edges, so equal inputs give equal bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from regard.formula.dropout import kept_factors
 from regard.formula.edges import Edges
 from regard.formula.formula import zeros_with_infinite_slope
 from regard.support.arguments import readable
@@ -43,29 +44,47 @@ def normalized(scored: Tensor, edges: Edges) -> Tensor:
     return powers / total.index_select(0, edges.targets)
 
 
-def reference(
-    left: Tensor, right: Tensor, value: Tensor, weight: Tensor | None, slope: float, edges: Edges, kept: Tensor | None
-) -> Tensor:
+class Compared(NamedTuple):
+    """What an attention along edges computes with."""
+
+    left: Tensor  # (n,h,a)
+    right: Tensor  # (m,h,a)
+    value: Tensor  # (m,h,c)
+    weight: Tensor | None  # (h,a)
+    slope: float
+    edges: Edges
+    dropout: float
+    seed: Tensor | None
+
+    def kept(self) -> Tensor | None:
+        """What the weights are multiplied by, (e,h): 0 where one is dropped; None without dropout."""
+        edges = self.edges
+        return kept_factors(edges.targets, edges.sources, self.left.shape[1], self.seed, self.dropout, self.left.dtype)
+
+
+def reference(compared: Compared) -> Tensor:
     """The formula on whole arrays of edges. It defines the result, and can be differentiated any number of times.
 
-    `kept` (e,h) holds what a weight is multiplied by: 0 where it is dropped. As in `formula.RowWeights`, the recorded
-    output of a node that is not finite is that of finite numbers, so that no 0 · NaN reaches the gradients of others.
+    As in `formula.RowWeights`, the recorded output of a node that is not finite is that of finite numbers, so that no
+    0 · NaN reaches the gradients of others.
     """
+    left, right, value, weight, slope, edges, *_ = compared
+    kept = compared.kept()
 
-    def output(compared: Tensor, value: Tensor) -> Tensor:
-        weights = normalized(_weighed(F.leaky_relu(compared, slope), weight), edges)
+    def output(sums: Tensor, value: Tensor) -> Tensor:
+        weights = normalized(_weighed(F.leaky_relu(sums, slope), weight), edges)
         return _into_nodes(
             (weights if kept is None else weights * kept)[..., None] * value.index_select(0, edges.sources), edges
         )
 
-    compared = left.index_select(0, edges.targets) + right.index_select(0, edges.sources)
-    exact = output(compared, value)
+    sums = left.index_select(0, edges.targets) + right.index_select(0, edges.sources)
+    exact = output(sums, value)
     if not recorded():
         return exact
     lost = ~exact.detach().isfinite().all(-1, keepdim=True)  # (n,h,1)
     if readable(lost) and not bool(lost.any()):
         return exact
-    clean = output(compared.masked_fill(lost.index_select(0, edges.targets), 0), _finite(value))
+    clean = output(sums.masked_fill(lost.index_select(0, edges.targets), 0), _finite(value))
     slopes = [zeros_with_infinite_slope(_finite(rows)) for rows in (left, right, value)]
     of_targets, of_sources = slopes[0].sum(-1, keepdim=True), slopes[1].sum(-1, keepdim=True) + slopes[2]
     poison = of_targets.index_select(0, edges.targets) + of_sources.index_select(0, edges.sources)
@@ -83,55 +102,71 @@ def _finite(rows: Tensor) -> Tensor:
     return rows.masked_fill(~rows.detach().isfinite(), 0)
 
 
-def run(
-    left: Tensor, right: Tensor, value: Tensor, weight: Tensor | None, slope: float, edges: Edges, kept: Tensor | None
-) -> Tensor:
-    """The same numbers in memory linear in edges + nodes × width."""
-    found: Tensor = _EdgeAttention.apply(left, right, value, weight, slope, edges, kept)
-    return found
+class Passes(NamedTuple):
+    """How the output and the gradients are computed: by plain torch, or by kernels."""
+
+    # The output (n,h,c), and what the backward pass needs besides.
+    forward: Callable[[Compared], tuple[Tensor, list[Tensor | None]]]
+    # From the gradient of the output, the output and the rest: the gradients of left, right, value and weight.
+    backward: Callable[[Compared, Tensor, Tensor, list[Tensor | None]], Sequence[Tensor | None]]
 
 
-class _EdgeAttention(torch.autograd.Function):
+def run(compared: Compared, passes: Passes) -> Tensor:
+    """The numbers of `reference` in memory linear in edges + nodes × width."""
+    left, right, value, weight, *rest = compared
+    output: Tensor = EdgeAttention.apply(passes, rest, left, right, value, weight)
+    return output
+
+
+class EdgeAttention(torch.autograd.Function):
+    """Attention along edges by one of the `Passes`; by the formula where the backward pass is itself recorded."""
+
     @staticmethod
-    def forward(
-        ctx: Any,
-        left: Tensor,
-        right: Tensor,
-        value: Tensor,
-        weight: Tensor | None,
-        slope: float,
-        edges: Edges,
-        kept: Tensor | None,
-    ) -> Tensor:
-        scored = _scores(left, right, weight, slope, edges)
-        found = _softmax(scored, edges)
-        used = found if kept is None else found * kept
-        output = _sum(used, value, edges.sources, edges.into)
-        ctx.save_for_backward(left, right, value, weight, output, found, kept)
-        ctx.slope, ctx.edges = slope, edges
+    def forward(ctx: Any, passes: Passes, rest: Sequence[Any], *inputs: Any) -> Tensor:
+        compared = Compared(*inputs, *rest)
+        output, needed = passes.forward(compared)
+        ctx.passes, ctx.rest = passes, rest
+        ctx.save_for_backward(*inputs, output, *needed)
         return output
 
     @staticmethod
     @for_one_gradient
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        left, right, value, weight, output, found, kept = ctx.saved_tensors
-        grad = grad.contiguous()
-        edges, slope = ctx.edges, ctx.slope
-        if torch.is_grad_enabled():  # this pass is itself recorded
-            fresh = fresh_views([left, right, value, weight])
-            again = reference(*fresh[:3], fresh[3], slope, edges, kept)  # type: ignore[arg-type, call-arg]
-            return (*gradients([(again, grad)], fresh, again=True), None, None, None)
-        asked = _asked(grad, found, output, edges)
-        found = found if asked is None else torch.where(asked, found, 0)
-        used = found if kept is None else found * kept
-        grad_value = _sum(used.index_select(0, edges.by_source), grad, edges.targets[edges.by_source], edges.out_of)
-        slopes = _dots(grad, value, edges)
-        slopes = slopes if kept is None else slopes.mul_(kept)
-        past = (grad * output).sum(-1).index_select(0, edges.targets)
-        slopes = slopes.sub_(past).mul_(found)  # of the scores, (e,h)
-        slopes = slopes if asked is None else torch.where(asked, slopes, 0)
-        grads = _score_gradients(left, right, weight, slope, edges, slopes, asked)
-        return grads[0], grads[1], grad_value, grads[2], None, None, None
+        inputs, (output, *needed) = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        if torch.is_grad_enabled():
+            views: list[Any] = fresh_views(inputs)
+            again = reference(Compared(*views, *ctx.rest))
+            return (None, None, *gradients([(again, grad)], views, again=True))
+        return (None, None, *ctx.passes.backward(Compared(*inputs, *ctx.rest), grad.contiguous(), output, needed))
+
+
+def _forward(compared: Compared) -> tuple[Tensor, list[Tensor | None]]:
+    left, right, value, weight, slope, edges, *_ = compared
+    weights, kept = _softmax(_scores(left, right, weight, slope, edges), edges), compared.kept()
+    used = weights if kept is None else weights * kept
+    return _sum(used, value, edges.sources, edges.into), [weights, kept]
+
+
+def _backward(
+    compared: Compared, grad: Tensor, output: Tensor, needed: list[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    left, right, value, weight, slope, edges, *_ = compared
+    weights, kept = needed
+    assert weights is not None
+    asked = _asked(grad, weights, output, edges)
+    weights = weights if asked is None else torch.where(asked, weights, 0)
+    used = weights if kept is None else weights * kept
+    grad_value = _sum(used.index_select(0, edges.by_source), grad, edges.targets[edges.by_source], edges.out_of)
+    slopes = _dots(grad, value, edges)
+    slopes = slopes if kept is None else slopes.mul_(kept)
+    past = (grad * output).sum(-1).index_select(0, edges.targets)
+    slopes = slopes.sub_(past).mul_(weights)  # of the scores, (e,h)
+    slopes = slopes if asked is None else torch.where(asked, slopes, 0)
+    grad_left, grad_right, grad_weight = _score_gradients(left, right, weight, slope, edges, slopes, asked)
+    return grad_left, grad_right, grad_value, grad_weight
+
+
+IN_PIECES = Passes(_forward, _backward)
 
 
 def _asked(grad: Tensor, found: Tensor, output: Tensor, edges: Edges) -> Tensor | None:

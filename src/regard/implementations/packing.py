@@ -19,7 +19,10 @@ from regard.masks import Mask
 from regard.normalizers import Normalizer
 from regard.scores import Score
 from regard.support.differentiate import fresh_views, gradients
-from regard.values.value import rebuild
+from regard.values.value import Value, rebuild
+
+Values = tuple[Score, Mask | None, Bias | None, Normalizer]
+Outline = tuple[Value | str | None, ...]
 
 # The arguments of an operator that computes attention, as torch.library declares them.
 SCHEMA = (
@@ -34,10 +37,10 @@ def pack(request: Request) -> tuple[list[Tensor], str]:
     return request.value_tensors(), spec
 
 
-def spec_of(score: Score, mask: Mask | None, bias: Bias | None, normalizer: Normalizer) -> str:
-    """The values of a request as one text, without their tensors."""
-    values = (score, mask, bias, normalizer)
-    return "[" + ",".join([value.spec if value is not None else "null" for value in values]) + "]"
+def spec_of(*values: Value | str | None) -> str:
+    """The score, the mask, the bias and the normaliser of a request, or their specs, as one text without tensors."""
+    specs = [value if isinstance(value, str) else "null" if value is None else value.spec for value in values]
+    return "[" + ",".join(specs) + "]"
 
 
 @lru_cache(maxsize=1024)
@@ -45,10 +48,21 @@ def _specs(spec: str) -> tuple[str | None, ...]:
     return tuple(None if part is None else json.dumps(part) for part in json.loads(spec))
 
 
-def unpack_values(spec: str, tensors: list[Tensor]) -> tuple[Score, Mask | None, Bias | None, Normalizer]:
+def unpack_values(spec: str, tensors: list[Tensor]) -> Values:
     """The values that `pack` turned into `spec` and `tensors`."""
+    return filled(_specs(spec), tensors)
+
+
+def outline(request: Request) -> Outline:
+    """The values of a request without their tensors: a spec in place of a value that holds some."""
+    values = (request.score, request.mask, request.bias, request.normalizer)
+    return tuple([value.spec if value is not None and value.tensors else value for value in values])
+
+
+def filled(outline: Outline, tensors: list[Tensor]) -> Values:
+    """The values of an outline with these tensors."""
     remaining = iter(tensors)
-    values: Any = [None if part is None else rebuild(part, remaining) for part in _specs(spec)]
+    values: Any = [rebuild(part, remaining) if isinstance(part, str) else part for part in outline]
     return tuple(values)
 
 

@@ -18,6 +18,7 @@ from regard.implementations import sdpa
 from regard.implementations.infinities import may_have_lost_rows, restore_nan_rows
 from regard.implementations.sdpa import scaled_dot_product_attention  # torch's, whoever has replaced it since
 from regard.masks import Mask
+from regard.masks.from_tensors import dense_mask
 from regard.masks.positional import CausalMask, FullMask
 from regard.support.differentiate import forbid_second_derivative
 
@@ -78,7 +79,7 @@ def _padded(request: Request, options: dict[str, Any]) -> Repeated:
     bounded = sdpa.has_bounded_norm
 
     def run(query: Tensor, key: Tensor, value: Tensor, given: Mapping[str, Any]) -> Tensor | None:
-        mask: Mask = given["mask"]
+        mask: Mask = given["mask"] if isinstance(given["mask"], Mask) else dense_mask(given["mask"])
         keys = key.shape[2]
         sizes = (batch, heads, queries, keys)
         mask.check(sizes)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.masks.algebra import EMPTY, FULL, PARTIAL, Mask
-from regard.masks.from_tensors import DenseMask, DocumentsMask, LengthsMask, PackedMask, PaddingMask
+from regard.masks.from_tensors import DocumentsMask, LengthsMask, PackedMask, PaddingMask, dense_mask
 from regard.masks.positional import (
     BlocksMask,
     CausalMask,
@@ -137,7 +137,7 @@ def dense(tensor: Tensor) -> Mask:
     copy = tensor_copy("tensor", tensor, (torch.bool,), "a bool tensor, True = may attend (add numbers with bias=)")
     if copy.dim() > 4:
         raise BadValue(f"tensor: expected at most four axes (b,h,q,k), got shape {tuple(copy.shape)}.")
-    return DenseMask(copy[(None,) * (4 - copy.dim())])
+    return dense_mask(copy)
 
 
 def _anchor(align: str, offset: int | Tensor | None) -> tuple[str, int | Tensor | None]:

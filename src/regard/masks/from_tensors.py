@@ -216,6 +216,11 @@ class DenseMask(Mask):
         return self.tensor.shape[1] == 1 and self.tensor.shape[2] == 1
 
 
+def dense_mask(tensor: Tensor) -> DenseMask:
+    """A bool tensor, right-aligned to (b,h,q,k), as a mask; not copied."""
+    return DenseMask(tensor[(None,) * (4 - tensor.dim())])
+
+
 def _blocked(tensor: Tensor, size: int, filler: int | bool) -> Tensor:
     """(…, length) as (…, blocks, size), the last block padded with `filler`."""
     # Not by `pad`, which takes a float and so cannot represent the largest int64.

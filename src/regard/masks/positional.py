@@ -159,10 +159,8 @@ class BlocksMask(Mask):
         return grid.position // self.size == grid.column // self.size
 
     def grades(self, blocks: Blocks) -> Tensor:
-        first_q, last_q = (
-            (blocks.first_row + blocks.shift) // self.size,
-            (blocks.last_row + blocks.shift) // self.size,
-        )
+        first_q = (blocks.first_row + blocks.shift) // self.size
+        last_q = (blocks.last_row + blocks.shift) // self.size
         first_k, last_k = blocks.first_column // self.size, blocks.last_column // self.size
         touching = (first_q <= last_k) & (first_k <= last_q)
         return _four(grade(touching, (first_q == last_k) & (last_q == first_k)))

@@ -67,7 +67,6 @@ class KeyValueMemory(Multihead):
     def prepare(
         self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, state: State | None
     ) -> AttentionInputs:
-        """Check and project the inputs, extend the cache and join the masks."""
         cache = self._checked(query, source, state)
         if source is None:
             return self._within(query, mask, cache)

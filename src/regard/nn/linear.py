@@ -178,7 +178,6 @@ class Linear(Mechanism):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """Return the attended queries, (b,q,dim); with a state, also the next state."""
         past = self._checked(query, source, state)
         remembered = past is not None and past.fixed
         within, (batch, queries, _) = source is None and not remembered, query.shape

@@ -12,17 +12,20 @@ Schemes inside attention (rotary, ALiBi, T5, Shaw, Transformer-XL) are in `regar
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from regard import registry
 from regard.errors import BadType, BadValue
-from regard.nn.parts.rotary_scaling import RotaryScaling
 from regard.nn.sharing import positions_from, whole_length
 from regard.registry import Registry
 from regard.support.arguments import described, finite_number, float_tensor, whole_number
 from regard.values.grid import fits
+
+if TYPE_CHECKING:
+    from regard.nn.parts.rotary_scaling import RotaryScaling
 
 __all__ = [
     "HalfWave",

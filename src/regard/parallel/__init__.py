@@ -11,26 +11,17 @@
 Started by torchrun, the same lines give each rank its own positions. `docs/scaling.md` says what it costs.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from regard.parallel.exchange import ProcessLost, Traffic, count_traffic
-from regard.parallel.layout import Layout
-from regard.parallel.sequence import ShardedSequence
+from regard.registry import imported_when_used
 
 if TYPE_CHECKING:
     from regard.parallel.attention import attend
+    from regard.parallel.exchange import ProcessLost, Traffic, count_traffic
+    from regard.parallel.layout import Layout
+    from regard.parallel.sequence import ShardedSequence
 
 __all__ = ["Layout", "ProcessLost", "ShardedSequence", "Traffic", "attend", "count_traffic"]
 
-
-def __getattr__(name: str) -> Any:
-    """Load `attend` when it is asked for: to be left out of torch's compiler, it loads it, which takes a second.
-
-    A training asks only whether a process was lost.
-    """
-    if name == "attend":
-        from regard.parallel.attention import attend
-
-        globals()[name] = attend
-        return attend
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would accept every name
+    __getattr__, __dir__ = imported_when_used(globals())

@@ -23,6 +23,8 @@ class DotScore(Score):
     def pairs(self, query: Tensor, key: Tensor, grid: Grid, scale: float) -> Tensor:
         return dot_products(query * scale, key)
 
+    strip = pairs
+
     def backward(
         self, query: Tensor, key: Tensor, grid: Grid, scale: float, grad: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:

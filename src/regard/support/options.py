@@ -14,6 +14,7 @@ import inspect
 import types
 import typing
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal, Union, get_args, get_origin
 
 from regard.errors import BadType, BadValue
@@ -175,16 +176,19 @@ def _in_words(kind: Any) -> str:
     return _WORDS[kind] if kind in _WORDS else str(getattr(kind, "__name__", kind))
 
 
-def _declared(cls: type) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def _declared(cls: type) -> Mapping[str, Any]:
     """The types of a constructor's options by name, those that its parents declare included."""
-    found: dict[str, Any] = {}
+    kinds: dict[str, Any] = {}
     for parent in reversed(cls.__mro__):
         constructor = parent.__dict__.get("__init__")
         if not inspect.isfunction(constructor):
             continue
         for name, annotation in constructor.__annotations__.items():
-            found[name] = _resolved(annotation, constructor.__globals__)
-    return found
+            kinds[name] = _resolved(annotation, constructor.__globals__)
+        for name, declaration in getattr(constructor, "options", {}).items():
+            kinds[name] = _resolved(declaration.annotation, declaration.names)
+    return kinds
 
 
 def _resolved(annotation: Any, names: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_VMAP_MODE = torch._C._dispatch_key_parse("VmapMode")  # gradients are computed for several at once
 _ASKED: ContextVar[bool] = ContextVar("standard_operators", default=False)
 
 
@@ -37,6 +38,17 @@ def standard_operators() -> Iterator[None]:
         yield
     finally:
         _ASKED.reset(token)
+
+
+def unobserved() -> bool:
+    """Whether torch computes at once what it is called with: nothing traces, transforms, batches or watches it."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.maybe_current_level() is not None
+        or torch._C._dispatch_tls_is_dispatch_key_included(_VMAP_MODE)
+    )
 
 
 def only_standard_operators() -> bool:

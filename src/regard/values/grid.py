@@ -59,7 +59,7 @@ class Grid:
     @property
     def position(self) -> Tensor:
         """The position of each query, (q,1)."""
-        return self.row + self.shift
+        return self.row + (self.sizes[3] - self.sizes[2])
 
     @property
     def distance(self) -> Tensor:
@@ -115,15 +115,19 @@ class Grid:
         columns: Part | None = None,
     ) -> Grid:
         """Some batch entries, heads, query rows and key columns of a full grid; None takes all of an axis."""
-        chosen = (batch, heads, rows, columns)
-        parts = tuple([mine if part is None else part for mine, part in zip(self.parts, chosen, strict=True)])
+        of_batch, of_heads, of_rows, of_columns = self.parts
         return Grid(
             self.sizes,
             batch=self.batch if batch is None else self.batch[batch],
             head=self.head if heads is None else self.head[heads],
             row=self.row if rows is None else self.row[rows],
             column=self.column if columns is None else self.column[columns],
-            parts=parts,  # type: ignore[arg-type]
+            parts=(
+                of_batch if batch is None else batch,
+                of_heads if heads is None else heads,
+                of_rows if rows is None else rows,
+                of_columns if columns is None else columns,
+            ),
         )
 
 

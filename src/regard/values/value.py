@@ -69,7 +69,8 @@ class Value:
         if "fields" in self.__dict__:
             specs.append('{"names":[' + ",".join([_text(name) for name in self.fields]) + "]}")
         tensors: list[Tensor] = []
-        for content in self.contents():
+        for name in self.fields:
+            content = getattr(self, name)
             if isinstance(content, Value):
                 specs.append(content.spec)
                 tensors.extend(content.tensors)
@@ -117,7 +118,10 @@ class Value:
 
     def structure(self) -> tuple[Any, ...]:
         """For plan keys: the spec and the shapes, dtypes and devices of the tensors, not their contents."""
-        return (self.spec, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in self.tensors])
+        parts: list[Any] = [self.spec]
+        for tensor in self.tensors:
+            parts += (tensor.shape, tensor.dtype, tensor.device)
+        return tuple(parts)
 
     def __hash__(self) -> int:
         return hash((self.spec, *[(tensor.shape, tensor.dtype) for tensor in self.tensors]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from regard.errors import RegardError, unknown_name
 from regard.registry import Registry
@@ -44,6 +46,20 @@ class Measurement:
     best: str = ""
     peers: Mapping[str, float | str] = field(default_factory=dict)
     details: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, readings: Sequence[float], **more: Any) -> Measurement:
+        """The median of several readings with their quartiles."""
+        low, middle, high = quartiles(readings)
+        return cls(middle, low, high, len(readings), **more)
+
+
+def quartiles(readings: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile; of a single reading, that reading three times."""
+    if len(readings) == 1:
+        return readings[0], readings[0], readings[0]
+    low, middle, high = statistics.quantiles(readings, n=4, method="inclusive")
+    return low, middle, high
 
 
 @dataclass(frozen=True)

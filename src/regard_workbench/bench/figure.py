@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from regard_workbench.bench.run import Row
-from regard_workbench.comparison.figures.style import blank, logarithmic, shortened, style
+from regard_workbench.figures.style import blank, logarithmic, shortened, style
 from regard_workbench.tasks.figures.colours import COLOURS, INK, MUTED
 
 AHEAD, BEHIND = COLOURS[0], COLOURS[1]

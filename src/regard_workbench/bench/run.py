@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from regard_workbench.bench.case import Case, Setting
-from regard_workbench.bench.gpu.warm import compile_ahead
 
 Row = dict[str, object]
+CompileAhead = Callable[[Sequence[Case], Setting, float], int]  # returns in how many processes it compiled
 
 
 def run(
@@ -29,10 +29,12 @@ def run(
     announce: Callable[[str], None] = lambda text: None,
     each: Callable[[list[Row]], None] = lambda rows: None,
     seconds: float = math.inf,
+    compile_ahead: CompileAhead = lambda cases, setting, seconds: 0,
 ) -> list[Row]:
     """Measure the cases one after the other; after `seconds` no further one is started.
 
     `announce` is called with the case that starts and with each result, `each` with all rows so far after every case.
+    `compile_ahead` compiles kernels for the cases, in other processes, before the first one is timed.
     """
     started, about = time.perf_counter(), environment(setting)
     rows: list[Row] = []

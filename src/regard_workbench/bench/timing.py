@@ -102,14 +102,5 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def _summary(readings: list[float], pairs: list[tuple[float, float]], impl: str) -> Measurement:
-    low, middle, high = quartiles(readings)
     ours, peer = (statistics.median(side) for side in zip(*pairs, strict=True))
-    return Measurement(middle, low, high, len(readings), ours, peer, impl)
-
-
-def quartiles(readings: list[float]) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile; of a single reading, that reading three times."""
-    if len(readings) == 1:
-        return readings[0], readings[0], readings[0]
-    low, middle, high = statistics.quantiles(readings, n=4, method="inclusive")
-    return low, middle, high
+    return Measurement.of(readings, ours=ours, peer=peer, impl=impl)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -73,9 +70,10 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """Attack and print. 0, 2 for a wrong call, 1 for a damaged checkpoint."""
     from regard_workbench.attacks.attack import attack_runs
+    from regard_workbench.cli.common.console import progress
 
     settings = _settings(options)
-    with _progress() as on_progress:
+    with progress("attacking") as on_progress:
         found = attack_runs(
             [options.run, *(options.against or ())],
             settings,
@@ -117,17 +115,6 @@ def _numbers(name: str, text: str, read: type[Number]) -> list[Number]:
     except ValueError:
         kind = "whole numbers" if read is int else "numbers"
         raise BadValue(f"{name}: expected {kind} joined by commas, got {text!r}.") from None
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        work = bar.add_task("attacking", total=None)
-        yield lambda done, total: bar.update(work, completed=done, total=total)
 
 
 def _draw(found: AttackReport, path: Path) -> None:

@@ -53,9 +53,13 @@ def run(options: Namespace) -> int:
     from rich.console import Console
 
     from regard_workbench.bench.case import Setting
+    from regard_workbench.bench.checkout import elsewhere, load_cases
     from regard_workbench.bench.run import footer, markdown, table
     from regard_workbench.bench.run import run as measure
 
+    checkout = load_cases()
+    if checkout is None:
+        print(elsewhere(), file=sys.stderr)
     if options.list:
         return _list(_chosen(options, _listed(options.device)), options.json is not None)
     if options.figure is not None:
@@ -76,7 +80,8 @@ def run(options: Namespace) -> int:
                 kept.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
 
         seconds = math.inf if options.seconds is None else options.seconds
-        rows = measure(cases, setting, announce, keep, seconds)
+        ahead = {} if checkout is None else {"compile_ahead": checkout.compile_ahead}
+        rows = measure(cases, setting, announce, keep, seconds, **ahead)
 
     if options.json == "-":
         print(json.dumps(rows, indent=1, ensure_ascii=False))
@@ -167,9 +172,11 @@ def _checked_folder(flag: str, path: str) -> Path:
 def _device(asked: str) -> str:
     import torch
 
+    from regard_workbench.bench.case import CASES
+
     available = torch.cuda.is_available()
     if asked == "auto":
-        return "cuda" if available else "cpu"
+        return "cuda" if available and any(CASES[name].device == "cuda" for name in CASES) else "cpu"
     if asked == "cuda" and not available:
         raise BadValue("--device: cuda was asked for, but torch sees no CUDA device here; try --device cpu")
     return asked

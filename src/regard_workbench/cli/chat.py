@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from regard_workbench.cli.common.parser import Parser
-    from regard_workbench.cli.predict.answers import Prediction, Writing
+    from regard_workbench.inspection.prediction import Prediction, Writing
     from regard_workbench.training.loading import Loaded
 
 SUMMARY = "Talk with a trained run: type a turn, read its reply and what each of its words attended to."
@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Reply to each line of the input. 0; 2 for a wrong call; 1 for a damaged checkpoint."""
-    from regard_workbench.cli.predict.answers import check
+    from regard_workbench.inspection.prediction import check
     from regard_workbench.training.loading import load
 
     writing = _writing(options)
@@ -73,7 +73,7 @@ def run(options: Namespace) -> int:
 
 
 def _writing(options: Namespace) -> Writing:
-    from regard_workbench.cli.predict.answers import Writing
+    from regard_workbench.inspection.prediction import Writing
 
     for name, least in (("beam", 1), ("max_length", 1), ("attended", 0)):
         if options[name] is not None and options[name] < least:
@@ -109,7 +109,7 @@ def _lines() -> Iterator[str]:
 
 def _reply(loaded: Loaded, turns: list[str], writing: Writing) -> dict[str, Any]:
     """The reply to the turns so far, and the attention of each of its words to what was read."""
-    from regard_workbench.cli.predict.answers import predict
+    from regard_workbench.inspection.prediction import predict
 
     given = loaded.task.conversation(turns)
     found = predict(loaded, given, writing)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from regard_workbench.cli.common.loading import add_checkpoint, add_device, add_run
@@ -43,9 +40,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Measure and print. 0, 2 for a wrong call, 1 for a damaged checkpoint."""
+    from regard_workbench.cli.common.console import progress
     from regard_workbench.comparison.evaluate import evaluate_run
 
-    with _progress() as on_progress:
+    with progress("measuring") as on_progress:
         found = evaluate_run(
             options.run,
             options.split,
@@ -64,17 +62,6 @@ def run(options: Namespace) -> int:
     else:
         _show(found)
     return 0
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        work = bar.add_task("measuring", total=None)
-        yield lambda done, total: bar.update(work, completed=done, total=total)
 
 
 def _show(found: Evaluation) -> None:

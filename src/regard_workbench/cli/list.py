@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from regard_workbench.cli.common.inventory import COST_LETTERS, KINDS, MECHANISMS, Row, rows_of
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -14,20 +16,15 @@ if TYPE_CHECKING:
 SUMMARY = "List the mechanisms, the models and tasks that use them, or the values they are made of."
 EXAMPLES = ("regard list", "regard list models --json")
 
-MODELS_AND_TASKS = ["models", "tasks"]
-KINDS = ["mechanisms", *MODELS_AND_TASKS, "masks", "scores", "biases", "normalizers", "positions", "implementations"]
-
 WIDE = 110  # columns from which on a summary fits beside the other columns
 COLUMNS = ("name", "causal", "time", "memory")
 CAUSAL = "Causal: always (yes), never (no) or with causal=True (option)."
-
-Row = dict[str, Any]
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
     kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
-    parser.add_argument("kind", nargs="?", default=KINDS[0], choices=KINDS, metavar="KIND", help=kinds)
+    parser.add_argument("kind", nargs="?", default=KINDS[0], choices=list(KINDS), metavar="KIND", help=kinds)
     parser.add_argument("--json", action="store_true", help="a list of objects instead of a table")
 
 
@@ -40,63 +37,17 @@ def run(options: Namespace) -> int:
         print(json.dumps(rows, indent=1, ensure_ascii=False))
         return 0
     out = console()
-    if options.kind == "mechanisms":
+    if options.kind == MECHANISMS:
         put(out, *_grouped(rows, out.width))
     else:
         put(out, *_plain(rows))
     return 0
 
 
-def rows_of(kind: str) -> list[Row]:
-    """One row for each thing of a kind, in the order in which it is listed."""
-    from regard_workbench.cli.common import catalogue, docstring
-
-    if kind == "mechanisms":
-        return [
-            {
-                "name": entry.name,
-                "aliases": list(entry.aliases),
-                "family": catalogue.family(entry),
-                "summary": docstring.read(entry.layer).summary,
-                "causal": entry.causal,
-                "time": entry.time,
-                "memory": entry.memory,
-            }
-            for entry in catalogue.mechanisms()
-        ]
-    if kind in MODELS_AND_TASKS:
-        return [_described(item) for item in catalogue.MODELS_AND_TASKS[kind]()]
-    return [
-        {"kind": item.kind, "name": item.name, "call": item.call, "summary": item.summary}
-        for item in catalogue.KINDS[kind]()
-    ]
-
-
-def _described(item: Any) -> Row:
-    """A model with what it gives, or a task with the answers it asks for."""
-    from regard_workbench.cli.common import catalogue
-
-    row = {"kind": item.kind, "name": item.name, "summary": item.summary}
-    if item.kind == "models":
-        return {**row, "gives": list(item.thing.gives), "attention": item.thing.takes_attention}
-    answers = list(dict.fromkeys(problem.answer.words for problem in catalogue.posed(item.name)))
-    recipe = item.thing.recipe
-    return {
-        **row,
-        "answers": answers,
-        "metric": item.thing.metric.name,
-        "model": recipe.model,
-        "steps": recipe.steps,
-        "reaches": catalogue.reached(item.name),
-    }
-
-
 def _grouped(rows: list[Row], width: int) -> list[RenderableType]:
     """Mechanisms under the headings of their families; on a narrow page the summary stands below the name."""
     from rich.padding import Padding
     from rich.text import Text
-
-    from regard_workbench.cli.common.catalogue import COST_LETTERS
 
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in COLUMNS}
     parts: list[RenderableType] = [_line({name: name for name in COLUMNS}, widths, width, head=True)]

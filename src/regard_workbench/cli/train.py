@@ -7,6 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from regard.errors import RegardError
 from regard_workbench.cli.common.settings import add_settings, given_settings
 from regard_workbench.cli.common.terminal import printable, tell
 from regard_workbench.training.config import to_yaml
@@ -56,7 +57,6 @@ def run(options: Namespace) -> int:
         _show_estimate(dry_run(values, options.resume), options.json)
         return 0
 
-    from regard.parallel.exchange import ProcessLost
     from regard_workbench.training.engines.engine import NonFinite
     from regard_workbench.training.run import train
     from regard_workbench.training.run_folder.durable import StorageFailed
@@ -66,11 +66,13 @@ def run(options: Namespace) -> int:
     except (NonFinite, StorageFailed) as trouble:
         tell(f"regard train: {trouble}")
         return FAILED
-    except ProcessLost:  # reported already
-        return FAILED
+    except ConnectionError as lost:
+        if not isinstance(lost, RegardError):
+            raise
+        return FAILED  # another process of the run is gone, which it has reported
     if os.environ.get("RANK", "0") == "0":  # under torchrun only rank 0 prints
         if not options.fast_dev_run:
-            from regard_workbench.comparison.figures.run_curves import draw_run
+            from regard_workbench.figures.run_curves import draw_run
 
             draw_run(result.folder)
         _show(result, options.json, kept=not options.fast_dev_run)

@@ -12,6 +12,9 @@ from typing import Any
 from regard.support.display import html_frame
 from regard_workbench.comparison.job import Contestant, Cost, Outcome, Settings
 from regard_workbench.comparison.matching import Match
+from regard_workbench.figures.history import RunHistory, history
+from regard_workbench.training.run_folder import metrics_file
+from regard_workbench.training.run_folder.folder import RunFolder
 
 REPORT = "report.html"
 DEFAULT_COLUMNS = ("speed", "validation", "test")  # beside the name: those of the user's table
@@ -78,3 +81,13 @@ class Comparison:
         except OSError:
             return f"<pre>{html.escape(str(self))}</pre>"
         return html_frame(page, self.task)
+
+
+def histories(comparison: Comparison) -> list[RunHistory]:
+    """The curves of the runs with metrics, failed ones included: a curve may show why."""
+    found = []
+    for run in comparison.outcomes:
+        records = metrics_file.read(RunFolder(Path(run.folder)).metrics)
+        if records:
+            found.append(history(run.contestant.label, run.seed, records))
+    return found

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from regard.errors import BadValue
-from regard_workbench.comparison.comparison import Comparison
-from regard_workbench.comparison.history import Series, histories
+from regard_workbench.comparison.comparison import Comparison, histories
 from regard_workbench.comparison.statistics import interval
+from regard_workbench.figures.history import Series
 from regard_workbench.tasks.measures.metrics import SHARE, Metric
 
 _NONE = Series({}, np.empty(0))

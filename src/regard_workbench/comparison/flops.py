@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.implementations.packing import unpack
 from regard.implementations.tiled import op as tiled
-from regard.implementations.tiled.scored_strip import TiledAttention
+from regard.implementations.tiled.layout import layout_of
 from regard.nn.ntm import op as ntm
 from regard.nn.parts import scan
 from regard_workbench.models import Model
@@ -112,18 +112,15 @@ def _visible_share(
 ) -> float:
     """The share of visible pairs among those that the strips of `tiled` compute."""
     request = unpack(query, key, value, sink, tensors, spec, scale)
-    walk, mask = TiledAttention(request, drops=seed is not None), request.mask
+    layout, mask = layout_of(request, drops=seed is not None), request.mask
     walked = visible = 0.0
-    for strip in walk.strips():
-        index = walk.index(strip)
-        rows = prod(part.stop - part.start for part in index)
-        for run in strip.runs:
+    for place in layout.walk(mask):
+        rows = prod(part.stop - part.start for part in place.index)
+        for run in place.strip.runs:
             pairs = rows * (run.stop - run.start)
             walked += pairs
             if run.partial and mask is not None:
-                batch, heads, lines = index
-                part = walk.grid.part(batch=batch, heads=heads, rows=lines, columns=slice(run.start, run.stop))
-                pairs *= float(mask.tile(part).double().mean())
+                pairs *= float(mask.tile(layout.part(place, run)).double().mean())
             visible += pairs
     return visible / walked if walked else 1.0
 

@@ -45,7 +45,7 @@ def count_numbered(task: Task) -> int:
 @torch.no_grad()
 def marked(task: Task, example: Any, model: Model) -> Any:
     """An example with what the model predicts for it, where its task draws that on the picture."""
-    if type(task).marked is Task.marked:
+    if not task.defines("marked"):
         return example
     batch = prepare(task, example, longest=None)[0].to(next(model.parameters()).device)
     return task.marked(example, model.predict(model(batch), batch)[0])

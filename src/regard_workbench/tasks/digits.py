@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.errors import unknown_name
+from regard.support.declared import one_of, option
 from regard_workbench.tasks.answers import OneOf
 from regard_workbench.tasks.parts.batch import INPUTS, Batch
 from regard_workbench.tasks.parts.gathering import cut_apart, joined
+from regard_workbench.tasks.parts.presenter import Presenter
 from regard_workbench.tasks.parts.shown import Shown
 from regard_workbench.tasks.parts.streams import Vectors
 from regard_workbench.tasks.parts.task import Recipe, Task, task
@@ -38,15 +39,35 @@ class Images(list[Image]):
         self.pixels, self.digits = pixels, digits  # of all, (count,n,width) and (count,)
 
 
-@task("digits")
-class Digits(Task):
-    """Says which digit an image shows: 1,797 real 8 × 8 images, 70 % for training, 15 % each for validation and test.
-
-    Args:
-        order: rows (8 positions of 8 numbers) or pixels (64 positions of one)
-    """
+class DigitPresenter(Presenter["Digits"]):
+    """Shows images, and reads them from files."""
 
     takes = ("image",)
+
+    def parse(self, task: Digits, given: Mapping[str, str]) -> Any:
+        """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""
+        if set(given) != {"image"}:
+            return super().parse(task, given)
+        return Image(typed(given["image"]).reshape(task.shape), None)
+
+    def show(self, task: Digits, example: Image, batch: Batch) -> Shown:
+        """The image, with the names of its rows or pixels."""
+        rows, columns = (SIDE, 1) if len(example.pixels) == SIDE else (SIDE, SIDE)
+        pieces = [f"row {n}" for n in range(SIDE)]
+        if columns > 1:
+            pieces = [f"{n // SIDE},{n % SIDE}" for n in range(SIDE * SIDE)]
+        words = "an image" if example.digit is None else f"an image of a {example.digit}"
+        picture = np.asarray(example.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
+        return Shown(words, pieces, "patches", picture=picture, grid=(rows, columns))
+
+
+@task("digits")
+class Digits(Task):
+    """Says which digit an image shows: 1,797 real 8 × 8 images, 70 % for training, 15 % each for
+    validation and test.
+    """
+
+    presenter = DigitPresenter()
     recipe = Recipe(
         model="encoder",
         steps=500,
@@ -58,10 +79,14 @@ class Digits(Task):
         reaches={"accuracy": 0.94},
     )
 
-    def __init__(self, order: str = "rows") -> None:
-        if order not in ORDERS:
-            raise unknown_name("order", order, ORDERS)
-        self.shape = ORDERS[order]
+    order: str = option(
+        "rows (8 positions of 8 numbers) or pixels (64 positions of one)", one_of(ORDERS), default="rows"
+    )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Positions of an image, and numbers of each."""
+        return ORDERS[self.order]
 
     def streams(self) -> dict[str, Vectors]:
         """Rows or pixels."""
@@ -98,22 +123,6 @@ class Digits(Task):
             return None
         index = joined(chosen)
         return cut_apart(chosen, examples.pixels.index_select(0, index), examples.digits.index_select(0, index))
-
-    def parse(self, given: Mapping[str, str]) -> Image:
-        """A picture as the 8 × 8 numbers the task is about: light writing on a dark ground."""
-        if set(given) != {"image"}:
-            return super().parse(given)  # type: ignore[no-any-return]  # which raises
-        return Image(typed(given["image"]).reshape(self.shape), None)
-
-    def show(self, example: Image, batch: Batch) -> Shown:
-        """The image, with the names of its rows or pixels."""
-        rows, columns = (SIDE, 1) if len(example.pixels) == SIDE else (SIDE, SIDE)
-        pieces = [f"row {n}" for n in range(SIDE)]
-        if columns > 1:
-            pieces = [f"{n // SIDE},{n % SIDE}" for n in range(SIDE * SIDE)]
-        words = "an image" if example.digit is None else f"an image of a {example.digit}"
-        picture = np.asarray(example.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
-        return Shown(words, pieces, "patches", picture=picture, grid=(rows, columns))
 
 
 _COLLATE = Digits.collate

@@ -27,7 +27,7 @@ from regard_workbench.tasks.parts.shown import Looked, Shown
 from regard_workbench.tasks.parts.streams import Tokens, Vectors
 from regard_workbench.tasks.parts.task import Recipe, Task, task
 from regard_workbench.tasks.pictures.examples import PictureSet
-from regard_workbench.tasks.pictures.judge import Judge, Judgement
+from regard_workbench.tasks.pictures.judge import Judgement, PictureJudge
 from regard_workbench.tasks.pictures.written_digits import CLASSES, figures
 
 if TYPE_CHECKING:
@@ -151,13 +151,13 @@ class GenerateTask(Task):
         return Batch({CLASS: Stream(labels), NOISE: Stream(drawn[:, None])}, answers)
 
     @functools.cached_property
-    def judge(self) -> Judge:
+    def picture_judge(self) -> PictureJudge:
         """The classifier that judges, trained when it is first asked."""
         pictures = self._pictures("train")
-        return Judge(pictures.pixels, pictures.labels, len(self.classes))
+        return PictureJudge(pictures.pixels, pictures.labels, len(self.classes))
 
     def _judgement(self, answered: Answered) -> Judgement:
-        return self.judge(torch.tensor(answered.predicted))
+        return self.picture_judge(torch.tensor(answered.predicted))
 
     def _right(self, answered: Answered) -> tuple[float, float]:
         said = answered.once(self._judgement).classes
@@ -166,7 +166,7 @@ class GenerateTask(Task):
 
     def _features(self, answered: Answered) -> tuple[Any, Any] | None:
         real = answered.batch.targets
-        return None if real is None else (answered.once(self._judgement).features, self.judge(real).features)
+        return None if real is None else (answered.once(self._judgement).features, self.picture_judge(real).features)
 
     def examine(
         self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
@@ -174,7 +174,10 @@ class GenerateTask(Task):
         """The same of real pictures: how far a perfect model could come."""
         count, real, train = (len(self.examined_examples(split)), self._pictures(split), self._pictures("train"))
         labels = real.labels[:count]
-        own, others = (self.judge(real.pixels[:count]), self.judge(train.pixels[_of_same_classes(labels, train)]))
+        own, others = (
+            self.picture_judge(real.pixels[:count]),
+            self.picture_judge(train.pixels[_of_same_classes(labels, train)]),
+        )
         right = [float((own.classes == labels.numpy()).sum()), float(count)]
         distance = Frechet("frechet_real", over="pictures")
         return [

@@ -10,7 +10,6 @@ import torch
 
 from regard.errors import BadValue
 from regard_workbench import models
-from regard_workbench.tasks.formats.bad_files import task_with
 from regard_workbench.tasks.parts.task import Task
 from regard_workbench.training.build import build_task, load_weights, rebuild_model
 from regard_workbench.training.config import Config
@@ -73,6 +72,9 @@ def load(
     if data is not None:
         values["data"] = list(_files(data))
     if bad_files is not None:
+        # Loaded late: it brings the library that reads pictures.
+        from regard_workbench.tasks.formats.bad_files import task_with
+
         values["task"] = task_with(values["task"], bad_files)
     config = complete(values)
     task = build_task(config, found.state.get("task"), whole=config.data != own)

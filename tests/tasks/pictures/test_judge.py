@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from regard_workbench.tasks.pictures import judge
-from regard_workbench.tasks.pictures.judge import Judge
+from regard_workbench.tasks.pictures.judge import PictureJudge
 from regard_workbench.tasks.pictures.written_digits import figures
 
 
@@ -16,7 +16,7 @@ def digits(split):
 
 @pytest.fixture(scope="module")
 def fixed():
-    return Judge(*digits("train"), 10)
+    return PictureJudge(*digits("train"), 10)
 
 
 def test_it_knows_real_digits_that_it_was_not_trained_on(fixed):
@@ -46,11 +46,11 @@ def test_its_features_are_those_of_two_layers_of_tanh(fixed):
 def test_it_is_the_same_each_time_and_neither_reads_nor_changes_what_is_around_it(monkeypatch):
     monkeypatch.setattr(judge, "STEPS", 7)
     pictures, shown = digits("train")
-    plain = Judge(pictures, shown, 10)
+    plain = PictureJudge(pictures, shown, 10)
     torch.manual_seed(5)
     before = torch.get_rng_state()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        again = Judge(pictures, shown, 10)
+        again = PictureJudge(pictures, shown, 10)
     assert torch.equal(torch.get_rng_state(), before)
     for one, other in zip(plain.layers, again.layers, strict=True):
         assert torch.equal(one, other) and one.dtype == torch.float64 and not one.requires_grad

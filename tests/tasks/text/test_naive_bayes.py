@@ -199,7 +199,10 @@ def test_a_run_with_naive_bayes_is_evaluated_and_loaded_as_it_was_trained(table,
     )
     loaded = load(run.folder, checkpoint="last", device="cpu")
     assert "head.gain" in loaded.model.state_dict()
-    assert loaded.task.counts.state() == tasks.build("classify", data=table, naive_bayes=2).counts.state()
+    assert (
+        loaded.task.fitted.naive_bayes.state()
+        == tasks.build("classify", data=table, naive_bayes=2).fitted.naive_bayes.state()
+    )
     measured = regard.evaluate(run, "test", device="cpu", checkpoint="last")
     with torch.no_grad():
         guessed = loaded.model(loaded.task.collate(list(loaded.task.examples("test")), RANDOM)).argmax(-1)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn import Parameter
 
-from regard.formula.call import Call
+from regard.formula.call import Call, Repeated
 from regard.formula.dropout import draw_seed
-from regard.formula.request import Request, build
-from regard.implementations import sdpa
+from regard.formula.request import Request
 from regard.implementations.packing import pack
+from regard.implementations.tiled import banded, passes, recorded
 from regard.implementations.tiled import op as op  # registers the operator
-from regard.implementations.tiled.transforms import Tiled
+from regard.implementations.tiled.layout import LayoutKey, kept_layout, key_of
+from regard.masks.from_tensors import dense_mask
+from regard.masks.positional import CausalMask
 from regard.support.autocast import without_autocast
 from regard.support.differentiate import transforming
-from regard.support.tracing import only_standard_operators
+from regard.support.tracing import only_standard_operators, unobserved
+from regard.values.grid import Sizes
 
 name = "tiled"
+_PLAIN = {Tensor, Parameter}
 
 
 def refuse(request: Request) -> str | None:
@@ -33,38 +39,85 @@ def refuse(request: Request) -> str | None:
     return None
 
 
-def plain_runner(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-    """How to run calls without options and with few keys on a CPU, where an operator takes longer than its work."""
-    few = request.sizes[3] < sdpa.SHORTEST_ROW and request.query.device.type == "cpu"
-    return _run_short if few and request.query.shape[3] == request.value.shape[3] else None
-
-
-def _run_short(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Over so few keys torch's kernel loses a NaN; finite numbers it may have, if no gradient is wanted of it."""
-    keys = key.shape[2]
-    if 0 < keys == value.shape[2] < sdpa.SHORTEST_ROW and query.numel() > 0:
-        recorded = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-        if not recorded and all(sdpa.is_bounded(rows) for rows in (query, key, value)):
-            return scaled_dot_product_attention(
-                query, key, value, enable_gqa=sdpa.as_bool(query.shape[1] != key.shape[1])
-            )
-    return run(build(Call(query, key, value)))[0]
-
-
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     """The output (b,h,q,v) and, if wanted, the log-sum-exp (b,h,q)."""
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     dtype = request.query.dtype
     with without_autocast(request.query.device):
         request = request.widened().reduced()
-        tensors, spec = pack(request)
-        inputs = (request.query, request.key, request.value, request.sink, seed)
-        numbers = (spec, request.scale, request.dropout, request.want_logsumexp)
-        if transforming():
-            output, logsumexp = Tiled.apply(*inputs, *numbers, *tensors)
+        if unobserved() and _are_plain(request.inputs()):
+            output, logsumexp = (recorded.attend if request.needs_grad else passes.forward)(request, seed)
         else:
-            output, logsumexp = torch.ops.regard.tiled.default(*inputs, tensors, *numbers)
+            output, logsumexp = _as_operator(request, seed)
     return output.to(dtype), logsumexp if request.want_logsumexp else None
+
+
+def _are_plain(tensors: list[Tensor]) -> bool:
+    """Whether no tensor is of a class that may change what torch's functions do."""
+    return {type(tensor) for tensor in tensors} <= _PLAIN
+
+
+def _as_operator(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    tensors, spec = pack(request)
+    inputs = (request.query, request.key, request.value, request.sink, seed)
+    numbers = (spec, request.scale, request.dropout, request.want_logsumexp)
+    if transforming():
+        output, logsumexp = recorded.Tiled.apply(*inputs, *numbers, *tensors)
+    else:
+        output, logsumexp = torch.ops.regard.tiled.default(*inputs, tensors, *numbers)
+    return output, logsumexp
+
+
+def repeated(call: Call, request: Request) -> Repeated | None:
+    """How to run calls of the same signature again; None where they need a request of their own."""
+    if not request.query.is_cpu or request.score.transforms:
+        return None
+    mask, nothing = request.mask, torch.empty(0)
+    varies = mask is not None and bool(mask.tensors)
+    score = request.score.reduce(request.query, request.key, guarded=mask is not None)[0]
+    pattern = replace(request, query=nothing, key=nothing, value=nothing, score=score, mask=None if varies else mask)
+    by_length = mask is not None and (mask.by_key or isinstance(mask, CausalMask))
+    by_bands = banded.bands_of(request) is not None
+    layout = None if by_bands else key_of(request, request.dropout > 0)
+    return _Repeating(pattern, request.sizes, varies, by_length, request.needs_grad, layout).run
+
+
+@dataclass(slots=True)
+class _Repeating:
+    """How calls with the signature of an earlier one run."""
+
+    pattern: Request  # without queries, keys and values, and without a mask that holds tensors: a call brings them
+    sizes: Sizes
+    mask_varies: bool
+    by_length: bool  # torch's kernels may take the mask for another number of keys
+    trains: bool
+    layout: LayoutKey | None  # where strips compute without being recorded
+
+    def run(self, query: Tensor, key: Tensor, value: Tensor, given: Mapping[str, Any]) -> Any:
+        mask, sizes, pattern = self.pattern.mask, self.sizes, self.pattern
+        if self.mask_varies:
+            mask = given["mask"]
+            mask = dense_mask(mask) if isinstance(mask, Tensor) else mask
+            for tensor in mask.tensors:
+                if type(tensor) is not Tensor:
+                    return None
+            mask.check_contents(sizes)
+        same_length = key.shape[2] == sizes[3]
+        if not same_length and mask is not None:  # one query, whose signature holds no number of keys
+            if self.by_length:
+                return None
+            sizes = (*sizes[:3], key.shape[2])
+            mask.check(sizes)
+            mask.check_contents(sizes)
+        request = replace(pattern, query=query, key=key, value=value, mask=mask)
+        seed = draw_seed(query.device) if pattern.dropout > 0 else None
+        if self.trains:
+            output, logsumexp = recorded.attend(request, seed)
+        elif self.layout is not None and same_length:
+            output, logsumexp = passes.by_strips(request, seed, kept_layout(self.layout))
+        else:
+            output, logsumexp = passes.forward(request, seed)
+        return (output, logsumexp) if pattern.want_logsumexp else output
 
 
 def share_backward(
@@ -75,21 +128,11 @@ def share_backward(
     Of the query, the key, the value, the sink (which must be None) and each tensor of the request.
     """
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
+    if unobserved() and not torch.is_grad_enabled():
+        return passes.backward(request, seed, grad, grad_logsumexp, needed, output, logsumexp)
     tensors, spec = pack(request)
-    found: list[Tensor] = torch.ops.regard.tiled_backward.default(
-        grad,
-        grad_logsumexp,
-        request.query,
-        request.key,
-        request.value,
-        None,
-        seed,
-        tensors,
-        spec,
-        request.scale,
-        request.dropout,
-        needed,
-        output,
-        logsumexp,
+    inputs = (request.query, request.key, request.value, None, seed, tensors, spec, request.scale, request.dropout)
+    grads: list[Tensor] = torch.ops.regard.tiled_backward.default(
+        grad, grad_logsumexp, *inputs, needed, output, logsumexp
     )
-    return found
+    return grads

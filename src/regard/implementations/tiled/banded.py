@@ -10,17 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from regard.implementations.tiled.scored_strip import TiledAttention, all_moderate
+from regard.formula import formula
+from regard.formula.request import Request
+from regard.implementations.tiled.layout import tiles_repeat
+from regard.implementations.tiled.scored_strip import all_moderate
 from regard.implementations.tiled.strips import RowBand, fine_bands
+from regard.masks import Mask
 from regard.normalizers import Softmax
+from regard.support.tracing import unobserved
+from regard.values.grid import Sizes, full_grid
+from regard.values.value import rebuild
 
 _SMALLEST_SCALE = torch.finfo(torch.float32).tiny
+_MOST_BANDS, _MOST_BYTES = 32, 1 << 21  # masks whose bands are kept, and bytes of the tiles of each
 _AT_ONCE = 1 << 21  # numbers of the output in one call, which it takes once more before they are written
 
 
@@ -36,60 +45,98 @@ class _Alike:
     count: int
 
 
-def suits(attention: TiledAttention, value: Tensor) -> bool:
-    """Whether the fused kernel may run this, but for the numbers themselves."""
-    request, mask = attention.request, attention.request.mask
-    return (
-        mask is not None
-        and attention.tiles_repeat
-        and not mask.tensors
-        and request.query.device.type == "cpu"
-        and request.score.is_dot
-        and isinstance(request.normalizer, Softmax)
-        and request.bias is None
-        and request.sink is None
-        and request.scale >= _SMALLEST_SCALE
-        and request.query.shape[3] == value.shape[3]
-        and not attention.drops
-        and 0 not in attention.sizes
-        and attention.sizes[2] == attention.sizes[3]
-        and bool(mask.tile(attention.grid.part(rows=slice(0, 1), columns=slice(0, 1))).all())
-    )
+class Bands:
+    """The blocks of requests of the same mask and sizes, and the tiles of the mask, if they are few."""
+
+    def __init__(self, mask: Mask, sizes: Sizes, dtype: torch.dtype) -> None:
+        self.mask, self.sizes, self.dtype = mask, sizes, dtype
+        self.alike = tuple(_alike(fine_bands(mask, sizes)))
+        cells = sum(alike.height * alike.width for alike in self.alike if alike.partial)
+        self.tiles = list(self.computed_tiles()) if cells * dtype.itemsize <= _MOST_BYTES else None
+
+    def computed_tiles(self) -> Iterator[Tensor | None]:
+        """For each of `alike` the numbers to add to the scores of a block, 0 or −inf, (height, width); None: all 0."""
+        grid = full_grid(self.sizes, "cpu")
+        for alike in self.alike:
+            if not alike.partial:
+                yield None
+                continue
+            rows = slice(alike.top, alike.top + alike.height)
+            columns = slice(alike.first_key, alike.first_key + alike.width)
+            seen = self.mask.tile(grid.part(rows=rows, columns=columns))[0, 0]
+            yield torch.zeros(seen.shape, dtype=self.dtype).masked_fill_(~seen, -torch.inf)
 
 
-def run(attention: TiledAttention, value: Tensor, output: Tensor) -> list[int]:
+def bands_of(request: Request) -> Bands | None:
+    """The blocks in which the fused kernel may run a request, but for the numbers themselves; None where it may not."""
+    mask = request.mask
+    if (
+        mask is None
+        or mask.tensors
+        or request.bias is not None
+        or request.sink is not None
+        or request.want_logsumexp
+        or request.dropout > 0
+        or request.query.device.type != "cpu"
+        or not request.score.is_dot
+        or not isinstance(request.normalizer, Softmax)
+        or request.scale < _SMALLEST_SCALE
+        or request.query.shape[3] != request.value.shape[3]
+        or request.query.shape[2] != request.key.shape[2]
+        or not unobserved()
+    ):
+        return None
+    dtype = formula.accumulation_dtype(request.query.dtype)
+    return _kept_bands(mask.spec, request.sizes, dtype, torch.is_inference_mode_enabled())
+
+
+@lru_cache(maxsize=_MOST_BANDS)
+def _kept_bands(spec: str, sizes: Sizes, dtype: torch.dtype, inference: bool) -> Bands | None:
+    mask, grid = rebuild(spec, ()), full_grid(sizes, "cpu")
+    assert isinstance(mask, Mask)
+    if not tiles_repeat(mask, grid) or not bool(mask.tile(grid.part(rows=slice(0, 1), columns=slice(0, 1))).all()):
+        return None
+    return Bands(mask, sizes, dtype)
+
+
+def run(bands: Bands, request: Request, output: Tensor) -> list[int]:
     """Write the output (b,h,q,v) of each entry of the batch whose numbers are moderate; return the others."""
-    request, (batch, heads, _, _) = attention.request, attention.sizes
+    batch, heads, _, _ = bands.sizes
     entries = list(range(batch))
-    if not all_moderate(attention, value):
-        entries = [entry for entry in entries if all_moderate(one_entry(attention, entry), value[entry : entry + 1])]
-    assert request.mask is not None
-    rows = [_with_unit_stride(part.to(attention.dtype)) for part in (request.query, request.key, value)]
-    grouped: dict[str, Any] = {"enable_gqa": True} if attention.shared > 1 else {}
-    tiles: dict[tuple[int, int, int], Tensor] = {}
-    for bands in _alike(fine_bands(request.mask, attention.sizes)):
-        if bands.width == 0:
-            output[:, :, bands.top : bands.top + bands.height] = 0
+    if not all_moderate(request, request.value):
+        parts = [one_entry(request, entry) for entry in entries]
+        entries = [entry for entry in entries if all_moderate(parts[entry], parts[entry].value)]
+    rows = []
+    for tensor in (request.query, request.key, request.value):
+        wide = tensor.to(bands.dtype)
+        rows.append((wide if wide.stride(3) == 1 else wide.contiguous()).unbind())
+    grouped: dict[str, Any] = {"enable_gqa": True} if request.key.shape[1] != heads else {}
+    tiles = bands.computed_tiles() if bands.tiles is None else bands.tiles
+    for alike, tile in zip(bands.alike, tiles, strict=True):
+        height, width = alike.height, alike.width
+        if width == 0:
+            output[:, :, alike.top : alike.top + height] = 0
             continue
-        tile = _tile(attention, bands, tiles) if bands.partial else None
-        together = max(1, _AT_ONCE // (heads * bands.height * output.shape[3]))
+        together = max(1, _AT_ONCE // (heads * height * output.shape[3]))
         for entry in entries:
-            for done in range(0, bands.count, together):
-                count = min(together, bands.count - done)
-                top, first = bands.top + done * bands.height, bands.first_key + done * bands.height
-                query = _blocks(rows[0][entry], top, bands.height, bands.height, count)
-                key, values = (_blocks(part[entry], first, bands.width, bands.height, count) for part in rows[1:])
-                found = scaled_dot_product_attention(query, key, values, attn_mask=tile, scale=request.scale, **grouped)
-                into = output[entry, :, top : top + count * bands.height]
-                into.unflatten(1, (count, bands.height)).copy_(found.transpose(0, 1))
+            for done in range(0, alike.count, together):
+                count = min(together, alike.count - done)
+                top, first = alike.top + done * height, alike.first_key + done * height
+                covered = slice(first, first + (count - 1) * height + width)
+                # Views (count,h,height|width,d) of rows that overlap.
+                query = rows[0][entry][:, top : top + count * height].unfold(1, height, height).permute(1, 0, 3, 2)
+                key = rows[1][entry][:, covered].unfold(1, width, height).permute(1, 0, 3, 2)
+                value = rows[2][entry][:, covered].unfold(1, width, height).permute(1, 0, 3, 2)
+                mixed = scaled_dot_product_attention(query, key, value, attn_mask=tile, scale=request.scale, **grouped)
+                into = output[entry, :, top : top + count * height]
+                into.unflatten(1, (count, height)).copy_(mixed.transpose(0, 1))
     return sorted(set(range(batch)) - set(entries))
 
 
-def one_entry(attention: TiledAttention, entry: int) -> TiledAttention:
+def one_entry(request: Request, entry: int) -> Request:
     """The same attention of one entry of the batch."""
-    request, alone = attention.request, slice(entry, entry + 1)
-    part = replace(request, query=request.query[alone], key=request.key[alone], value=request.value[alone])
-    return TiledAttention(part, drops=attention.drops)
+    alone = slice(entry, entry + 1)
+    return replace(request, query=request.query[alone], key=request.key[alone], value=request.value[alone])
 
 
 def _alike(bands: tuple[RowBand, ...]) -> Iterator[_Alike]:
@@ -118,29 +165,3 @@ def _continues(before: _Alike, new: _Alike) -> bool:
         and new.top == before.top + passed
         and new.first_key == before.first_key + passed
     )
-
-
-def _tile(attention: TiledAttention, bands: _Alike, tiles: dict[tuple[int, int, int], Tensor]) -> Tensor:
-    """Numbers to add to the scores of a block, 0 or −inf, (height, width)."""
-    key = (bands.first_key - bands.top, bands.height, bands.width)
-    if key not in tiles:
-        mask = attention.request.mask
-        assert mask is not None
-        rows, columns = (
-            slice(bands.top, bands.top + bands.height),
-            slice(bands.first_key, bands.first_key + bands.width),
-        )
-        seen = mask.tile(attention.grid.part(rows=rows, columns=columns))[0, 0]
-        tiles[key] = torch.zeros(seen.shape, dtype=attention.dtype).masked_fill_(~seen, -torch.inf)
-    return tiles[key]
-
-
-def _blocks(rows: Tensor, start: int, length: int, step: int, count: int) -> Tensor:
-    """`count` blocks (h,length,d) of rows (h,n,d), each `step` rows after the last: (count,h,length,d), not copied."""
-    (heads, _, width), (by_head, by_row, _) = rows.shape, rows.stride()
-    shape, strides = (count, heads, length, width), (step * by_row, by_head, by_row, 1)
-    return rows.as_strided(shape, strides, rows.storage_offset() + start * by_row)
-
-
-def _with_unit_stride(rows: Tensor) -> Tensor:
-    return rows if rows.stride(3) == 1 else rows.contiguous()

@@ -10,14 +10,10 @@ import torch
 from torch import Tensor
 
 from regard.formula import formula
-from regard.formula.dropout import drop
 from regard.formula.request import Request
-from regard.implementations.tiled.strips import KeyRun, Strip, strips
-from regard.masks import Mask
+from regard.implementations.tiled.layout import PlacedStrip, StripLayout, Tile, VisibleTiles, layout_of, tiles_repeat
 from regard.normalizers import Softmax
-from regard.scores.dot import fold
 from regard.support.differentiate import summation_dtype
-from regard.values.grid import Grid, full_grid
 
 _MANY_PAIRS = 64  # pairs for each entry of a tensor from which its gradient is summed in a wider dtype
 _BOUND = 1e30  # sums of products below this are far from float32's largest number
@@ -29,83 +25,86 @@ class TiledAttention:
     `drops`: whether there is dropout, whose bits take memory of their own.
     """
 
-    def __init__(self, request: Request, drops: bool = False) -> None:
-        self.request, self.drops = request, drops
-        self.sizes = request.sizes
-        self.dtype = formula.accumulation_dtype(request.query.dtype)
-        self.shared = request.query.shape[1] // max(1, request.key.shape[1])
-        self.grid = full_grid(self.sizes, request.query.device)
-        self.tiles: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
-
-    @cached_property
-    def tiles_repeat(self) -> bool:
-        """Whether the mask has equal tiles along a diagonal, in every batch entry and head."""
-        mask = self.request.mask
-        if mask is None or not mask.by_distance or 0 in self.sizes:
-            return False
-        first = mask.tile(self.grid.part(rows=slice(0, 1), columns=slice(0, 1)))
-        return first.shape[:2] == (1, 1)
+    def __init__(self, request: Request, drops: bool = False, layout: StripLayout | None = None) -> None:
+        self.request, self.layout = request, layout_of(request, drops) if layout is None else layout
+        self.sizes, self.dtype = self.layout.sizes, self.layout.dtype
+        self._tiles: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
 
     def summation_dtype(self, tensor: Tensor) -> torch.dtype:
         """The dtype in which to sum the gradient of `tensor`: a wider one where many pairs share each entry."""
         many = tensor.numel() * _MANY_PAIRS <= math.prod(self.sizes)
         return summation_dtype(tensor) if many else self.dtype
 
-    def scored_strips(self, value: Tensor | None) -> Iterator[ScoredStrip]:
-        """Every strip that sees anything, with its scores."""
-        finite = all_moderate(self, value)
-        for strip in self.strips():
-            if strip.runs:
-                yield ScoredStrip(self, strip, value, finite)
+    def scored_strips(self, value: Tensor | None, output: Tensor | None = None) -> Iterator[ScoredStrip]:
+        """Every strip that sees anything, with its scores. Rows of `output` (b,h,q,v) that see nothing become zero."""
+        finite, layout, mask = all_moderate(self.request, value), self.layout, self.request.mask
+        for place in layout.walk(mask) if layout.places is None else layout.places:
+            if place.strip.runs:
+                yield ScoredStrip(self, place, value, finite)
+            elif output is not None:
+                output[place.index] = 0
 
-    def strips(self) -> Iterator[Strip]:
-        """Every strip; together they cover every row."""
-        light = isinstance(self.request.normalizer, Softmax) and not self.drops
-        return strips(self.request.mask, self.sizes, self.request.key.shape[1], self.request.query.device, light)
+    @cached_property
+    def _tiles_repeat(self) -> bool:
+        return self.request.mask is not None and tiles_repeat(self.request.mask, self.layout.grid)
 
-    def zero_empty_rows(self, output: Tensor) -> None:
-        """Set the rows of an output (b,h,q,v) that see nothing to zero; no scored strip writes them."""
-        for strip in self.strips():
-            if not strip.runs:
-                output[self.index(strip)] = 0
-
-    def index(self, strip: Strip) -> tuple[slice, slice, slice]:
-        """The index of a strip in (b,h,q,…)."""
-        heads = slice(strip.groups.start * self.shared, strip.groups.stop * self.shared)
-        return (strip.batch, heads, strip.rows)
+    def shown(self, place: PlacedStrip) -> VisibleTiles:
+        """What the mask shows of a place. Tiles that repeat along a diagonal are computed once."""
+        mask, runs, rows = self.request.mask, place.strip.runs, place.strip.rows
+        tiles: list[Tile] = []
+        offset = new_bytes = 0
+        for run in runs:
+            columns = slice(offset, offset + run.stop - run.start)
+            offset = columns.stop
+            if mask is None or not run.partial:
+                continue
+            key = (run.start - rows.start, rows.stop - rows.start, run.stop - run.start)
+            pair = self._tiles.get(key)
+            if pair is None:
+                seen = mask.tile(place.grid if len(runs) == 1 else self.layout.part(place, run))
+                zero = torch.zeros((), dtype=self.dtype, device=seen.device)
+                pair = (seen, torch.where(seen, zero, zero - torch.inf))
+                new_bytes += seen.numel() + pair[1].nbytes
+                if rows.stop - rows.start < self.sizes[2] and self._tiles_repeat:
+                    self._tiles[key] = pair
+            tiles.append(Tile(columns, *pair))
+        no_row_is_empty = len(tiles) < len(runs)
+        if not no_row_is_empty and self.layout.device.type == "cpu":  # on a GPU, reading a tile would wait for it
+            for tile in tiles:
+                no_row_is_empty = no_row_is_empty or bool(tile.visible.any(-1).all())
+        shown = VisibleTiles(tuple(tiles), no_row_is_empty)
+        if self.layout.keeps_tiles:
+            self.layout.keep(place, shown, new_bytes)
+        return shown
 
 
 class ScoredStrip:
     """A strip with its scores: queries (b,h,r,d), keys (b,g,c,d), values (b,g,c,v), scores (b,h,r,c)."""
 
-    def __init__(self, attention: TiledAttention, strip: Strip, value: Tensor | None, finite: bool) -> None:
-        self.attention, self.request, self.strip = attention, attention.request, strip
-        self.index = attention.index(strip)
-        self.spans = strip.spans
-        self.grid = self._grid(self.spans)
+    def __init__(self, attention: TiledAttention, place: PlacedStrip, value: Tensor | None, finite: bool) -> None:
+        self.attention, self.request, self.strip = attention, attention.request, place.strip
+        self.index, self.spans, self.grid = place.index, place.spans, place.grid
         self.query = self.request.query[self.index].to(attention.dtype)
         self.key = self._gather(self.request.key)
         self.value = None if value is None else self._gather(value)
-        visible = list(self._visible())
+        shown = attention.shown(place) if place.shown is None else place.shown
         if not finite:
-            self._zero_hidden([(columns, seen) for columns, seen, _ in visible])
+            self._zero_hidden(shown.tiles)
         scores = self.request.score.strip(self.query, self.key, self.grid, self.request.scale)
         minus_inf = None if finite else scores == -torch.inf
         if self.request.bias is not None:
             scores = scores.add_(self.request.bias.values(self.grid, scores.dtype))
-        for columns, seen, penalty in visible:
+        for columns, seen, penalty in shown.tiles:
             if finite:  # adding −inf is several times as fast as filling
                 scores[..., columns] += penalty
             else:
                 scores[..., columns] = scores[..., columns].masked_fill(~seen, -torch.inf)
         if minus_inf is not None:
-            for columns, seen, _ in visible:
+            for columns, seen, _ in shown.tiles:
                 minus_inf[..., columns] &= seen
             scores = scores.masked_fill_(formula.undefined_pairs(scores, minus_inf), torch.nan)
-        self.scores = scores
-        self.visible = [(columns, seen) for columns, seen, _ in visible]
-        self.no_row_is_empty = finite and self.request.bias is None and self._no_row_is_empty(self.visible)
-        self.finite = finite
+        self.scores, self.tiles, self.finite = scores, shown.tiles, finite
+        self.no_row_is_empty = finite and self.request.bias is None and shown.no_row_is_empty
 
     def weights(self, keep_scores: bool = True) -> Tensor:
         """The weights (b,h,r,c) before dropout, with the sink's column appended if there is a sink.
@@ -126,14 +125,14 @@ class ScoredStrip:
             else self.request.normalizer.rows(scores)
         )
         if not self.finite:  # hidden weights stay zero also in a row of NaN
-            for columns, seen in self.visible:
+            for columns, seen, _ in self.tiles:
                 weights[..., columns] = weights[..., columns].masked_fill(~seen, 0)
         return weights
 
     @property
     def sees_all(self) -> bool:
         """Whether every score of this strip is above −inf."""
-        return self.finite and self.request.bias is None and not self.visible
+        return self.finite and self.request.bias is None and not self.tiles
 
     @property
     def is_softmax(self) -> bool:
@@ -158,7 +157,7 @@ class ScoredStrip:
         if grad_logsumexp is not None:
             grad[..., : self.scores.shape[-1]] += Softmax().rows(self.scores) * grad_logsumexp[self.index][..., None]
         if not self.finite:
-            for columns, seen in self.visible:
+            for columns, seen, _ in self.tiles:
                 grad[..., columns] = grad[..., columns].masked_fill(~seen, 0)
         return grad, to_normalizer
 
@@ -176,7 +175,7 @@ class ScoredStrip:
             inner = inner - grad_logsumexp[self.index]
         found = weights * (grad_weights - inner[..., None])
         if not self.finite:
-            for columns, seen in self.visible:
+            for columns, seen, _ in self.tiles:
                 found[..., columns] = found[..., columns].masked_fill(~seen, 0)
         return found
 
@@ -188,70 +187,24 @@ class ScoredStrip:
             total[self.strip.batch, self.strip.groups, span] += part[:, :, offset : offset + length]
             offset += length
 
-    def with_dropout(self, weights: Tensor, seed: Tensor | None, probability: float) -> Tensor:
-        """Dropout of weights or, with the same bits, of their gradient."""
-        return drop(weights, self.grid, seed, probability)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Σ_j a_ij v_j, (b,h,r,v)."""
-        assert self.value is not None
-        return formula.apply(weights, self.value)
-
-    def folded(self, rows: Tensor) -> Tensor:
-        """(b,h,r,x) with the rows of the heads that share a key head concatenated."""
-        return fold(rows, self.key.shape[1])
-
-    def _grid(self, spans: list[slice]) -> Grid:
-        columns: slice | Tensor = spans[0]
-        if len(spans) > 1:
-            columns = torch.cat([self.attention.grid.column[span] for span in spans])
-        batch, heads, rows = self.index
-        return self.attention.grid.part(batch=batch, heads=heads, rows=rows, columns=columns)
-
     def _gather(self, keys: Tensor) -> Tensor:
-        parts = [keys[self.strip.batch, self.strip.groups, span] for span in self.spans]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts, 2)).to(self.attention.dtype)
+        batch, groups, spans = self.strip.batch, self.strip.groups, self.spans
+        if len(spans) == 1:
+            return keys[batch, groups, spans[0]].to(self.attention.dtype)
+        return torch.cat([keys[batch, groups, span] for span in spans], 2).to(self.attention.dtype)
 
-    def _visible(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """For each run that the mask hides in part: its columns in this strip, what is visible there, and the same as
-        numbers to add (0 or −inf)."""
-        offset = 0
-        for run in self.strip.runs:
-            columns = slice(offset, offset + run.stop - run.start)
-            offset = columns.stop
-            if run.partial and self.request.mask is not None:
-                yield columns, *self._tile(self.request.mask, run)
-
-    def _tile(self, mask: Mask, run: KeyRun) -> tuple[Tensor, Tensor]:
-        """The mask on one run. Tiles that repeat along a diagonal are cached."""
-        rows, tiles = self.strip.rows, self.attention.tiles
-        key = (run.start - rows.start, rows.stop - rows.start, run.stop - run.start)
-        if key in tiles:
-            return tiles[key]
-        seen = mask.tile(self._grid([slice(run.start, run.stop)]))
-        zero = torch.zeros((), dtype=self.attention.dtype, device=seen.device)
-        tile = (seen, torch.where(seen, zero, zero - torch.inf))
-        if self.attention.tiles_repeat:
-            tiles[key] = tile
-        return tile
-
-    def _no_row_is_empty(self, visible: list[tuple[slice, Tensor]]) -> bool:
-        if any(not run.partial for run in self.strip.runs):
-            return True
-        return any(bool(seen.any(-1).all()) for _, seen in visible)
-
-    def _zero_hidden(self, visible: list[tuple[slice, Tensor]]) -> None:
+    def _zero_hidden(self, tiles: tuple[Tile, ...]) -> None:
         """Set to zero the keys that no row of this strip sees and the rows that see no key: 0 · NaN would be NaN."""
         rows_see = self.query.new_full(
             (1, 1, self.query.shape[2], 1), any(not run.partial for run in self.strip.runs), dtype=torch.bool
         )
         key = self.key.clone()
         value = None if self.value is None else self.value.clone()
-        for columns, seen in visible:
+        for columns, seen, _ in tiles:
             rows_see = rows_see | seen.any(-1, keepdim=True)
             seen = seen.any(-2)  # (b|1,h|1,c)
             if seen.shape[1] > 1:
-                seen = seen.unflatten(1, (-1, self.attention.shared)).any(2)
+                seen = seen.unflatten(1, (-1, self.attention.layout.shared)).any(2)
             unseen = ~seen[..., None]
             key[:, :, columns] = key[:, :, columns].masked_fill(unseen, 0)
             if value is not None:
@@ -260,17 +213,17 @@ class ScoredStrip:
         self.query = self.query.masked_fill(~rows_see, 0)
 
 
-def all_moderate(attention: TiledAttention, value: Tensor | None) -> bool:
+def all_moderate(request: Request, value: Tensor | None) -> bool:
     """Whether every score and every product with a hidden entry is finite, so that masking by adding −inf is safe.
 
     Only checked on a CPU: on a GPU it would have to wait for the device.
     """
-    request = attention.request
-    if request.query.device.type != "cpu" or 0 in attention.sizes:
+    if request.query.device.type != "cpu" or not request.query.numel() or not request.key.numel():
         return False
     largest = 1.0
     for tensor in (request.query, request.key, *request.score.tensors):
-        low, high = (float(end) for end in torch.aminmax(tensor))
+        least, most = torch.aminmax(tensor)
+        low, high = float(least), float(most)
         largest *= max(-low, high, 1.0) if low == low else torch.inf
     if not largest * max(1.0, abs(request.scale)) * request.query.shape[3] < _BOUND:
         return False
@@ -278,4 +231,4 @@ def all_moderate(attention: TiledAttention, value: Tensor | None) -> bool:
     if value is not None and value.numel() and not float(torch.stack(torch.aminmax(value)).abs().amax()) < _BOUND**0.5:
         return False
     floats = request.bias.tensors if request.bias is not None else ()
-    return all(float(tensor.max()) < _BOUND for tensor in floats if tensor.numel())
+    return not floats or all(float(tensor.max()) < _BOUND for tensor in floats if tensor.numel())

@@ -6,6 +6,7 @@ so that any normaliser works on it as on the full array.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +22,7 @@ from regard.values.value import rebuild
 
 _BLOCK = 64  # the smallest block of queries or keys that a mask grades
 _MOST_BLOCKS = 1 << 20  # longer sequences are graded in larger blocks
-_CELLS = {"cpu": 1 << 19}  # scores at once: with fewer, starting strips dominates; more do not fit the cache
+CELLS = {"cpu": 1 << 19}  # scores at once: with fewer, starting strips dominates; more do not fit the cache
 _CELLS_ELSEWHERE = 1 << 22
 _STRIP_COST = 1 << 14  # what starting one more strip costs, in scores
 
@@ -61,9 +62,8 @@ def strips(mask: Mask | None, sizes: Sizes, groups: int, device: torch.device, l
     if 0 in sizes:
         yield Strip(slice(0, batch), slice(0, groups), slice(0, queries), ())
         return
-    budget = _CELLS.get(device.type, _CELLS_ELSEWHERE)
-    shared = heads // groups
-    if mask is None or batch * heads * queries * keys <= budget:
+    budget, shared = CELLS.get(device.type, _CELLS_ELSEWHERE), heads // groups
+    if mask is None or math.prod(sizes) <= budget:
         bands: tuple[RowBand, ...] = (RowBand(0, batch, 0, queries, (KeyRun(0, keys, mask is not None),)),)
     elif mask.tensors:
         bands = _bands(mask, sizes, device, budget)

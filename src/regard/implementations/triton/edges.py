@@ -14,14 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.formula.dropout import draw_seed, kept_factors
-from regard.formula.edges import Edges
-from regard.implementations.edges import reference
+from regard.implementations.edges import Compared, Passes
 from regard.implementations.lowering import constant
 from regard.implementations.triton.launch.device_functions import dropout_keeps, row_state
 from regard.implementations.triton.launch.launching import launch
-from regard.support.batched_gradients import for_one_gradient
-from regard.support.differentiate import fresh_views, gradients, summation_dtype
+from regard.support.differentiate import summation_dtype
 
 _TILE = 2048  # numbers of a piece of edges in one program
 _DATA = ["heads", "threshold"]  # whole numbers; NUMBERS holds slope and factor in the dtype of the rows
@@ -186,77 +183,51 @@ def _by_source(
     tl.store(GRAD_VALUE + place * C + c[None, :], of_value, mask=inside & (c < C)[None, :])
 
 
-def run(
-    left: Tensor, right: Tensor, value: Tensor, weight: Tensor | None, slope: float, edges: Edges, dropout: float
-) -> Tensor:
-    """The output (n,h,c) for tensors of one dtype, float32 or float64."""
-    seed = draw_seed(left.device) if dropout > 0 else None
-    found: Tensor = _FusedEdgeAttention.apply(left, right, value, weight, slope, edges, dropout, seed)
-    return found
+def _compute(compared: Compared) -> tuple[Tensor, list[Tensor | None]]:
+    """The output (n,h,c), and the log-sum-exp of each node and head, for tensors of one dtype, float32 or float64."""
+    edges, left = compared.edges, compared.left
+    tensors, seed, options, blocks = _arguments(compared)
+    output = compared.value.new_empty(edges.nodes, *compared.value.shape[1:])
+    lse = left.new_empty(left.shape[:2])
+    if output.numel():
+        launch(_forward, (edges.nodes, blocks), *tensors, edges.sources, edges.into, seed, output, lse, **options)
+    return output, [lse]
 
 
-class _FusedEdgeAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        left: Tensor,
-        right: Tensor,
-        value: Tensor,
-        weight: Tensor | None,
-        slope: float,
-        edges: Edges,
-        dropout: float,
-        seed: Tensor | None,
-    ) -> Tensor:
-        left, right, value = left.contiguous(), right.contiguous(), value.contiguous()
-        weight = None if weight is None else weight.contiguous()
-        output = value.new_empty(edges.nodes, *value.shape[1:])
-        lse = left.new_empty(left.shape[:2])
-        tensors = (left, right, value, left if weight is None else weight)
-        options = _options(left, value, weight, slope, dropout)
-        grid = (edges.nodes, triton.cdiv(left.shape[1], options["HEADS"]))
-        if output.numel():
-            launch(
-                _forward, grid, *tensors, edges.sources, edges.into, _given(seed, edges), output, lse, **options,
-            )
-        ctx.save_for_backward(left, right, value, weight, output, lse, seed)
-        ctx.slope, ctx.edges, ctx.dropout = slope, edges, dropout
-        return output
-
-    @staticmethod
-    @for_one_gradient
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        left, right, value, weight, output, lse, seed = ctx.saved_tensors
-        edges, slope, dropout = ctx.edges, ctx.slope, ctx.dropout
-        if torch.is_grad_enabled():  # this pass is itself recorded
-            kept = kept_factors(edges.targets, edges.sources, left.shape[1], seed, dropout, left.dtype)
-            fresh = fresh_views([left, right, value, weight])
-            again = reference(*fresh[:3], fresh[3], slope, edges, kept)  # type: ignore[arg-type, call-arg]
-            return (*gradients([(again, grad)], fresh, again=True), None, None, None, None)
-        grad = grad.contiguous()
-        past = (grad * output).sum(-1)
-        tensors = (left, right, value, left if weight is None else weight)
-        options = _options(left, value, weight, slope, dropout)
-        blocks = triton.cdiv(left.shape[1], options["HEADS"])
-        grad_left, grad_right, grad_value = (torch.zeros_like(part) for part in (left, right, value))
-        parts = grad_left if weight is None else torch.zeros_like(left)
-        given = _given(seed, edges)
-        if left.numel() and len(edges):
-            launch(
-                _by_target, (edges.nodes, blocks), *tensors, edges.sources, edges.into, given, lse, grad, past,
-                grad_left, parts, **options,
-            )
-            ends = edges.targets[edges.by_source]
-            launch(
-                _by_source, (edges.source_nodes, blocks), *tensors, ends, edges.out_of, given, lse, grad, past,
-                grad_right, grad_value, **options,
-            )
-        of_weight = None if weight is None else parts.sum(0, dtype=summation_dtype(parts)).to(weight.dtype)
-        return grad_left, grad_right, grad_value, of_weight, None, None, None, None
+def _gradients(
+    compared: Compared, grad: Tensor, output: Tensor, needed: list[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    edges, weight, (lse,) = compared.edges, compared.weight, needed
+    tensors, seed, options, blocks = _arguments(compared)
+    past = (grad * output).sum(-1)
+    left, right, value = tensors[:3]
+    grad_left, grad_right, grad_value = (torch.zeros_like(part) for part in (left, right, value))
+    parts = grad_left if weight is None else torch.zeros_like(left)
+    if left.numel() and len(edges):
+        launch(
+            _by_target, (edges.nodes, blocks), *tensors, edges.sources, edges.into, seed, lse, grad, past, grad_left,
+            parts, **options,
+        )
+        ends = edges.targets[edges.by_source]
+        launch(
+            _by_source, (edges.source_nodes, blocks), *tensors, ends, edges.out_of, seed, lse, grad, past, grad_right,
+            grad_value, **options,
+        )
+    grad_weight = None if weight is None else parts.sum(0, dtype=summation_dtype(parts)).to(weight.dtype)
+    return grad_left, grad_right, grad_value, grad_weight
 
 
-def _given(seed: Tensor | None, edges: Edges) -> Tensor:
-    return edges.into if seed is None else seed
+KERNELS = Passes(_compute, _gradients)
+
+
+def _arguments(compared: Compared) -> tuple[list[Tensor], Tensor, dict[str, Any], int]:
+    """The rows and the weight, the seed, the numbers and sizes of a launch, and how many blocks of heads there are."""
+    left, right, value = (part.contiguous() for part in compared[:3])
+    weight = None if compared.weight is None else compared.weight.contiguous()
+    options = _options(left, value, weight, compared.slope, compared.dropout)
+    blocks = triton.cdiv(left.shape[1], options["HEADS"])
+    seed = compared.edges.into if compared.seed is None else compared.seed  # unused without dropout
+    return [left, right, value, left if weight is None else weight], seed, options, blocks
 
 
 def _options(left: Tensor, value: Tensor, weight: Tensor | None, slope: float, dropout: float) -> dict[str, Any]:

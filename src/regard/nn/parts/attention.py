@@ -118,7 +118,6 @@ class Attention(Mechanism):
         mask: Mask | Tensor | None = None,
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
-        """Return the attended queries, (b,q,dim); with a state, also the next state."""
         inputs = self.prepare(query, source, mask, state)
         found = self.output(self.mix(inputs))
         return found if inputs.cache is None else (found, inputs.cache)

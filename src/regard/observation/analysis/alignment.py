@@ -151,10 +151,8 @@ def is_special(piece: str) -> bool:
 
 def word_weights(weights: Tensor, rows: Sequence[int | None] | None, columns: Sequence[int | None] | None) -> Tensor:
     """A map of pieces (rows, columns) as a map of words: the mean over a word's rows, the sum over its columns."""
-    over_rows, over_columns = (
-        _grouping(rows, weights.shape[0], "target"),
-        _grouping(columns, weights.shape[1], "source"),
-    )
+    over_rows = _grouping(rows, weights.shape[0], "target")
+    over_columns = _grouping(columns, weights.shape[1], "source")
     counts = over_rows.sum(1, keepdim=True).clamp(min=1)
     return (over_rows / counts) @ weights.double() @ over_columns.T
 

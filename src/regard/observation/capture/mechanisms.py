@@ -104,7 +104,6 @@ class EdgeWeights(Adapter):
     kind = "own weights"
 
     def readings(self, event: CallEvent) -> Readings:
-        """One call."""
         layer, *given = event.args
         nodes = given[0] if given else event.kwargs["nodes"]
         call = RepeatableCall(layer, given, event.kwargs, event.keep)

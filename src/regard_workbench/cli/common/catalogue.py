@@ -1,4 +1,4 @@
-"""Everything that can be listed and shown: mechanisms, the values they are made of, models and tasks."""
+"""The things that can be listed and shown: mechanisms, the values they are made of, models and tasks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ import torch
 
 from regard import nn
 from regard.dispatch.plan import NAMES
-from regard.errors import BadValue
 from regard.nn.multihead import Multihead
 from regard.nn.parts.alignment import Alignment
 from regard.nn.parts.mechanism import Entry
-from regard.registry import parse
+from regard.registry import Registry
 from regard_workbench.cli.common import docstring
-from regard_workbench.cli.common.mistakes import nearest
+from regard_workbench.cli.common.inventory import (
+    MECHANISMS,
+    MODELS_AND_TASKS,
+    REGISTRIES,
+    VALUES,
+    Row,
+    address_of,
+    names_of,
+)
 
 if TYPE_CHECKING:
     from regard_workbench.tasks.parts.problem import Problem
 
-COST_LETTERS = "n queries, m keys or slots, d width, w window, s segment, N×M memory"
 WIDTH = 64  # of a layer that is built to see what it is made of
 
 
@@ -121,8 +127,26 @@ def _positions() -> list[Item]:
     ]
 
 
-# A new kind is one more line: a function that returns its items. Mechanisms have a table of their own.
-KINDS: dict[str, Callable[[], list[Item]]] = {
+def _registry(kind: str) -> Registry[type]:
+    _, home, name = REGISTRIES[kind]
+    registry: Registry[type] = getattr(importlib.import_module(home), name)
+    return registry
+
+
+def _registered(kind: str) -> Callable[[], list[Item]]:
+    """The models or the tasks."""
+    return lambda: [_item(kind, name) for name in sorted(_registry(kind).names())]
+
+
+def _item(kind: str, name: str) -> Item:
+    thing = _registry(kind)[name]
+    return Item(kind, name, name, docstring.read(thing).summary, thing)
+
+
+# A new kind is one more line, and its name in `inventory.py`. Mechanisms have a table of their own.
+ITEMS: dict[str, Callable[[], list[Item]]] = {
+    "models": _registered("models"),
+    "tasks": _registered("tasks"),
     "masks": _values("masks"),
     "scores": _values("scores"),
     "biases": _values("biases"),
@@ -130,27 +154,7 @@ KINDS: dict[str, Callable[[], list[Item]]] = {
     "positions": _positions,
     "implementations": _implementations,
 }
-MECHANISMS = "mechanisms"
-
-
-def _models() -> list[Item]:
-    from regard_workbench import models
-
-    return [_item("models", name, models.MODELS[name]) for name in models.names()]
-
-
-def _tasks() -> list[Item]:
-    from regard_workbench import tasks
-
-    return [_item("tasks", name, tasks.TASKS[name]) for name in tasks.names()]
-
-
-def _item(kind: str, name: str, thing: Any) -> Item:
-    return Item(kind, name, name, docstring.read(thing).summary, thing)
-
-
-# What is trained, and on what. Loaded when asked for: listing mechanisms does not need them.
-MODELS_AND_TASKS: dict[str, Callable[[], list[Item]]] = {"models": _models, "tasks": _tasks}
+KINDS = {kind: ITEMS[kind] for kind in VALUES}
 
 
 @functools.cache
@@ -170,65 +174,54 @@ def reached(task: str) -> dict[str, str]:
 
 
 def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
-    """The thing with a name: `local`, `local(window=9)`, `masks.causal`, `models.ntm`.
-
-    Without a kind, mechanisms come first, then models and tasks, then masks, scores, biases and normalisers.
-    """
-    kind, dot, rest = asked.partition(".")
-    if dot and kind in KINDS:
-        for item in KINDS[kind]():
-            if item.name.replace("-", "_") == rest.replace("-", "_"):
-                return item
-    elif dot and kind == MECHANISMS:
-        return find(rest)
-    elif dot and kind in MODELS_AND_TASKS:
-        found = _find_model_or_task([kind], rest)
-        if found:
-            return found
-    elif asked and (asked[-1] == ")" or "(" not in asked):
-        plain, options = parse(asked) if "(" in asked else (asked, {})
-        mechanism = _mechanism_names().get(plain.replace("_", "-"))
-        if mechanism:
-            return nn.entry(mechanism), options
-        named = _find_model_or_task(list(MODELS_AND_TASKS), asked)
-        if named:
-            return named
-        for items in KINDS.values():
-            for item in items():
-                if item.name.replace("-", "_") == asked.replace("-", "_"):
-                    return item
-    raise BadValue(
-        f"NAME: there is no {asked!r}.{nearest(asked, known())} `regard list` shows the mechanisms, `regard list KIND` "
-        f"the {', '.join([*MODELS_AND_TASKS, *KINDS])}."
-    )
+    """The thing with a name, as `address_of` finds it: a mechanism with its options, or anything else."""
+    kind, name, options = address_of(asked)
+    if kind == MECHANISMS:
+        return nn.entry(name), options
+    if kind in MODELS_AND_TASKS:
+        return replace(_item(kind, name), given=options)
+    return next(item for item in ITEMS[kind]() if item.name == name)
 
 
 def namesakes(thing: Entry | Item) -> list[str]:
     """Where the models and tasks stand that are called like a mechanism, a model or a task: tasks.graph."""
     names = (thing.name, *thing.aliases) if isinstance(thing, Entry) else (thing.name,)
-    kind = thing.kind if isinstance(thing, Item) else ""
-    others = [items() for other, items in MODELS_AND_TASKS.items() if other != kind]
-    return [f"{item.kind}.{item.name}" for items in others for item in items if item.name in names]
+    others = [kind for kind in MODELS_AND_TASKS if not isinstance(thing, Item) or kind != thing.kind]
+    return [f"{kind}.{name}" for kind in others for name in names_of(kind) if name in names]
 
 
-def _find_model_or_task(kinds: list[str], asked: str) -> Item | None:
-    """A model or a task, with its options in parentheses."""
-    plain, options = parse(asked) if asked[-1:] == ")" else (asked, {})
-    for kind in kinds:
-        for item in MODELS_AND_TASKS[kind]():
-            if item.name == plain.replace("_", "-"):
-                return replace(item, given=options)
-    return None
+def rows_of_things(kind: str) -> list[Row]:
+    """What `regard list` says of each thing of a kind, from the things themselves."""
+    if kind == MECHANISMS:
+        return [
+            {
+                "name": entry.name,
+                "aliases": list(entry.aliases),
+                "family": family(entry),
+                "summary": docstring.read(entry.layer).summary,
+                "causal": entry.causal,
+                "time": entry.time,
+                "memory": entry.memory,
+            }
+            for entry in mechanisms()
+        ]
+    return [_row(item) for item in ITEMS[kind]()]
 
 
-def known() -> list[str]:
-    """Every name that `find` takes; those of values, models and tasks also with their kind in front."""
-    pieces = [item for items in (*MODELS_AND_TASKS.values(), *KINDS.values()) for item in items()]
-    dotted = [f"{item.kind}.{item.name}" for item in pieces]
-    return [*_mechanism_names(), *dict.fromkeys(item.name for item in pieces), *dotted]
-
-
-def _mechanism_names() -> dict[str, str]:
-    """Names and aliases of mechanisms, each with its canonical name."""
-    entries = [nn.entry(name) for name in nn.names()]
-    return {spelled: entry.name for entry in entries for spelled in (entry.name, *entry.aliases)}
+def _row(item: Item) -> Row:
+    """A value with its call, a model with what it gives, or a task with the answers it asks for."""
+    if item.kind in VALUES:
+        return {"kind": item.kind, "name": item.name, "call": item.call, "summary": item.summary}
+    row = {"kind": item.kind, "name": item.name, "summary": item.summary}
+    if item.kind == "models":
+        return {**row, "gives": list(item.thing.gives), "attention": item.thing.takes_attention}
+    answers = list(dict.fromkeys(problem.answer.words for problem in posed(item.name)))
+    recipe = item.thing.recipe
+    return {
+        **row,
+        "answers": answers,
+        "metric": item.thing.metric.name,
+        "model": recipe.model,
+        "steps": recipe.steps,
+        "reaches": reached(item.name),
+    }

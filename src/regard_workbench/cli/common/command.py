@@ -7,8 +7,8 @@ A verb is a module or package in `regard_workbench.cli` that holds
     add_arguments(parser) -> None     its options
     run(options) -> int               its work; the exit code
 
-Its heavy imports belong inside `run`: every verb is loaded to list the verbs. Results go to stdout, progress to stderr,
-so that `regard … --json | jq` always works.
+Its heavy imports belong inside `run`: every verb is loaded to list the verbs, one alone where it is the first word.
+Results go to stdout, progress to stderr, so that `regard … --json | jq` always works.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import pkgutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -53,10 +53,16 @@ class Verb(Protocol):
         """Do the work and return the exit code."""
 
 
-def verbs() -> dict[str, Verb]:
-    """Every verb by name: what is in `regard_workbench.cli`, apart from the machinery."""
-    names = sorted(module.name for module in pkgutil.iter_modules(regard_workbench.cli.__path__))
-    return {name: cast(Verb, import_module(f"regard_workbench.cli.{name}")) for name in names if name not in NOT_VERBS}
+def names_of_verbs() -> list[str]:
+    """What is in `regard_workbench.cli`, apart from the machinery."""
+    modules = (module.name for module in pkgutil.iter_modules(regard_workbench.cli.__path__))
+    return sorted(name for name in modules if name not in NOT_VERBS)
+
+
+def verbs(names: Iterable[str] | None = None) -> dict[str, Verb]:
+    """The modules of the verbs with these names, by default of all."""
+    wanted = names_of_verbs() if names is None else names
+    return {name: cast(Verb, import_module(f"regard_workbench.cli.{name}")) for name in wanted}
 
 
 def run_command(arguments: Sequence[str] | None = None) -> int:
@@ -68,8 +74,10 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     if "" in files:
         print("regard: --use: expected a Python file after it, got none.", file=sys.stderr)
         return WRONG_CALL
-    offered = verbs()
-    chosen = next((word for word in arguments if word in offered), None)
+    known = names_of_verbs()
+    chosen = next((word for word in arguments if word in known), None)
+    # Words before a verb may be `--help`, which lists all of them.
+    offered = verbs([chosen] if chosen is not None and arguments[0] == chosen else known)
 
     parser = Parser(prog="regard", description="Attention: use it, measure it.", examples=_first_examples(offered))
     parser.add_argument("--version", action="version", version=_version_line())

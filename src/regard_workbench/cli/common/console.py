@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from rich.console import Console, RenderableType
 
 WIDEST = 120  # longer lines are hard to read
@@ -22,3 +26,13 @@ def put(out: Console, *parts: RenderableType) -> None:
     if not out.is_terminal:
         text = "\n".join(line.rstrip() for line in text.split("\n"))
     out.file.write(text)
+
+
+@contextmanager
+def progress(work: str) -> Iterator[Callable[[int, int], None]]:
+    """A function of what is done and the total, which moves a progress bar on stderr, if that is a terminal."""
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(work, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

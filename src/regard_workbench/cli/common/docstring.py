@@ -42,8 +42,8 @@ def read(thing: object) -> Doc:
 
 
 def meanings(layer: type) -> dict[str, str]:
-    """The meaning of each option of a class, from its own docstring first, then from its base classes."""
-    found: dict[str, str] = {}
+    """The meaning of each option of a class: declared, or in its own docstring first, then in its base classes'."""
+    found = {name: declaration.about for name, declaration in getattr(layer, "declared", {}).items()}
     for cls in layer.__mro__:
         if "__doc__" in cls.__dict__:
             for name, meaning in read(cls).options.items():

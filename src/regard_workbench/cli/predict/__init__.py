@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jsonargparse import Namespace
 
     from regard_workbench.cli.common.parser import Parser
-    from regard_workbench.cli.predict.answers import Prediction, Writing
+    from regard_workbench.inspection.prediction import Writing
     from regard_workbench.tasks import Task
 
 SUMMARY = "Let a trained run complete, translate or classify a text or an image, and see what it attended to."
@@ -25,10 +25,7 @@ EXAMPLES = (
 
 WRONG_CALL = 2
 INPUTS = ("text", "image", "sound", "table")
-EXAMPLE = "example"
 ONLY_SAMPLING = ("temperature", "top_k", "top_p", "seed")
-SHOWN_PIECES = 12  # with the largest weights
-BAR = 20  # columns of the longest bar
 
 
 def add_arguments(parser: Parser) -> None:
@@ -63,7 +60,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Predict from each input. 0; 2 for a wrong call or an input the run cannot read; 1 for a damaged checkpoint."""
-    from regard_workbench.cli.predict.answers import check, draw, predict
+    from regard_workbench.cli.predict.figure import draw
+    from regard_workbench.cli.predict.lines import show
+    from regard_workbench.inspection.prediction import check, predict
     from regard_workbench.training.loading import load
 
     writing = _writing(options)
@@ -81,7 +80,7 @@ def run(options: Namespace) -> int:
         except RegardError as mistake:  # one bad line of many must not cost the others
             found[number:] = [{**given, "error": str(mistake)}]
         if not options.json:
-            _show(found[-1], first=number == 0)
+            show(found[-1], first=number == 0)
     if options.json:
         from regard_workbench.tasks.text.characters import whole_characters
 
@@ -90,7 +89,7 @@ def run(options: Namespace) -> int:
 
 
 def _writing(options: Namespace) -> Writing:
-    from regard_workbench.cli.predict.answers import Writing
+    from regard_workbench.inspection.prediction import Writing
 
     given = {name: options[name] for name in ONLY_SAMPLING if options[name] is not None}
     if given and not options.sample:
@@ -128,7 +127,7 @@ def _inputs(options: Namespace, task: Task) -> list[dict[str, Any]]:
     if task.together and found:
         found = [_joined(options)]
     if options.example is not None:
-        return [*found, {EXAMPLE: options.example}]
+        return [*found, {"example": options.example}]
     if not found and "text" not in task.takes:
         takes = " or ".join(f"--{name}" for name in task.takes)
         raise BadValue(
@@ -169,182 +168,3 @@ def _lines() -> list[str]:
     if not lines:
         raise BadValue("--text: expected some text in --text or on stdin, got none.")
     return lines
-
-
-def _show(found: Prediction, first: bool) -> None:
-    from regard_workbench.cli.common.terminal import printable
-
-    if "error" in found:
-        typed = repr(printable(_short(_typed(found))))
-        known = typed in found["error"]  # an error of a file names it already
-        print(f"regard predict: {'' if known else typed + ': '}{found['error']}", file=sys.stderr)
-        return
-    if not first:
-        print()
-    for line in _SHOWN[found["kind"]](found):
-        print(line)
-    if found["kind"] == "answer" and found["attention"] is None and found["looked_at"] is not None:
-        beside = "\n" in found["output"]  # a table, which may be written to a file
-        print("\n".join(_bars(found["looked_at"])), file=sys.stderr if beside else sys.stdout)
-    for note in found["notes"]:
-        print(f"note: {note}.", file=sys.stderr)
-
-
-def _typed(found: Prediction) -> str:
-    """The input as it was typed."""
-    if EXAMPLE in found:
-        return f"example {found[EXAMPLE]}: {found.get('words', '')}".strip(": ")
-    given = [found[name] for name in INPUTS if name in found]
-    return " + ".join(one.strip() if isinstance(one, str) else " ".join(one) for one in given)
-
-
-def _translation(found: Prediction) -> list[str]:
-    from regard_workbench.cli.common.console import console
-    from regard_workbench.cli.common.terminal import printable
-    from regard_workbench.cli.predict.picture import drawn, legend
-
-    unfinished = "" if found["finished"] else "  (cut at the longest length)"
-    lines = [f"{printable(_typed(found))}  →  {printable(found['output'])}{unfinished}", ""]
-    seen = found["alignment"]
-    if seen is None:
-        return [*lines, f"No picture: {printable(found['no_alignment'])}"]
-    if "grid" in seen:
-        return [*lines, *_glances(seen)]
-    from regard_workbench.cli.predict.answers import with_null
-
-    weights, columns = with_null(seen)
-    lines += drawn(weights, seen["rows"], columns, console().width)
-    return [
-        *lines,
-        f"Rows: what was written; columns: what was read. Weights of {seen['source']}.",
-        f"Weights: {legend(weights)}.",
-        *_unusual(seen),
-    ]
-
-
-def _glances(seen: Prediction) -> list[str]:
-    """The patch that each written piece looked at most, and its weight: a picture has too many for a map of text."""
-    from regard_workbench.cli.common.terminal import printable
-
-    rows = [printable(row) for row in seen["rows"]]
-    wide = max(map(len, rows))
-    lines = [f"looked at most ({seen['source']}), row and column of the patch:"]
-    for row, weights in zip(rows, seen["weights"], strict=True):
-        most = max(range(len(weights)), key=weights.__getitem__)
-        lines.append(f"  {row:>{wide}}  {seen['columns'][most]}  {weights[most]:.3f}")
-    return [*lines, "--figure FILE draws all of it, `regard view` shows each head."]
-
-
-def _unusual(seen: Prediction) -> list[str]:
-    """The written pieces of a translation that are not aligned one to one, by kind."""
-    from regard_workbench.cli.common.terminal import printable
-
-    kinds = {kind: words for kind, words in seen.get("not_one_to_one", {}).items() if words}
-    told = [f"{kind}: {' '.join(printable(seen['rows'][at]) for at in words)}" for kind, words in kinds.items()]
-    if "not_one_to_one" not in seen:
-        return []
-    return [f"Not aligned one to one: {'; '.join(told)}." if told else "Every piece is aligned one to one."]
-
-
-def _completion(found: Prediction) -> list[str]:
-    from regard_workbench.cli.common.terminal import printable
-
-    lines = [printable(found["whole"])]
-    seen = found["attention"]
-    if seen is None:
-        return lines
-    from regard_workbench.cli.common.console import console
-    from regard_workbench.cli.predict.picture import drawn, legend
-
-    lines += ["", *drawn(seen["weights"], seen["rows"], seen["columns"], console().width)]
-    return [*lines, f"Weights of {seen['source']}: {legend(seen['weights'])}."]
-
-
-def _filled(found: Prediction) -> list[str]:
-    from regard_workbench.cli.common.terminal import printable
-
-    lines = [printable(found["output"])]
-    for number, guesses in enumerate(found["guesses"], 1):
-        options = ", ".join(f"{printable(one['piece'])!r} {one['probability']:.2g}" for one in guesses)
-        lines.append(f"blank {number}: {options}")
-    return lines
-
-
-def _class(found: Prediction) -> list[str]:
-    from regard_workbench.cli.common.terminal import printable
-
-    ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
-    odds = ", ".join(f"{printable(name)} {value:.3f}" for name, value in ranked[:SHOWN_PIECES])
-    lines = [f"{printable(_short(_typed(found)))}  →  {printable(found['output'])}", f"probabilities: {odds}"]
-    seen = found["looked_at"]
-    return [*lines, *(_readings(seen) if "readings" in seen else _bars(seen))]
-
-
-def _bars(seen: dict[str, Any]) -> list[str]:
-    """The positions with the largest weights, without those that were not looked at."""
-    seen_at = [one for one in seen["pieces"] if one["weight"] > 0]
-    pieces = sorted(seen_at, key=lambda one: -one["weight"])[:SHOWN_PIECES]
-    lines = [f"looked at ({seen['source']}):"]
-    largest = max((one["weight"] for one in pieces), default=0.0)
-    for one in pieces:
-        bar = "█" * round(BAR * one["weight"] / largest) if largest > 0 else ""
-        lines.append(f"  {one['weight']:.3f} {bar:{BAR}} {_piece(one)}")
-    return lines
-
-
-def _readings(seen: Prediction) -> list[str]:
-    """A column of weights for each reading; in the order of the input, without what was hardly looked at."""
-    columns = list(zip(*seen["readings"], strict=True))
-    strongest = [max(weights) for weights in columns]
-    least = sorted(strongest, reverse=True)[min(SHOWN_PIECES, len(strongest)) - 1]
-    lines = [f"looked at ({seen['source']}, one column each):"]
-    for one, weights, largest in zip(seen["pieces"], columns, strongest, strict=True):
-        if largest >= least:
-            lines.append(f"  {'  '.join(f'{weight:.3f}' for weight in weights)}  {_piece(one)}")
-    return lines
-
-
-def _piece(one: Prediction) -> str:
-    """A piece of the input, marked where the run does not know it."""
-    from regard_workbench.cli.common.terminal import visible
-
-    return "".join(visible(letter) for letter in _short(one["piece"])) + ("" if one["known"] else " (unknown)")
-
-
-def _answer(found: Prediction) -> list[str]:
-    from regard_workbench.cli.common.terminal import printable
-
-    lines = [printable(line) for line in found["output"].split("\n")]
-    if len(lines) > 1:  # a table stands alone, so that it can be written to a file
-        return lines
-    lines = [f"{printable(_short(_typed(found)))}  →  {lines[0]}"]
-    if found["picture"] is not None:
-        return [*lines, *_in_characters(found["picture"])]
-    seen = found["attention"]
-    if seen is None:
-        return lines
-    if seen["grid"] is not None:
-        return [*lines, f"{seen['source']}: --figure FILE draws it, `regard view` shows each head."]
-    from regard_workbench.cli.common.console import console
-    from regard_workbench.cli.predict.picture import drawn, legend
-
-    lines += ["", *drawn(seen["weights"], seen["rows"], seen["columns"], console().width)]
-    return [*lines, f"Weights of {seen['source']}: {legend(seen['weights'])}."]
-
-
-def _in_characters(picture: list[list[float]]) -> list[str]:
-    """A picture that was made, where the terminal is wide enough."""
-    from regard_workbench.cli.common import shades
-    from regard_workbench.cli.common.console import console
-
-    lines = shades.drawn(picture)
-    fits = len(lines[1]) <= console().width
-    told = "--figure FILE draws it, and where its places looked."
-    return [*(lines if fits else ["The terminal is too narrow for this picture."]), told]
-
-
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[:most] + "…"
-
-
-_SHOWN = {"translation": _translation, "completion": _completion, "filled": _filled, "class": _class, "answer": _answer}

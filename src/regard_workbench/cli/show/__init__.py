@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from regard.errors import BadValue
+from regard_workbench.cli.common.inventory import address_of
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -34,14 +35,16 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: Namespace) -> int:
     """Print the page or the JSON."""
+    if options.width is not None and options.width < LEAST_WIDTH:
+        raise BadValue(f"--width: expected at least {LEAST_WIDTH} columns, got {options.width}.")
+    asked = _place(options.name, options.kind)
+    address_of(asked)  # refuses an unknown name before torch is imported
     from regard_workbench.cli.common import catalogue
     from regard_workbench.cli.common.console import console, put
     from regard_workbench.cli.show import facts
     from regard_workbench.cli.show.page import page
 
-    if options.width is not None and options.width < LEAST_WIDTH:
-        raise BadValue(f"--width: expected at least {LEAST_WIDTH} columns, got {options.width}.")
-    found = catalogue.find(_place(options.name, options.kind))
+    found = catalogue.find(asked)
     content = facts.of_value(found) if isinstance(found, catalogue.Item) else facts.of_mechanism(*found)
     if options.svg is not None:
         _write_svg(options.svg, options.name, content)

@@ -9,7 +9,8 @@ from regard import nn
 from regard.nn.parts.mechanism import Entry, options_of
 from regard.observation import architecture
 from regard_workbench.cli.common import docstring
-from regard_workbench.cli.common.catalogue import MODELS_AND_TASKS, Item, family, namesakes
+from regard_workbench.cli.common.catalogue import Item, family, namesakes
+from regard_workbench.cli.common.inventory import MODELS_AND_TASKS
 from regard_workbench.cli.show import code_paths, examples, options, toy
 
 Facts = dict[str, Any]

@@ -151,7 +151,7 @@ def _commands(name: str, given: Mapping[str, Any]) -> list[str]:
         f"regard train {written} --out {run}",
         f"regard evaluate {run}",
         f"regard predict {run} {tried}" + (f" --figure {name}.svg" if cls.pictured else ""),
-        *([f"regard chat {run}"] if cls.conversation is not tasks.Task.conversation else []),
+        *([f"regard chat {run}"] if cls.defines("conversation") else []),
         f"regard view {run}",
         f"regard compare {written}",
     ]

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from regard.observation import architecture
-from regard_workbench.cli.common import catalogue, shades
+from regard_workbench.cli.common import shades
+from regard_workbench.cli.common.inventory import COST_LETTERS
 from regard_workbench.cli.show.facts import Facts
 
 INDENT = 2
@@ -203,7 +204,7 @@ def _cost(facts: Facts) -> RenderableType | None:
     table.add_row("memory", facts["memory"])
     table.add_row("parameters", f"{facts['parameters']:,} with {with_options}")
     table.add_row("causal", facts["causal_in_words"])
-    return Group(table, Text(catalogue.COST_LETTERS, style="dim"))
+    return Group(table, Text(COST_LETTERS, style="dim"))
 
 
 def _runs(facts: Facts) -> RenderableType | None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from regard.errors import RegardError
-from regard_workbench.comparison import history
-from regard_workbench.comparison.comparison import Comparison
-from regard_workbench.comparison.figures import attention, bars, cost, curves, svg
-from regard_workbench.comparison.figures.style import Drawing, Key, Keys, style
+from regard_workbench.comparison.comparison import Comparison, histories
+from regard_workbench.comparison.report import bars, cost
 from regard_workbench.comparison.results import Row, deciding, runs_of
+from regard_workbench.figures import attention, curves, svg
+from regard_workbench.figures.style import Drawing, Key, Keys, style
 from regard_workbench.inspection import inspection
 from regard_workbench.inspection.attribution import Attribution
 from regard_workbench.inspection.inspection import Inspection
@@ -65,7 +65,7 @@ def gallery(comparison: Comparison, rows: Sequence[Row], keys: Keys, split: str,
         return [_plate(drawing, folder, keys) for drawing in drawings if drawing is not None]
 
     with style():
-        runs = history.histories(comparison)
+        runs = histories(comparison)
         axes = ("step", "seconds", "tokens") if "token" in comparison.budget else ("step", "seconds")
         reached = bars.reached(rows, keys, split, seeds)
         return Gallery(

@@ -16,14 +16,15 @@ from markupsafe import Markup
 from regard.observation.figure_text import readable
 from regard_workbench.comparison.comparison import Comparison
 from regard_workbench.comparison.fairness import fairness, size_note
-from regard_workbench.comparison.figures import svg
-from regard_workbench.comparison.figures.style import FEW, NAMED, keys
 from regard_workbench.comparison.matching import WORDS
 from regard_workbench.comparison.report import robustness, summary, tables
 from regard_workbench.comparison.report.gallery import AttentionView, gallery
+from regard_workbench.comparison.report.keys import keys_of
 from regard_workbench.comparison.results import Row, deciding
 from regard_workbench.comparison.shareable import without_folders
 from regard_workbench.comparison.table import target_note
+from regard_workbench.figures import svg
+from regard_workbench.figures.style import FEW, NAMED
 from regard_workbench.training.run_folder import durable
 
 FIGURES = "figures"
@@ -50,7 +51,7 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
     split = summary.shown_split(rows)
     rows = summary.best_first(rows, split)
-    styles, found = keys(rows), comparison.pairs
+    styles, found = keys_of(rows), comparison.pairs
     contestants = {one.label: one for one in comparison.contestants}
     pictures = gallery(comparison, rows, styles, split, folder)
     script = _own("page.js")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from regard_workbench.comparison.comparison import Comparison
-from regard_workbench.comparison.figures.style import Key, Keys
 from regard_workbench.comparison.results import Row, runs_of
 from regard_workbench.comparison.statistics import interval
+from regard_workbench.figures.style import Key, Keys
 from regard_workbench.training.run_folder import durable
 
 FOLDER = "attacks"  # in the folder of a run

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from regard_workbench.comparison.fairness import unequal_sizes
-from regard_workbench.comparison.figures.style import display_names, number_of, short
+from regard_workbench.comparison.report.keys import display_names
 from regard_workbench.comparison.results import Row, deciding, t_interval
 from regard_workbench.comparison.statistics import possible
+from regard_workbench.figures.style import number_of, short
 from regard_workbench.tasks.measures.metrics import Metric
 
 LONGEST_TITLE = 44  # characters: one line of the page

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from regard_workbench.comparison.columns import SPLITS, columns, mark_notes, naming
 from regard_workbench.comparison.comparison import DEFAULT_COLUMNS, Comparison
-from regard_workbench.comparison.figures.style import Key, Keys
 from regard_workbench.comparison.job import Contestant
 from regard_workbench.comparison.results import Row, runs_of
 from regard_workbench.comparison.statistics import CUT
+from regard_workbench.figures.style import Key, Keys
 from regard_workbench.tasks.measures.metrics import SHARE
 
 FULL = 8  # up to so many contestants, every cell of the matrix shows interval and p

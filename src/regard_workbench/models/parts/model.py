@@ -23,7 +23,6 @@ from regard.nn.parts.mechanism import MECHANISMS
 from regard.registry import Registry, parse
 from regard.support.arguments import finite_number, whole_number
 from regard.support.options import read_options
-from regard_workbench.models.parts.crossing import Guide, attention_to_source
 from regard_workbench.models.parts.embedding import embedder_of
 from regard_workbench.models.parts.preset import Preset, with_preset
 from regard_workbench.tasks.answers import NEEDS, Head
@@ -143,6 +142,8 @@ class Model(nn.Module):
 
     def attention_to_source(self, batch: Batch) -> dict[str, Tensor]:
         """With what weights each target position attends to each input position, by layer: (b,h,t,n) each."""
+        from regard_workbench.models.parts.crossing import attention_to_source
+
         return attention_to_source(self, batch)
 
     def generate(self, batch: Batch, **options: Any) -> list[list[Hypothesis]]:
@@ -197,6 +198,8 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     made = cls(problem, **with_preset(plain, cls.presets, read)[1])
     made.built_as = plain, read
     if weight := getattr(problem.answer, "guide", 0.0):
+        from regard_workbench.models.parts.crossing import Guide
+
         made.add_module("guide", Guide(made, weight))
     return made
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from regard.errors import unknown_name
 from regard.nn import fast_path
 from regard.nn.parts.state import State
 from regard.support.arguments import whole_number
 from regard.support.tracing import exporting
-from regard_workbench.models.parts.recurrent_layers import by_layers, uses_dropout_of_cudnn
-from regard_workbench.models.parts.recurrent_steps import Memory, stepped
+
+if TYPE_CHECKING:
+    from regard_workbench.models.parts.recurrent_steps import Cells, Memory
 
 CELLS: dict[str, type[nn.RNN] | type[nn.GRU] | type[nn.LSTM]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -73,6 +74,8 @@ class Recurrent(nn.Module):
         elif keep is None:
             found, after = self._run(rows, before)
         elif exporting():
+            from regard_workbench.models.parts.recurrent_steps import stepped
+
             found, after = stepped(self.cells, rows.masked_fill(~keep[..., None], 0), keep, before)
         else:
             lengths = keep.sum(1).clamp(min=1).cpu()  # pack_padded_sequence refuses empty sequences
@@ -86,6 +89,8 @@ class Recurrent(nn.Module):
 
     def _run(self, rows: Any, before: Tensor | tuple[Tensor, Tensor] | None) -> tuple[Any, Any]:
         if uses_dropout_of_cudnn(self.cells, rows):
+            from regard_workbench.models.parts.recurrent_layers import by_layers
+
             found, after = by_layers(self.cells, rows, before)
         else:
             found, after = self.cells(rows, before)
@@ -121,3 +126,9 @@ class Joined(nn.Module):
     def forward(self, context: Tensor, row: Tensor) -> Tensor:
         found: Tensor = self.dropout(torch.tanh(self.map(torch.cat([context, row], -1))))
         return found
+
+
+def uses_dropout_of_cudnn(cells: Cells, rows: Tensor | PackedSequence) -> bool:
+    """Whether a call of these layers would draw random numbers by cuDNN."""
+    data = rows.data if isinstance(rows, PackedSequence) else rows
+    return cells.training and cells.dropout > 0 and cells.num_layers > 1 and data.is_cuda

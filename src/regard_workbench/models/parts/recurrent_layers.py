@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
-from regard_workbench.models.parts.recurrent_steps import Cells, Memory
+if TYPE_CHECKING:
+    from regard_workbench.models.parts.recurrent_steps import Cells, Memory
 
 _CALLS: dict[str, Callable[..., Any]] = {"LSTM": torch._VF.lstm, "GRU": torch._VF.gru, "RNN_TANH": torch._VF.rnn_tanh}
-
-
-def uses_dropout_of_cudnn(cells: Cells, rows: Tensor | PackedSequence) -> bool:
-    """Whether a call of these layers would draw random numbers by cuDNN."""
-    data = rows.data if isinstance(rows, PackedSequence) else rows
-    return cells.training and cells.dropout > 0 and cells.num_layers > 1 and data.is_cuda
 
 
 def by_layers(cells: Cells, rows: Any, before: Memory | None) -> tuple[Any, Memory]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from regard_workbench.tasks.answers.answer import NEEDS, Answer, Decoded, Head
     from regard_workbench.tasks.answers.bits import Bits
     from regard_workbench.tasks.answers.boxes import Boxes
-    from regard_workbench.tasks.answers.classes import EachOf, OneOf
+    from regard_workbench.tasks.answers.classes import EachOf, HiddenTokens, OneOf
     from regard_workbench.tasks.answers.forecast import Forecast, ForecastSteps, PooledForecast
     from regard_workbench.tasks.answers.glances import OneOfAfterEach
     from regard_workbench.tasks.answers.items import NextItem
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regard_workbench.tasks.answers.ranks import Ranks
     from regard_workbench.tasks.answers.slots import Slot, SlotValues
     from regard_workbench.tasks.answers.tags import Tags
-    from regard_workbench.tasks.answers.text import HiddenTokens, NextToken, Writes, shifted
+    from regard_workbench.tasks.answers.text import NextToken, Writes, shifted
     from regard_workbench.tasks.answers.vectors import PastRowVectors, RowVectors
 
 __all__ = [

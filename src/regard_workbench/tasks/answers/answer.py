@@ -52,6 +52,7 @@ class Answer:
 
     needs: ClassVar[str] = "rows"
     words: ClassVar[str] = ""  # what the model answers, for `regard list`
+    kind: ClassVar[str] = "answer"  # how it is shown: class, translation, completion, filled (blanks), answer
     terms: ClassVar[str] = "examples"  # what the loss is a mean over
     units: ClassVar[str] = "examples"  # what one example is called
     writes: ClassVar[bool] = False  # whether `model.generate` writes it token by token

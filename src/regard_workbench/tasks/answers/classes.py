@@ -1,4 +1,4 @@
-"""One of several classes: for the whole example, or for each of its positions."""
+"""One of several classes: for the whole example, for each of its positions, or for those whose token is hidden."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class OneOf(Answer):
     needs: ClassVar[str] = "pooled"
     classed: ClassVar[bool] = True
     words: ClassVar[str] = "the class of an example"
+    kind: ClassVar[str] = "class"
 
     @property
     def outputs(self) -> int:
@@ -75,3 +76,13 @@ class EachOf(Answer):
     def outputs(self) -> int:
         """One logit for each class."""
         return self.classes
+
+
+@dataclass(frozen=True)
+class HiddenTokens(EachOf):
+    """The tokens that `blank` hides: logits (b,n,classes); the target counts where one is hidden."""
+
+    blank: int = 0
+    words: ClassVar[str] = "the hidden tokens of a sequence"
+    kind: ClassVar[str] = "filled"
+    terms: ClassVar[str] = "hidden tokens"

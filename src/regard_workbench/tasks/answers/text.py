@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from regard_workbench.tasks.answers.answer import Answer, Decoded
-from regard_workbench.tasks.answers.classes import EachOf
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.tasks.parts.streams import Tokens
 
@@ -24,21 +23,13 @@ class NextToken(Answer):
     writes: ClassVar[bool] = True
     classed: ClassVar[bool] = True
     words: ClassVar[str] = "the next token at every position"
+    kind: ClassVar[str] = "completion"
     terms: ClassVar[str] = "tokens"
 
     @property
     def outputs(self) -> int:
         """One logit for each token."""
         return self.count
-
-
-@dataclass(frozen=True)
-class HiddenTokens(EachOf):
-    """The tokens that `blank` hides: logits (b,n,classes); the target counts where one is hidden."""
-
-    blank: int = 0
-    words: ClassVar[str] = "the hidden tokens of a sequence"
-    terms: ClassVar[str] = "hidden tokens"
 
 
 @dataclass(frozen=True)
@@ -55,6 +46,7 @@ class Writes(Decoded):
     writes: ClassVar[bool] = True
     classed: ClassVar[bool] = True
     words: ClassVar[str] = "another sequence, given the whole one"
+    kind: ClassVar[str] = "translation"
     terms: ClassVar[str] = "tokens"
     units: ClassVar[str] = "sentences"
 

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from regard.errors import BadValue, unknown_name
 from regard.registry import parse
-from regard_workbench.tasks.formats.image_files import PicturesRead, quiet
 from regard_workbench.tasks.parts.task import TASKS, names, spelled
 
 BAD_FILES = ("stop", "skip")
@@ -43,6 +42,8 @@ class BadFiles:
 
     def tell(self) -> None:
         """Warn once of everything that was noted since the last time."""
+        from regard_workbench.tasks.formats.image_files import PicturesRead
+
         for one, several, texts in (
             ("1 file was skipped", "{} files were skipped", self.skipped),
             ("on 1 file", "on {} files", self.notes),
@@ -61,6 +62,7 @@ class BadFiles:
 
         `fetch` runs in this thread, since archives are read one member at a time; `decode` in several.
         """
+        from regard_workbench.tasks.formats.image_files import quiet
 
         def attempt(item: Item, content: bytes | BadValue) -> Found | BadValue:
             if isinstance(content, BadValue):

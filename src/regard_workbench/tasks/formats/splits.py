@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from regard.errors import BadValue, unknown_name
-from regard_workbench.tasks.formats.file_errors import named
-from regard_workbench.tasks.formats.reading import Data
 from regard_workbench.tasks.generated.draws import shares
 from regard_workbench.tasks.parts.task import SPLITS
+
+if TYPE_CHECKING:
+    from regard_workbench.tasks.formats.reading import Data
 
 Item = TypeVar("Item")
 
@@ -143,6 +144,8 @@ def complete(parts: dict[str, list[Item]], keys: Sequence[str], seed: int, data:
     if not missing:
         return parts
     if (count := len(set(keys))) <= len(missing):
+        from regard_workbench.tasks.formats.file_errors import named
+
         several = "1 different example is" if count == 1 else f"{count} different examples are"
         examples = "1 example is" if len(keys) == 1 else several
         raise BadValue(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,8 +19,12 @@ from torch import Tensor
 
 from regard.formula.formula import widened
 from regard_workbench.tasks.answers import Bits
-from regard_workbench.tasks.measures.metrics import SHARE, Answered, Mean, Metric
+from regard_workbench.tasks.formats.splits import checked_split
+from regard_workbench.tasks.generated.draws import Generated
+from regard_workbench.tasks.measures.metrics import SHARE, Answered, Mean
 from regard_workbench.tasks.parts.batch import INPUTS, Batch
+from regard_workbench.tasks.parts.data import Fitted, Kept
+from regard_workbench.tasks.parts.judge import Judge
 from regard_workbench.tasks.parts.streams import Vectors
 from regard_workbench.tasks.parts.task import Task
 
@@ -87,25 +93,40 @@ METRICS = (
 )
 
 
-class BitsTask(Task):
-    """The base of tasks of bits. A subclass sets `bits` and `longest`; two channels beside the bits are marks."""
-
-    metric = BITS_PER_SEQUENCE
+@dataclass(frozen=True)
+class Width(Fitted):
+    """The width of a vector, on which the weights depend."""
 
     bits: int
-    longest: int
+
+
+class BitsTask(Task):
+    """The base of tasks of bits; two channels beside the bits are marks. A subclass defines `longest` and `tape`."""
+
+    judge = Judge(BITS_PER_SEQUENCE, METRICS)
+    fitted = Kept(Width)
+    pictured = False
+
+    @property
+    def longest(self) -> int:
+        """Steps of the longest sequence."""
+        raise NotImplementedError(f"{type(self).__name__} does not define longest")
+
+    def tape(self, split: str, index: int) -> Tape:
+        """The sequence of a split with a number."""
+        raise NotImplementedError(f"{type(self).__name__} does not define tape")
 
     def streams(self) -> dict[str, Vectors]:
         """Bits and marks."""
-        return {INPUTS: Vectors(self.bits + 2, self.longest)}
+        return {INPUTS: Vectors(self.fitted.bits + 2, self.longest)}
 
     def answers(self) -> list[Bits]:
         """Bits."""
-        return [Bits(self.bits)]
+        return [Bits(self.fitted.bits)]
 
-    def metrics(self) -> tuple[Metric, ...]:
-        """Cost and errors, of vectors and of whole sequences."""
-        return METRICS
+    def examples(self, split: str) -> Sequence[Tape]:
+        """Sequences, generated on access."""
+        return Generated(ENDLESS if checked_split(split) == "train" else HELD_OUT, partial(self.tape, split))
 
     def length(self, example: Tape) -> int:
         """Steps of a sequence, the answer included."""
@@ -114,8 +135,8 @@ class BitsTask(Task):
     def collate(self, examples: Sequence[Tape], generator: torch.Generator) -> Batch:
         """Sequences padded at their ends with zeros."""
         longest = max((len(example.inputs) for example in examples), default=0)
-        inputs = torch.zeros(len(examples), longest, self.bits + 2)
-        targets = torch.zeros(len(examples), longest, self.bits)
+        inputs = torch.zeros(len(examples), longest, self.fitted.bits + 2)
+        targets = torch.zeros(len(examples), longest, self.fitted.bits)
         keep = torch.zeros(len(examples), longest, dtype=torch.bool)
         target_keep = torch.zeros(len(examples), longest, dtype=torch.bool)
         for row, example in enumerate(examples):

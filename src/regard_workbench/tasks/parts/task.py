@@ -1,10 +1,12 @@
-"""What a task is: streams, an answer, metrics. One file with `@task("name")` adds one.
+"""What a task is: data, a judge and a presenter. One file with `@task("name")` adds one.
 
-    streams    `streams()`: what goes in, by name: tokens, vectors, nodes
-    answers    `answers()`: what may come out, the usual one first; a model gives the first it can
-    metrics    `metrics()`: how answers are judged; `metric` decides which checkpoint is best
-    data       `examples(split)`: a sequence of examples; `collate(examples, generator)`: a `Batch` of them
-    people     `parse(given)`: an example from what a user typed; `show(example)`: what its positions are called
+    TaskData    its options; `streams()`: what goes in, by name; `answers()`: what may come out, the usual one first;
+                `examples(split)`; `collate(examples, generator)`: a `Batch`; `fit()`: what training data fix
+    Judge       the metrics; the first decides which checkpoint is best
+    Presenter   `parse`: an example from what a user typed; `show`: what its positions are called; `decode`: an answer
+
+`Task` holds the three together. All that reads tasks calls its methods, which pass on to judge and presenter; so a task
+may as well define one of them itself.
 
 A task knows nothing of models beyond `measures.metrics.Answering`: calling one with a batch, its loss, its predictions
 and the sequences it writes. A model knows nothing of tasks beyond `Problem` and `Batch`.
@@ -15,23 +17,22 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 
-from regard.errors import BadValue
 from regard.registry import Registry, parse
 from regard.support.options import read_options
-from regard_workbench.tasks.answers.answer import Answer
 from regard_workbench.tasks.generated.draws import Generated
 from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS, Answered, Answering, Metric, State
 from regard_workbench.tasks.parts.batch import Batch
-from regard_workbench.tasks.parts.problem import Problem
-from regard_workbench.tasks.parts.shown import Looked, Shown, Understood, numbered
-from regard_workbench.tasks.parts.streams import StreamSpec
+from regard_workbench.tasks.parts.data import TaskData
+from regard_workbench.tasks.parts.judge import Judge
+from regard_workbench.tasks.parts.presenter import Presenter
+from regard_workbench.tasks.parts.shown import Looked, Shown, Understood
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _NOT_TEXT = ("true", "false", "none", "null", "yes", "no", "on", "off")  # unquoted, these are parsed as other types
 SPLITS = ("train", "validation", "test")
+NOTHING_GIVEN: Mapping[str, Any] = MappingProxyType({})
+EVERY: int | None = None  # examples
 DEFAULT = "digits"  # what `regard compare` takes when no task is named: its data comes with scikit-learn
 
 
@@ -82,39 +85,53 @@ def task(name: str) -> Callable[[TaskClass], TaskClass]:
     return register
 
 
-class Task:
-    """The base of every task. A subclass sets `metric` and `recipe` and defines the first five methods."""
+class Task(TaskData):
+    """The base of every task: data with a `judge` and a `presenter`.
+
+    A subclass sets them and `recipe`, and defines `streams`, `answers`, `examples` and `collate`. What a task says
+    itself, by a method of the same name, comes before what its judge and its presenter say.
+    """
 
     name: ClassVar[str] = ""
-    metric: ClassVar[Metric] = ACCURACY  # the one that decides which checkpoint is best
+    judge: ClassVar[Judge] = Judge.by(ACCURACY)
+    presenter: ClassVar[Presenter[Any]] = Presenter()
     recipe: ClassVar[Recipe] = Recipe()
+    metric: ClassVar[Metric] = judge.metric  # that of the judge; one set in a class makes a judge of it alone
+    takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads, by the presenter: "text", "image", "sound", "table"
+    together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images
     # Whether all its answers are measured on the same words, so that models that give different ones compare. Batches
     # then say in the note `MADE_FROM` which examples they hold, as they are laid out differently.
     answers_compare: ClassVar[bool] = False
-
     acts: ClassVar[bool] = False  # whether training batches are made by acting with the model as it is then
+    translates: ClassVar[bool] = False  # whether each written piece comes from pieces that are read, or from none
+    pretrained_vocabulary: ClassVar[bool] = False  # whether it can read with the vocabulary of a checkpoint
+    tried: ClassVar[tuple[str, ...]] = ("--example", "0")  # an input of `regard predict`, on the task's page
+    pictured: ClassVar[bool] = True  # whether `--figure` can draw what the recipe's model predicts for it
 
-    given: Mapping[str, Any] = MappingProxyType({})  # the options `build` was called with
+    # Without types of their own, by which a type checker would take them for options.
+    given = NOTHING_GIVEN  # the options `build` was called with
+    examined = EVERY  # how many examples `regard evaluate --limit` asks of `examine`; None: all
 
-    def streams(self) -> Mapping[str, StreamSpec]:
-        """What goes in, by name. Models that read a single stream read the first."""
-        raise NotImplementedError(f"{type(self).__name__} does not define streams")
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        own = vars(cls)
+        if "judge" in own:
+            cls.metric = cls.judge.metric
+        elif "metric" in own:
+            cls.judge = Judge.by(cls.metric)
+        if "presenter" in own:
+            cls.takes = own.get("takes", cls.presenter.takes)
+            cls.together = own.get("together", cls.presenter.together)
 
-    def answers(self) -> Sequence[Answer]:
-        """What may come out, the usual answer first; a model gives the first that it can."""
-        raise NotImplementedError(f"{type(self).__name__} does not define answers")
-
-    def examples(self, split: str) -> Sequence[Any]:
-        """The examples of a split ("train", "validation", "test"); always the same ones in the same order."""
-        raise NotImplementedError(f"{type(self).__name__} does not define examples")
-
-    def collate(self, examples: Sequence[Any], generator: torch.Generator) -> Batch:
-        """A batch of examples. What is random in it (hidden words, noise) comes from `generator` alone."""
-        raise NotImplementedError(f"{type(self).__name__} does not define collate")
+    @classmethod
+    def defines(cls, method: str) -> bool:
+        """Whether a method of judge or presenter is more than the default: by this class, its judge or presenter."""
+        bases = ((cls, Task), (type(cls.judge), Judge), (type(cls.presenter), Presenter))
+        return any(getattr(own, method, None) is not getattr(base, method, None) for own, base in bases)
 
     def metrics(self) -> tuple[Metric, ...]:
         """How answers are judged, `metric` among them."""
-        return (LOSS, self.metric)
+        return self.judge.metrics if self.metric is self.judge.metric else (LOSS, self.metric)
 
     def reached(self) -> dict[str, str]:
         """What the recipe reaches without files, by metric, as people read it: {"f1": "≥ 95.0 %"}."""
@@ -124,39 +141,21 @@ class Task:
             for name, value in self.recipe.reaches.items()
         }
 
-    def problems(self) -> list[Problem]:
-        """Every problem this task can pose, the usual one first."""
-        return [Problem(self.streams(), answer) for answer in self.answers()]
+    def protocol(self) -> dict[str, Any]:
+        """How metrics are computed, to be printed beside them (for example sacreBLEU's signature)."""
+        return self.judge.protocol(self)
 
-    def pose(self, problem: Problem) -> None:
-        """Select the problem that batches and metrics are made for."""
-        self.problem = problem
+    def examine(
+        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """Additional metrics for `regard evaluate`, measured on a model in eval mode."""
+        return self.judge.examine(self, model, split, batch_size=batch_size, device=device)
 
-    def length(self, example: Any) -> int:
-        """How long an example is, for batches of similar length."""
-        return len(example)
-
-    def batch(
-        self, examples: Sequence[Any], chosen: Sequence[int], generator: torch.Generator, model: Answering | None = None
-    ) -> Batch:
-        """A batch of chosen examples of a split.
-
-        A task may be quicker than making each of them first: see `batches`. An agent makes its batch by acting with
-        `model`; where there is none, it acts at random.
-        """
-        made = self.batches(examples, [chosen], [generator])
-        return self.collate([examples[index] for index in chosen], generator) if made is None else made[0]
-
-    def batches(
-        self, examples: Sequence[Any], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]
-    ) -> list[Batch] | None:
-        """Several batches at once, each the same as by `collate`; None where that would not be quicker.
-
-        A generator is valid until the next is taken; a task that draws nothing takes none.
-        """
-        return None
-
-    examined: int | None = None  # how many examples `regard evaluate --limit` asks of `examine`; None: all
+    def completed(
+        self, model: Answering, split: str, *, batch_size: int, most: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """How well a model completes texts of a split, `most` of them at most; nothing where it completes none."""
+        return self.judge.completed(self, model, split, batch_size=batch_size, most=most, device=device)
 
     def examined_examples(self, split: str) -> Sequence[Any]:
         """The examples of a split that `examine` measures: the first ones where there is a limit, otherwise all.
@@ -167,22 +166,6 @@ class Task:
         if self.examined is None or self.examined >= len(examples):
             return examples
         return Generated(self.examined, examples.__getitem__)  # a slice might make all of them at once
-
-    def examine(
-        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
-    ) -> list[tuple[Metric, State]]:
-        """Additional metrics for `regard evaluate`, measured on a model in eval mode."""
-        return []
-
-    def completed(
-        self, model: Answering, split: str, *, batch_size: int, most: int, device: torch.device | str
-    ) -> list[tuple[Metric, State]]:
-        """How well a model completes texts of a split, `most` of them at most; nothing where it completes none.
-
-        Measured by `regard evaluate`, `regard compare` and the last validation of a run: a model writes token by token,
-        so this takes longer than the other metrics.
-        """
-        return []
 
     @torch.no_grad()
     def measured(
@@ -196,84 +179,57 @@ class Task:
             states.append(metric.of(Answered(model, batch.to(device))))
         return metric.merge([state for state in states if state is not None])
 
-    def protocol(self) -> dict[str, Any]:
-        """How metrics are computed, to be printed beside them (for example sacreBLEU's signature)."""
-        return {}
-
     def direction(self) -> Direction | None:
         """What is read and what is written, where the task turns one kind of text into another."""
         return None
-
-    translates: ClassVar[bool] = False  # whether each written piece comes from pieces that are read, or from none
 
     def unanswered(self, example: Any) -> Any | None:
         """The example without its answer, for a model that continues what it reads; None: only typed ones."""
         return None
 
-    takes: ClassVar[tuple[str, ...]] = ()  # what `parse` reads: "text", "image", "sound", "table"
-    pretrained_vocabulary: ClassVar[bool] = False  # whether it can read with the vocabulary of a checkpoint
-    tried: ClassVar[tuple[str, ...]] = ("--example", "0")  # an input of `regard predict`, on the task's page
-    pictured: ClassVar[bool] = True  # whether `--figure` can draw what the recipe's model predicts for it
-    together: ClassVar[bool] = False  # whether all that is given is one example: a sound and several images
-
     def parse(self, given: Mapping[str, str]) -> Any:
         """An example, without its answer, from what a user typed: {"text": …}, {"image": path}, {"table": path}."""
-        reads = " and ".join(spec.words for spec in self.streams().values())
-        takes = " or ".join(f"--{name}" for name in self.takes)
-        raise BadValue(
-            f"--{next(iter(given), 'text')}: the task {self.name} reads {reads}"
-            + (f". Give {takes}." if takes else " and takes nothing typed; measure it with `regard evaluate`.")
-        )
+        return self.presenter.parse(self, given)
 
     def conversation(self, turns: Sequence[str]) -> Mapping[str, str]:
         """What `parse` takes for the turns of a chat, oldest first, those of the user and of the model in turn."""
-        able = [name for name in names() if TASKS[name].conversation is not Task.conversation]
-        raise BadValue(f"RUN: {self.name} does not reply to what is said. Tasks that do: {', '.join(able)}.")
+        return self.presenter.conversation(self, turns)
 
     def show(self, example: Any, batch: Batch) -> Shown:
         """Labels and picture of an example; `batch` contains it alone, as the model reads it (masked, truncated)."""
-        return numbered(batch)
+        return self.presenter.show(self, example, batch)
 
     def understood(self, given: Mapping[str, str], example: Any) -> Understood | None:
         """How much of the typed input the parsed example contains; None if nothing needs to be reported."""
-        return None
+        return self.presenter.understood(self, given, example)
 
     def continued(self, text: str, output: str) -> str:
         """Join a typed text and the model's continuation."""
-        return text + output
+        return self.presenter.continued(self, text, output)
 
     def output_pieces(self, tokens: Sequence[int]) -> list[str]:
         """The text of each output token."""
-        return [str(token) for token in tokens]
+        return self.presenter.output_pieces(self, tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """An answer (the number of a class alone, or the tokens of a text) as a user reads it."""
-        return " ".join(self.output_pieces(tokens))
+        return self.presenter.decode(self, tokens)
 
     def focused(self, example: Any, predicted: Any) -> Any:
         """The example as it is shown beside a prediction: with the chosen one of several parts first."""
-        return example
+        return self.presenter.focused(self, example, predicted)
 
     def marked(self, example: Any, predicted: Any) -> Any:
         """The example with a prediction on it, where `show` draws what was found (boxes, masks) on its picture."""
-        return example
+        return self.presenter.marked(self, example, predicted)
 
     def answer_text(self, predicted: Any, example: Any) -> str:
         """A prediction of a model's head for an example as a user reads it."""
-        tokens = predicted if isinstance(predicted, list) else [predicted]
-        plain = all(isinstance(token, int) for token in tokens)
-        return self.decode(tokens) if plain else str(predicted)
+        return self.presenter.answer_text(self, predicted, example)
 
     def draw(self, predicted: Any, example: Any, looked: Looked | None) -> Figure | None:
         """A figure of a prediction for an example and what it was drawn from; None: the usual one, a map of weights."""
-        return None
-
-    def state(self) -> dict[str, Any]:
-        """What must be kept beside the weights to use them again (vocabulary, labels), as plain JSON data."""
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned, instead of deriving it from the data."""
+        return self.presenter.draw(self, predicted, example, looked)
 
     def typed(self, **options: Any) -> str:
         """This task with some more options, as the command line takes it: `"classify(encoding=latin-1)"`."""

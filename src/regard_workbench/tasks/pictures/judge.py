@@ -28,7 +28,7 @@ class Judgement(NamedTuple):
     features: NDArray[np.float64]  # (n,32), from −1 to 1
 
 
-class Judge:
+class PictureJudge:
     """A classifier of pictures (n,channels,height,width), bytes or numbers from 0 to 1, trained on some of them."""
 
     def __init__(self, pictures: Tensor, labels: Tensor, classes: int) -> None:

@@ -12,9 +12,17 @@ from torch import Tensor
 
 from regard.implementations.triton.additive.pairs import block_of
 from regard.implementations.triton.additive.strips import BLOCK, OF_VALUES, AdditiveRows, AdditiveStrip, bounds
+from regard.implementations.triton.dot.forward import finish_rows
 from regard.implementations.triton.launch import block_sizes
 from regard.implementations.triton.launch.block_schedule import key_blocks
-from regard.implementations.triton.launch.device_functions import dropout_keeps, final_scores, row_state, tile, visible
+from regard.implementations.triton.launch.device_functions import (
+    dropout_keeps,
+    final_scores,
+    row_state,
+    store_rows,
+    tile,
+    visible,
+)
 from regard.implementations.triton.launch.kernel_work import KernelWork, strides
 
 LENGTHS = [
@@ -162,17 +170,9 @@ def join_parts(
         found = tl.load(pointers, mask=across[None, :] < WIDTH, other=0.0)
         output = output * fade[:, None] + found * weight[:, None]
         largest = highest
-    empty = total == 0.0  # a NaN is not
-    lse = tl.where(empty, float("-inf"), (largest + tl.log2(total)) * 0.6931471805599453)
-    batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
+    batch, head, sink = both // heads, both % heads, 0.0
     if SINKS:
-        sink = tl.load(SINK + head).to(tl.float32) * 1.4426950408889634
-        highest = tl.maximum(largest, sink)
-        fade = tl.exp2(largest - highest)
-        output *= fade[:, None]
-        total = total * fade + tl.exp2(sink - highest)
-    output = output / tl.where(empty, 1.0, total)[:, None]
-    OUT += batch * OUT_STRIDES[0] + head * OUT_STRIDES[1] + rows[:, None].to(tl.int64) * OUT_STRIDES[2]
-    real = (rows < q_len)[:, None] & (across < WIDTH)[None, :]
-    tl.store(OUT + across[None, :], output.to(OUT.dtype.element_ty), mask=real)
+        sink = tl.load(SINK + head).to(tl.float32)
+    output, lse = finish_rows(largest, total, output, sink, SINKS, False)
+    store_rows(OUT, OUT_STRIDES, batch, head, rows, across, output, q_len, WIDTH)
     tl.store(LSE + both.to(tl.int64) * q_len + rows, lse, mask=rows < q_len)

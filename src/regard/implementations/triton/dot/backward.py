@@ -28,6 +28,7 @@ from regard.implementations.triton.launch.device_functions import (
     rows_of,
     seen_in_tile,
     slope_of,
+    store_rows,
     tile,
 )
 
@@ -159,17 +160,8 @@ def of_keys(
             PARTS += (slots * every).to(tl.int64) * (BLOCK_K * BLOCK_D)
             tl.store(PARTS + inner[:, None] * BLOCK_V + across[None, :], grad_value)
             return
-    GRAD_K += batch.to(tl.int64) * GRAD_K_STRIDES[0] + shared.to(tl.int64) * GRAD_K_STRIDES[1]
-    GRAD_V += batch.to(tl.int64) * GRAD_V_STRIDES[0] + shared.to(tl.int64) * GRAD_V_STRIDES[1]
-    far, there = columns[:, None].to(tl.int64), (columns < k_len)[:, None]
-    tl.store(
-        GRAD_K + far * GRAD_K_STRIDES[2] + wide[None, :], (grad_key * scale).to(GRAD_K.dtype.element_ty),
-        mask=there & (wide[None, :] < D),
-    )
-    tl.store(
-        GRAD_V + far * GRAD_V_STRIDES[2] + across[None, :], grad_value.to(GRAD_V.dtype.element_ty),
-        mask=there & (across[None, :] < WIDTH),
-    )
+    store_rows(GRAD_K, GRAD_K_STRIDES, batch, shared, columns, wide, grad_key * scale, k_len, D)
+    store_rows(GRAD_V, GRAD_V_STRIDES, batch, shared, columns, across, grad_value, k_len, WIDTH)
 
 
 @triton.jit
@@ -304,11 +296,7 @@ def of_queries(
             inner = place.to(tl.int64) * BLOCK_Q + tl.arange(0, BLOCK_Q)
             tl.store(PARTS + inner[:, None] * BLOCK_D + wide[None, :], grad_query * scale)
             return
-    GRAD_Q += batch.to(tl.int64) * GRAD_Q_STRIDES[0] + head.to(tl.int64) * GRAD_Q_STRIDES[1]
-    tl.store(
-        GRAD_Q + far * GRAD_Q_STRIDES[2] + wide[None, :], (grad_query * scale).to(GRAD_Q.dtype.element_ty),
-        mask=(rows < q_len)[:, None] & (wide[None, :] < D),
-    )
+    store_rows(GRAD_Q, GRAD_Q_STRIDES, batch, head, rows, wide, grad_query * scale, q_len, D)
     if CENTERED:
         tl.store(GRAD_CENTERS + offset + rows, pull, mask=rows < q_len)
 

@@ -24,6 +24,7 @@ from regard.implementations.triton.launch.device_functions import (
     row_state,
     rows_of,
     slope_of,
+    store_rows,
     visible,
 )
 
@@ -123,11 +124,7 @@ def forward(
     if SINKS:
         sink = tl.load(SINK + head).to(tl.float32)
     output, lse = finish_rows(largest, total, output, sink, SINKS, OUT.dtype.element_ty == tl.float32)
-    OUT += batch.to(tl.int64) * OUT_STRIDES[0] + head.to(tl.int64) * OUT_STRIDES[1]
-    tl.store(
-        OUT + rows[:, None].to(tl.int64) * OUT_STRIDES[2] + across[None, :], output.to(OUT.dtype.element_ty),
-        mask=(rows < q_len)[:, None] & (across[None, :] < WIDTH),
-    )
+    store_rows(OUT, OUT_STRIDES, batch, head, rows, across, output, q_len, WIDTH)
     tl.store(LSE + (batch * heads + head).to(tl.int64) * q_len + rows, lse, mask=rows < q_len)
 
 

@@ -50,8 +50,7 @@ def precision(dtype: torch.dtype) -> str:
 
 
 # Of bfloat16 and float16, for widths up to 64, 128 and 256, by kernel and walk (`PreparedMask.walk`, or a normaliser
-# other than softmax); a walk that is not listed takes the line "any". `python -m benchmarks.kernel_variants` times
-# other choices.
+# other than softmax); a walk that is not listed takes the line "any".
 HALF: dict[tuple[str, str], tuple[BlockSizes, BlockSizes, BlockSizes]] = {
     ("forward", "any"): (BlockSizes(64, 64, 4, 2, 4), BlockSizes(64, 64, 4, 3), BlockSizes(64, 32, 4, 2)),
     ("forward", "listed"): (BlockSizes(64, 64, 4, 3, 4), BlockSizes(64, 64, 4, 5), BlockSizes(64, 32, 4, 2)),

@@ -312,6 +312,16 @@ def rows_of(SOURCE, STRIDES, batch, head, start, real, WIDTH: tl.constexpr, BLOC
 
 
 @triton.jit
+def store_rows(TARGET, STRIDES, batch, head, rows, across, numbers, length, WIDTH: tl.constexpr):
+    """Write numbers (rows, across) of one head in the dtype of `TARGET`: none beyond its length and its width."""
+    TARGET += batch.to(tl.int64) * STRIDES[0] + head.to(tl.int64) * STRIDES[1]
+    tl.store(
+        TARGET + rows[:, None].to(tl.int64) * STRIDES[2] + across[None, :], numbers.to(TARGET.dtype.element_ty),
+        mask=(rows < length)[:, None] & (across[None, :] < WIDTH),
+    )
+
+
+@triton.jit
 def load_row_stats(SOURCE, line, start, padded_rows, BLOCK: tl.constexpr, BULK: tl.constexpr):
     """A number for each of `BLOCK` rows of one line from `start` on; lines are padded to whole blocks."""
     if BULK:

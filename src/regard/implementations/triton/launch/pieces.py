@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regard.implementations.triton.dot.forward import finish_rows
 from regard.implementations.triton.launch.block_sizes import SMALL
+from regard.implementations.triton.launch.device_functions import store_rows
 from regard.implementations.triton.launch.launching import Launch
 
 SHORTEST = 2 if SMALL else 16  # steps of a piece, at least
@@ -138,11 +139,7 @@ def join_rows(
         sink = tl.load(SINK + line % heads).to(tl.float32)
     output, lse = finish_rows(largest, total, output, sink, SINKS, OUT.dtype.element_ty == tl.float32)
     rows = block * BLOCK + inner
-    OUT += (line // heads).to(tl.int64) * OUT_STRIDES[0] + (line % heads).to(tl.int64) * OUT_STRIDES[1]
-    tl.store(
-        OUT + rows[:, None].to(tl.int64) * OUT_STRIDES[2] + across[None, :], output.to(OUT.dtype.element_ty),
-        mask=(rows < q_len)[:, None] & (across[None, :] < WIDTH),
-    )
+    store_rows(OUT, OUT_STRIDES, line // heads, line % heads, rows, across, output, q_len, WIDTH)
     tl.store(LSE + line.to(tl.int64) * q_len + rows, lse, mask=rows < q_len)
 
 
@@ -163,8 +160,4 @@ def join_sums(
         at = (slot * lines + line).to(tl.int64) * BLOCK + inner
         output += tl.load(PARTS + at[:, None] * BLOCK_V + across[None, :])
     rows = block * BLOCK + inner
-    OUT += (line // heads).to(tl.int64) * OUT_STRIDES[0] + (line % heads).to(tl.int64) * OUT_STRIDES[1]
-    tl.store(
-        OUT + rows[:, None].to(tl.int64) * OUT_STRIDES[2] + across[None, :], output.to(OUT.dtype.element_ty),
-        mask=(rows < length)[:, None] & (across[None, :] < WIDTH),
-    )
+    store_rows(OUT, OUT_STRIDES, line // heads, line % heads, rows, across, output, length, WIDTH)

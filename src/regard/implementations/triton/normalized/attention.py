@@ -1,6 +1,6 @@
 """Attention under sigmoid, sparsemax, entmax15 or hard by fused kernels: launches, gradients, and what is refused.
 
-`auto` takes them up to the width at which `benchmarks/gpu_check.py --stages normalizers` has checked them on a GPU.
+`auto` takes them up to the width at which `bench/gpu_check.py --stages normalizers` has checked them on a GPU.
 """
 
 from __future__ import annotations

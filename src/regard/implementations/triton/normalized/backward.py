@@ -25,6 +25,7 @@ from regard.implementations.triton.launch.device_functions import (
     load_row_stats,
     rows_of,
     seen_in_tile,
+    store_rows,
     visible,
 )
 from regard.implementations.triton.normalized.forward import (
@@ -150,11 +151,7 @@ def of_queries(
             else:
                 grad_scores = tl.where(scores == float("-inf"), 0.0, grad_scores)
         grad_query = tl.dot(grad_scores.to(key.dtype), key, grad_query, input_precision=PRECISION)
-    GRAD_Q += batch.to(tl.int64) * GRAD_Q_STRIDES[0] + head.to(tl.int64) * GRAD_Q_STRIDES[1]
-    tl.store(
-        GRAD_Q + rows[:, None].to(tl.int64) * GRAD_Q_STRIDES[2] + wide[None, :],
-        (grad_query * scale).to(GRAD_Q.dtype.element_ty), mask=(rows < q_len)[:, None] & (wide[None, :] < D),
-    )
+    store_rows(GRAD_Q, GRAD_Q_STRIDES, batch, head, rows, wide, grad_query * scale, q_len, D)
 
 
 @triton.jit(do_not_specialize=DATA)
@@ -199,17 +196,8 @@ def of_keys(
                 padded_rows, scale, cap, KIND, FORM, BIAS, CAP, APPROXIMATE, PRECISION, BULK, D, WIDTH, BLOCK_D,
                 BLOCK_V, BLOCK_Q,
             )
-    GRAD_K += batch.to(tl.int64) * GRAD_K_STRIDES[0] + shared.to(tl.int64) * GRAD_K_STRIDES[1]
-    GRAD_V += batch.to(tl.int64) * GRAD_V_STRIDES[0] + shared.to(tl.int64) * GRAD_V_STRIDES[1]
-    far, there = columns[:, None].to(tl.int64), (columns < k_len)[:, None]
-    tl.store(
-        GRAD_K + far * GRAD_K_STRIDES[2] + wide[None, :], (grad_key * scale).to(GRAD_K.dtype.element_ty),
-        mask=there & (wide[None, :] < D),
-    )
-    tl.store(
-        GRAD_V + far * GRAD_V_STRIDES[2] + across[None, :], grad_value.to(GRAD_V.dtype.element_ty),
-        mask=there & (across[None, :] < WIDTH),
-    )
+    store_rows(GRAD_K, GRAD_K_STRIDES, batch, shared, columns, wide, grad_key * scale, k_len, D)
+    store_rows(GRAD_V, GRAD_V_STRIDES, batch, shared, columns, across, grad_value, k_len, WIDTH)
 
 
 @triton.jit

@@ -11,7 +11,13 @@ import triton
 import triton.language as tl
 
 from regard.implementations.triton.launch.block_schedule import key_blocks, next_block, program_block, row_ends
-from regard.implementations.triton.launch.device_functions import final_scores, nonfinite_rows, rows_of, visible
+from regard.implementations.triton.launch.device_functions import (
+    final_scores,
+    nonfinite_rows,
+    rows_of,
+    store_rows,
+    visible,
+)
 
 DATA = [
     "q_len", "k_len", "heads", "group", "padded_rows", "TABLE_STRIDES", "LIST_STRIDES", "SEEN_STRIDES",
@@ -195,11 +201,7 @@ def forward(
         output = tl.dot(weights.to(value.dtype), value, output, input_precision=PRECISION)
     if KIND != "sigmoid":
         output = tl.where((largest != largest)[:, None], float("nan"), output)
-    OUT += batch.to(tl.int64) * OUT_STRIDES[0] + head.to(tl.int64) * OUT_STRIDES[1]
-    tl.store(
-        OUT + rows[:, None].to(tl.int64) * OUT_STRIDES[2] + across[None, :], output.to(OUT.dtype.element_ty),
-        mask=(rows < q_len)[:, None] & (across[None, :] < WIDTH),
-    )
+    store_rows(OUT, OUT_STRIDES, batch, head, rows, across, output, q_len, WIDTH)
     if KIND == "sigmoid":
         if not CAP:
             largest = tl.sum(nonfinite, 1)

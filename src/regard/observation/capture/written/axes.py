@@ -14,31 +14,14 @@ import torch
 from torch import nn
 
 from regard.observation.capture.written.products import Labels, product_of, reduced
-from regard.observation.capture.written.tape import Node
+from regard.observation.capture.written.tape import Node, operations
 
 # Operations whose result is a view: its strides tell which axis went where.
 _RESHAPES = frozenset(("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as"))
-VIEWS = _RESHAPES | frozenset(
-    (
-        "transpose",
-        "permute",
-        "swapaxes",
-        "swapdims",
-        "movedim",
-        "moveaxis",
-        "t",
-        "__get__",
-        "select",
-        "narrow",
-        "expand",
-        "expand_as",
-        "broadcast_to",
-        "chunk",
-        "split",
-        "tensor_split",
-        "unbind",
-    )
-)
+VIEWS = _RESHAPES | operations("""
+    transpose permute swapaxes swapdims movedim moveaxis t __get__ select narrow expand expand_as broadcast_to chunk
+    split tensor_split unbind
+""")
 _SPLITS = frozenset(("chunk", "split", "tensor_split", "unbind"))
 _CONVOLUTIONS = frozenset(("conv1d", "conv2d", "conv3d"))
 _DEPTH = 96  # operations that are followed back; what lies further counts as an input

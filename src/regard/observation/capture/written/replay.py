@@ -17,69 +17,15 @@ from torch import Tensor, nn
 from regard.observation.capture.storage import Storage, StoredTensor
 from regard.observation.capture.written.normalizing import LOG_SOFTMAX, SOFTMAX
 from regard.observation.capture.written.products import reduction
-from regard.observation.capture.written.tape import DROPOUT, ROWS, Node
+from regard.observation.capture.written.tape import DROPOUT, ROWS, Node, operations
 
 # Operations on pairs in which row i of the result depends on row i of its arguments only.
-_BY_PAIR = {
-    "add",
-    "__add__",
-    "__radd__",
-    "add_",
-    "__iadd__",
-    "sub",
-    "__sub__",
-    "__rsub__",
-    "rsub",
-    "sub_",
-    "__isub__",
-    "mul",
-    "__mul__",
-    "__rmul__",
-    "mul_",
-    "__imul__",
-    "multiply",
-    "div",
-    "__truediv__",
-    "__div__",
-    "div_",
-    "__itruediv__",
-    "true_divide",
-    "divide",
-    "masked_fill",
-    "masked_fill_",
-    "where",
-    "to",
-    "type",
-    "type_as",
-    "float",
-    "half",
-    "bfloat16",
-    "double",
-    "contiguous",
-    "clone",
-    "detach",
-    "clamp",
-    "clip",
-    "clamp_",
-    "tanh",
-    "tanh_",
-    "exp",
-    "neg",
-    "__neg__",
-    "maximum",
-    "max",
-    "minimum",
-    "min",
-    "nan_to_num",
-    "relu",
-    "sigmoid",
-    "log",
-    "sqrt",
-    "square",
-    "pow",
-    "__pow__",
-    "abs",
-}
+_BY_PAIR = operations("""
+    add __add__ __radd__ add_ __iadd__ sub __sub__ __rsub__ rsub sub_ __isub__ mul __mul__ __rmul__ mul_ __imul__
+    multiply div __truediv__ __div__ div_ __itruediv__ true_divide divide masked_fill masked_fill_ where to type
+    type_as float half bfloat16 double contiguous clone detach clamp clip clamp_ tanh tanh_ exp neg __neg__ maximum
+    max minimum min nan_to_num relu sigmoid log sqrt square pow __pow__ abs
+""")
 _PRODUCTS = frozenset(("matmul", "__matmul__", "bmm"))
 
 

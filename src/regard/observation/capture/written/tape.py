@@ -22,53 +22,21 @@ if TYPE_CHECKING:
 
 ROWS, SCORES, WEIGHTS = 0, 1, 2
 
+
+def operations(text: str) -> frozenset[str]:
+    """The operations of torch that a text names."""
+    return frozenset(text.split())
+
+
 DROPOUT = frozenset(("dropout", "dropout_", "dropout1d", "dropout2d", "alpha_dropout", "feature_dropout"))
-RANDOM = frozenset(
-    (
-        "rand",
-        "randn",
-        "randint",
-        "rand_like",
-        "randn_like",
-        "bernoulli",
-        "bernoulli_",
-        "uniform_",
-        "normal_",
-        "exponential_",
-        "multinomial",
-        "gumbel_softmax",
-        "empty_strided",
-    )
-)
-REARRANGING = frozenset(
-    (
-        "view",
-        "reshape",
-        "transpose",
-        "permute",
-        "contiguous",
-        "to",
-        "type",
-        "type_as",
-        "float",
-        "half",
-        "bfloat16",
-        "double",
-        "flatten",
-        "unflatten",
-        "squeeze",
-        "unsqueeze",
-        "swapaxes",
-        "swapdims",
-        "movedim",
-        "view_as",
-        "reshape_as",
-        "clone",
-        "detach",
-        "t",
-        "__get__",
-    )
-)
+RANDOM = operations("""
+    rand randn randint rand_like randn_like bernoulli bernoulli_ uniform_ normal_ exponential_ multinomial
+    gumbel_softmax empty_strided
+""")
+REARRANGING = operations("""
+    view reshape transpose permute contiguous to type type_as float half bfloat16 double flatten unflatten squeeze
+    unsqueeze swapaxes swapdims movedim view_as reshape_as clone detach t __get__
+""")
 # Operations on two tensors that may pair the rows of one with those of the other.
 _PAIRING = MULTIPLICATIONS | {"add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"}
 _AUGMENTED = frozenset(

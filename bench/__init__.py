@@ -1,0 +1,1 @@
+"""Everything that measures regard; README.md lists it."""

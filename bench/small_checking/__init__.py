@@ -1,0 +1,1 @@
+"""Parts of `bench/small_check.py`."""

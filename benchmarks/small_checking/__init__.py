@@ -1,4 +1,0 @@
-"""Parts of `benchmarks/small_check.py`.
-
-Importing them imports nothing of regard: a process first says how many threads may compile and compute.
-"""
