@@ -56,9 +56,9 @@ def loop(setting: Setting) -> Measurement:
     from regard_workbench.training.config import Config
     from regard_workbench.training.config.recipe import complete
     from regard_workbench.training.hardware import prepare
+    from regard_workbench.training.loop import Trainer
     from regard_workbench.training.run_folder.folder import RunFolder
     from regard_workbench.training.signals import Signals
-    from regard_workbench.training.trainer import Trainer
 
     steps = 1_000_000
     config = complete(

@@ -11,14 +11,13 @@ import torch
 
 def host_parts(trainer: Any, steps: int = 400, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Microseconds per step that the host spends in parts of the loop; a part includes those that it calls."""
-    from regard_workbench.training.cuda_graph.packed_batch import PackedBatch
-    from regard_workbench.training.cuda_graph.step_group import QueuedSteps, StepGroup
-    from regard_workbench.training.learner import Learner
-    from regard_workbench.training.trainer import Trainer
+    from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
+    from regard_workbench.training.engines.cuda_graph.step_group import QueuedSteps, StepGroup
+    from regard_workbench.training.loop import Trainer
 
     parts = {
         "fetching the batch": (type(trainer.data), "batch"),
-        "snapshot": (Learner, "snapshot"),
+        "snapshot": (type(trainer.engine), "snapshot"),
         "copy-in of one step": (PackedBatch, "put"),
         "adding to a group": (StepGroup, "add"),
         "launch of a group": (StepGroup, "_launch"),

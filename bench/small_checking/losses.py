@@ -18,15 +18,15 @@ def curve(task: str, model: str, device: str, fused: bool, group: int, steps: in
     fast_path.enabled = fused
     with tempfile.TemporaryDirectory() as folder, Signals() as signals:
         trainer = trainer_of(task, model, device, False, folder, signals, graph=group > 0)
-        results, step = [], trainer.learner.step
+        results, step = [], trainer.engine.step
 
-        def noted(batches: Any) -> Any:
-            results.append(step(batches))
+        def noted(*given: Any) -> Any:
+            results.append(step(*given))
             return results[-1]
 
-        trainer.learner.step = noted
+        trainer.engine.step = noted
         if group:
-            trainer.learner._step.steps_per_graph = group
+            trainer.engine.graphed_step.steps_per_graph = group
         with trainer.open():
             for _ in range(steps):
                 trainer.advance()

@@ -31,7 +31,7 @@ def contestant(task: str, model: str, device: str, seconds: float, warm: Any, tu
         with tempfile.TemporaryDirectory() as folder, Signals() as signals:
             trainer = trainer_of(task, model, device, device == "cuda", folder, signals)
             if device == "cuda":
-                trainer.learner._step.steps_per_graph = 1
+                trainer.engine.graphed_step.steps_per_graph = 1
             with trainer.open():
                 for _ in range(count):
                     trainer.advance()
@@ -44,7 +44,7 @@ def contestant(task: str, model: str, device: str, seconds: float, warm: Any, tu
                 if device == "cuda":
                     if not turn.acquire(timeout=600):
                         return
-                    trainer.learner._step.steps_per_graph = GROUP
+                    trainer.engine.graphed_step.steps_per_graph = GROUP
                     for _ in range(count):
                         trainer.advance()
                     trainer.synchronize()
@@ -69,7 +69,7 @@ def measured(trainer: Any, seconds: float, device: str) -> dict[str, Any]:
         "steps_per_second": statistics.median(readings),
         "readings": [round(one) for one in readings],
     }
-    graphed = trainer.learner._step
+    graphed = getattr(trainer.engine, "graphed_step", None)
     if device == "cuda" and getattr(graphed, "captured", None):
         found["host_parts_us"] = host_parts(trainer)
         captured = next(iter(graphed.captured.values()))

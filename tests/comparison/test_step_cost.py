@@ -14,7 +14,7 @@ from regard_workbench.comparison import memory
 from regard_workbench.comparison.job import Cost
 from regard_workbench.comparison.memory import peak_memory
 from regard_workbench.comparison.step_cost import measure
-from regard_workbench.training.trainer import Trainer
+from regard_workbench.training.loop import Trainer
 
 pytestmark = pytest.mark.slow
 SMALL, WIDE = "encoder(layers=1, dim=16)", "encoder(layers=4, dim=384)"

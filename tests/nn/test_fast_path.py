@@ -20,9 +20,9 @@ from regard_workbench.tasks.answers import NextToken
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.tasks.parts.problem import Problem
 from regard_workbench.tasks.parts.streams import Tokens
-from regard_workbench.training import Config, hardware
+from regard_workbench.training import Config, Optim, hardware
 from regard_workbench.training.config.recipe import complete
-from regard_workbench.training.step import Step
+from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = Problem.of(Tokens(11, length=5), NextToken(11))
@@ -80,9 +80,8 @@ def decoder():
 
 def step_of(model, **options):
     config = complete(Config(task="language", model="decoder", device="cpu"))
-    accelerator = hardware.prepare(config).accelerator
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Step(accelerator, accelerator.prepare(model), optimizer, model.loss, **options)
+    return CapturableStep(hardware.prepare(config), model, optimizer, Optim(**options))
 
 
 def test_where_a_guest_answers_the_modules_do_not_run(host):
@@ -143,18 +142,13 @@ def test_a_step_asks_for_the_loss_alone_unless_it_needs_the_outputs(host):
     guest = host(StandIn(answer=Loss(weight.sum() * 6, torch.tensor(2.0), weight.sum() * 5)))
     step = step_of(model)
     step.seed = 7
-    loss, _ = step.forward(batch, torch.tensor([7]))
+    loss, _ = step.losses(batch, torch.tensor([7]))
     assert loss is guest.answer
     assert guest.asked == [("Decoder", 0.0, torch.tensor([7]))]
     step.backward(batch)
     assert torch.equal(weight.grad, torch.full_like(weight, 5))  # of the quotient that the guest has made
     guest = host(StandIn(answer=guest.answer))
-    log_probabilities = PROBLEM.answer.log_probabilities
-    for other in (
-        step_of(decoder(), consistency=0.5, log_probabilities=log_probabilities),
-        Step(step.accelerator, model, step.optimizer, lambda outputs, batch, smoothing: (outputs.sum(), loss.count)),
-    ):
-        other.forward(batch, None)
+    step_of(decoder(), consistency=0.5).losses(batch, None)
     assert {name for name, *_ in guest.asked} == {"StreamEmbedding", "Stack"}
 
 

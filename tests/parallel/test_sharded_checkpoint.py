@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 from regard.errors import RegardError
 from regard_workbench import models, tasks
 from regard_workbench.training.distributed import sharded_checkpoint
-from regard_workbench.training.distributed.sharding import full_tensor
+from regard_workbench.training.engines.sharding import full_tensor
 
 
 def built(sharded, seed=1):

@@ -8,13 +8,12 @@ import math
 
 import torch
 
-from regard_workbench.training import learner
-from regard_workbench.training.cuda_graph import graphed_step
-from regard_workbench.training.cuda_graph.graphed_step import GraphedStep
-from regard_workbench.training.cuda_graph.packed_batch import RATE, SEED, PackedBatch
-from regard_workbench.training.cuda_graph.step_group import CapturedStep, StepGroup
+from regard_workbench.training import engines
+from regard_workbench.training.engines.cuda_graph import engine, graphed_step
+from regard_workbench.training.engines.cuda_graph.graphed_step import GraphedStep
+from regard_workbench.training.engines.cuda_graph.packed_batch import RATE, SEED, PackedBatch
+from regard_workbench.training.engines.cuda_graph.step_group import CapturedStep, StepGroup
 
-PREPARE = learner.Learner._prepare
 LATE = 3  # launches until a result is ready, unless it is waited for
 
 
@@ -187,15 +186,16 @@ class HostGraphedStep(GraphedStep):
 
 
 def use(monkeypatch, group):
-    """Let learners take captured steps on the CPU, `group` in a graph (0: none); returns the list of their steps."""
+    """Let runs take captured steps on the CPU, `group` in a graph (0: none); returns the list of their steps."""
     made = []
 
-    def prepared(self, checkpoint):
-        step = PREPARE(self, checkpoint)
-        made.append(HostGraphedStep(step, self.optimizer, graphed_step.MAX_PENDING, group))
+    def graphed(step, optimizer, tell, max_pending, to_device):
+        made.append(HostGraphedStep(step, optimizer, max_pending, group))
         return made[-1]
 
-    monkeypatch.setattr(learner.Learner, "_prepare", prepared)
+    monkeypatch.setattr(engines, "uncaptured", lambda config, hardware: "")
+    monkeypatch.setattr(engine.CapturedEngine, "captured", False)  # an optimiser for graphs needs a GPU
+    monkeypatch.setattr(engine, "GraphedStep", graphed)
     monkeypatch.setattr(graphed_step, "StepGroup", HostGroup)
-    monkeypatch.setattr(learner, "STEPS_PER_GRAPH", max(1, group))
+    monkeypatch.setattr(engine, "STEPS_PER_GRAPH", max(1, group))
     return made

@@ -98,10 +98,10 @@ def _work(job, rank):
 def _record_sizes(sizes):
     """Record at each checkpoint how many elements of weights and optimiser state this process holds."""
     from regard_workbench.training import optim
-    from regard_workbench.training.distributed.sharding import local_shard
-    from regard_workbench.training.learner import Learner
+    from regard_workbench.training.engines.eager import EagerEngine
+    from regard_workbench.training.engines.sharding import local_shard
 
-    state = _ORIGINAL.setdefault("state", Learner.state)
+    state = _ORIGINAL.setdefault("state", EagerEngine.state)
 
     def recording(self, snapshot):
         weights = list(self.model.parameters())
@@ -111,7 +111,7 @@ def _record_sizes(sizes):
         sizes["remembered"] = sum(local_shard(value).numel() for value in optimizer)
         return state(self, snapshot)
 
-    Learner.state = recording
+    EagerEngine.state = recording
 
 
 def _stop_at(number):

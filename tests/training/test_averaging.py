@@ -13,8 +13,8 @@ from regard.errors import BadValue, RegardError
 from regard_workbench.training import evaluate, load_run, train
 from regard_workbench.training.averaging import AveragedWeights, rate
 from regard_workbench.training.dry_run import dry_run
+from regard_workbench.training.engines.engine import NonFinite
 from regard_workbench.training.run_folder import checkpoints, metrics_file
-from regard_workbench.training.step import NonFinite
 from tests.training.commands import Command
 from tests.training.test_schema import WRONG_TENSORS, update_manifest
 from tests.training.toy import assert_same

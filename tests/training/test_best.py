@@ -7,9 +7,9 @@ import pytest
 from regard_workbench.comparison.job import Contestant, Job, Outcome
 from regard_workbench.comparison.sweep import Study
 from regard_workbench.training import evaluate, train
+from regard_workbench.training.loop import Position
 from regard_workbench.training.run_folder import selection
 from regard_workbench.training.run_folder.folder import RunFolder
-from regard_workbench.training.state import Position
 from tests.training.registered import toy_registered  # noqa: F401
 
 
@@ -51,7 +51,7 @@ def test_a_run_keeps_the_checkpoint_with_the_lower_loss_among_equals(tmp_path, m
     def same_accuracy(*given, **options):
         return {**evaluate(*given, **options), "accuracy": 0.5, "loss": next(losses)}
 
-    monkeypatch.setattr("regard_workbench.training.trainer.evaluate", same_accuracy)
+    monkeypatch.setattr("regard_workbench.training.loop.evaluate", same_accuracy)
     result = train(
         {"task": "toy", "steps": 8, "eval_every": 2, "save_every": 2, "out": str(tmp_path / "run"), "device": "cpu"}
     )

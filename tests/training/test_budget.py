@@ -13,9 +13,9 @@ from regard_workbench.training.config.budget import Budget, parse
 from regard_workbench.training.config.recipe import complete
 from regard_workbench.training.data import token_count
 from regard_workbench.training.dry_run import dry_run
+from regard_workbench.training.loop import Position
 from regard_workbench.training.progress import Display
 from regard_workbench.training.run_folder import checkpoints, metrics_file
-from regard_workbench.training.state import Position
 from tests.training.toy import assert_same, weights
 
 
@@ -196,7 +196,7 @@ def test_a_run_with_a_budget_in_seconds_ends_with_it(tmp_path):
 
 def test_an_interrupted_run_with_a_budget_in_tokens_ends_the_same(tmp_path, monkeypatch):
     train(settings(tmp_path / "whole", budget="1500 tokens"), quiet=True)
-    import regard_workbench.training.trainer as trainer
+    import regard_workbench.training.loop as trainer
 
     real, calls = trainer.evaluate, 0
 

@@ -9,12 +9,14 @@ import torch
 
 from regard_workbench.tasks import Batch
 from regard_workbench.tasks.pictures import written_digits
-from regard_workbench.training import learner, train
-from regard_workbench.training.cuda_graph import graphed_step
+from regard_workbench.training import train
 from regard_workbench.training.data import Order, seed_for
+from regard_workbench.training.engines.cuda_graph import graphed_step
+from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
+from regard_workbench.training.engines.cuda_graph.engine import CapturedEngine
+from regard_workbench.training.engines.engine import NonFinite, StepResult
 from regard_workbench.training.run_folder import checkpoints
 from regard_workbench.training.state import RandomState
-from regard_workbench.training.step import NonFinite, Step, StepResult
 from tests.training import captured_on_host
 from tests.training.captured_on_host import use
 
@@ -73,11 +75,11 @@ def test_a_captured_run_equals_a_plain_one(tmp_path, monkeypatch, group):
 def test_every_step_gets_the_seed_of_its_number_however_it_is_launched(tmp_path, monkeypatch, group):
     seen = []
 
-    def noted(self, batch, seed, means=Step._means):
+    def noted(self, batch, seed, means=CapturableStep._means):
         seen.append(int(seed))
         return means(self, batch, seed)
 
-    monkeypatch.setattr(Step, "_means", noted)
+    monkeypatch.setattr(CapturableStep, "_means", noted)
     use(monkeypatch, group)
     run(tmp_path / "parts", steps=23, seed=5)
     train({"steps": 47, "out": str(tmp_path / "parts")}, resume=str(tmp_path / "parts"), quiet=True)
@@ -127,14 +129,14 @@ def test_states_are_counted_on_from_the_last_that_was_read():
 def test_a_snapshot_knows_what_captured_steps_before_it_drew(tmp_path, monkeypatch, group):
     """Launched or not: each replay on the stand-in draws one number."""
     use(monkeypatch, group)
-    noted, snapshot = [], learner.Learner.snapshot
+    noted, snapshot = [], CapturedEngine.snapshot
 
     def noting(self):
         found = snapshot(self)
-        noted.append((found.drawn, len(self._step.ways), self._step.ways.count("eager")))
+        noted.append((found.drawn, len(self.graphed_step.ways), self.graphed_step.ways.count("eager")))
         return found
 
-    monkeypatch.setattr(learner.Learner, "snapshot", noting)
+    monkeypatch.setattr(CapturedEngine, "snapshot", noting)
     run(tmp_path / "run", steps=60, eval_every=1000, save_every=1000)
     taken = 0  # captured steps since the states were last read
     for (drawn, steps, eager), (_, before, eager_before) in zip(noted[1:], noted, strict=False):

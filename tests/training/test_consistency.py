@@ -10,23 +10,25 @@ from torch import nn
 
 import regard
 from regard.errors import BadValue
-from regard_workbench.tasks import Batch, OneOf
+from regard_workbench.models import Model
+from regard_workbench.tasks import Batch, OneOf, Tokens
 from regard_workbench.tasks.answers import EachOf, NextToken, Writes
 from regard_workbench.tasks.parts.batch import Stream
-from regard_workbench.training import Config, hardware
+from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.training import Config, Optim, hardware
+from regard_workbench.training.engines.step import Step
 from regard_workbench.training.loading import load
-from regard_workbench.training.step import Step
 from tests.training import toy  # noqa: F401  registers the toy task
 
 EXAMPLES, CLASSES = 5, 3
 TEXT = Writes(CLASSES, 7, 0, 1)
 
 
-class Noisy(nn.Module):
+class Noisy(Model):
     """Logits of each example from a table; what is read again is changed in a fixed way, as dropout would change it."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(Problem.of(Tokens(EXAMPLES), OneOf(CLASSES)))
         torch.manual_seed(0)
         self.table = nn.Parameter(torch.randn(EXAMPLES, CLASSES, dtype=torch.float64))
         self.change = torch.randn(EXAMPLES, CLASSES, dtype=torch.float64)
@@ -45,22 +47,16 @@ def batch_of(*rows):
     return dataclasses.replace(Batch.of(torch.tensor(rows)[:, None], targets=targets), index=rows)
 
 
-def stepped(consistency, *batches, answer=None):
-    """The gradient of a step, and its result."""
-    model = Noisy()
+def step_of(model, consistency):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    given = (answer or OneOf(CLASSES)).log_probabilities
-    accelerator = hardware.prepare(Config(task="toy", device="cpu")).accelerator
-    step = Step(
-        accelerator,
-        model,
-        optimizer,
-        model.head.loss,
-        accumulate=len(batches),
-        consistency=consistency,
-        log_probabilities=given,
-    )
-    result = step(iter(batches))
+    device = hardware.prepare(Config(task="toy", device="cpu"))
+    return Step(device, model, optimizer, Optim(consistency=consistency))
+
+
+def stepped(consistency, *batches, model=None):
+    """The gradient of a step, and its result."""
+    model = model or Noisy()
+    result = step_of(model, consistency)(iter(batches))
     return model.table.grad, result
 
 
@@ -84,11 +80,11 @@ def test_accumulated_ragged_batches_equal_one_large_batch():
     assert torch.allclose(apart, whole, atol=1e-6) and one.loss == pytest.approx(other.loss)
 
 
-class NoisyText(nn.Module):
+class NoisyText(Model):
     """Logits of each example and position from a table, changed in a fixed way where they are read again."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, answer=TEXT):
+        super().__init__(Problem.of(Tokens(EXAMPLES), answer))
         torch.manual_seed(1)
         self.table = nn.Parameter(torch.randn(EXAMPLES, 7, CLASSES, dtype=torch.float64))
         self.change = torch.randn(EXAMPLES, 7, CLASSES, dtype=torch.float64)
@@ -108,20 +104,8 @@ def texts_of(*rows, lengths=(7, 2, 5, 3, 6)):
     return dataclasses.replace(Batch.of(torch.tensor(rows)[:, None], None, targets, keep), index=rows)
 
 
-def step_of_texts(consistency, *batches, answer=None):
-    model = NoisyText()
-    accelerator = hardware.prepare(Config(task="toy", device="cpu")).accelerator
-    step = Step(
-        accelerator,
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.0),
-        model.head.loss,
-        accumulate=len(batches),
-        consistency=consistency,
-        log_probabilities=(answer or TEXT).log_probabilities,
-    )
-    result = step(iter(batches))
-    return model.table.grad, result
+def step_of_texts(consistency, *batches, answer=TEXT):
+    return stepped(consistency, *batches, model=NoisyText(answer))
 
 
 @pytest.mark.parametrize("answer", [TEXT, NextToken(CLASSES), EachOf(CLASSES)])
@@ -150,15 +134,7 @@ def test_the_divergence_of_two_tokens_by_hand():
     targets, keep = torch.zeros(2, 2, dtype=torch.long), torch.tensor([[True, False]] * 2)
     batch = Batch.of(torch.zeros(2, 1), None, targets, keep)
     odds = torch.tensor([[[3.0, 1.0], [1.0, 9.0]], [[1.0, 3.0], [9.0, 1.0]]]) / torch.tensor([[[4.0], [10.0]]])
-    answer = Writes(2, 3, 0, 1)
-    step = Step(
-        hardware.prepare(Config(task="toy", device="cpu")).accelerator,
-        nn.Linear(1, 1),
-        None,
-        lambda *_: None,
-        consistency=1.0,
-        log_probabilities=answer.log_probabilities,
-    )
+    step = step_of(NoisyText(Writes(2, 3, 0, 1)), 1.0)
     assert float(step._divergence(odds.log(), batch)) == pytest.approx(math.log(3))
 
 

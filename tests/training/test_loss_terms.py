@@ -12,21 +12,23 @@ import regard
 from regard.errors import BadValue
 from regard.nn.hard import Hard
 from regard.nn.parts import loss_terms
-from regard_workbench.tasks import Batch, Head
+from regard_workbench.models import Model
+from regard_workbench.tasks import Batch, Head, OneOf, Vectors
+from regard_workbench.tasks.parts.problem import Problem
 from regard_workbench.training import Config, hardware
 from regard_workbench.training.config.recipe import complete
+from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
 from regard_workbench.training.run_folder.folder import RunFolder
-from regard_workbench.training.step import Step
 
 DIM, CLASSES, KEYS = 5, 3, 3
 WEIGHT = 0.3  # of the entropy
 
 
-class Chooser(nn.Module):
+class Chooser(Model):
     """One hard attention from learned queries to the rows of an example, and a class for each query."""
 
     def __init__(self, queries=2, **options):
-        super().__init__()
+        super().__init__(Problem.of(Vectors(DIM), OneOf(CLASSES)))
         self.queries = nn.Parameter(torch.randn(queries, DIM))
         self.layer = regard.nn.build("hard", dim=DIM, estimator="reinforce", entropy_weight=WEIGHT, **options)
         self.head = Head(CLASSES, DIM)
@@ -36,22 +38,14 @@ class Chooser(nn.Module):
         return self.head(rows + batch.inputs.mean(1, keepdim=True), batch)
 
 
-def made(head=None, accumulate=1):
+def made(head=None):
     torch.manual_seed(7)
     model = Chooser().double()
     if head is not None:
         model.head.__class__ = head
     device = hardware.prepare(complete(Config(task="digits", device="cpu")))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    step = Step(
-        device.accelerator,
-        model,
-        optimizer,
-        model.head.loss,
-        accumulate=accumulate,
-        example_losses=model.head.example_losses,
-    )
-    return model, step
+    return model, CapturableStep(device, model, optimizer)
 
 
 def batch_of(size, seed=0):
@@ -131,7 +125,7 @@ def by_content(inputs):
 
 def test_accumulated_batches_equal_one_large_batch_with_terms_and_baseline():
     one, whole = made()
-    apart, parts = made(accumulate=3)
+    apart, parts = made()
     for model in (one, apart):
         force(model, by_content)
         model.layer.reinforce.baseline.average.fill_(-0.4)
@@ -174,8 +168,8 @@ def test_scores_learn_only_from_terms_and_nothing_is_kept_outside_of_a_step():
 def test_a_step_with_terms_is_traced_as_one_graph():
     model, step = made()
     force(model, by_content)
-    plain = step._forward(batch_of(4))
-    traced = torch.compile(step._forward, backend="eager", fullgraph=True)(batch_of(4))
+    plain = step._losses(batch_of(4), None)
+    traced = torch.compile(step._losses, backend="eager", fullgraph=True)(batch_of(4), None)
     torch.testing.assert_close(traced, plain)
 
 
@@ -185,7 +179,7 @@ def test_the_task_learns_where_to_look():
     model = Chooser(queries=1, num_heads=1).float()
     device = hardware.prepare(complete(Config(task="digits", device="cpu")))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    step = Step(device.accelerator, model, optimizer, model.head.loss, example_losses=model.head.example_losses)
+    step = CapturableStep(device, model, optimizer)
     model.layer.reinforce.entropy_weight = 0.01
     own = torch.Generator().manual_seed(5)
     for _ in range(300):

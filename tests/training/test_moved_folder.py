@@ -8,7 +8,7 @@ import pytest
 from regard_workbench.training import train
 from regard_workbench.training.run_folder import checkpoints, metrics_file
 from regard_workbench.training.run_folder.folder import RunFolder
-from regard_workbench.training.run_folder.open_folder import Moved, OpenFolder
+from regard_workbench.training.run_folder.lock import Moved, locked
 from tests.training.commands import Command
 
 SETTINGS = ["train", "toy", "--steps", "400", "--save-every", "5", "--eval-every", "50", "--log-every", "1"]
@@ -64,16 +64,15 @@ def test_a_rename_after_the_last_checkpoint_is_detected_too(tmp_path):
 
 def test_the_error_is_raised_even_if_the_new_path_is_unknown(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
-    folder = OpenFolder(tmp_path / "run")
-    os.rename(tmp_path / "run", tmp_path / "other")
 
     def refuse(path):
         raise OSError(2, "No such file or directory")
 
     monkeypatch.setattr(os, "readlink", refuse)
-    with pytest.raises(Moved, match="deleted, moved or replaced"):
-        folder.check("")
-    folder.close()
+    with locked(tmp_path / "run") as folder:
+        os.rename(tmp_path / "run", tmp_path / "other")
+        with pytest.raises(Moved, match="deleted, moved or replaced"):
+            folder.check("")
 
 
 def test_metrics_deleted_during_training_are_restored(tmp_path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from regard_workbench.training.pace import WARM_UP, Pace
+from regard_workbench.training.progress import WARM_UP, Pace
 
 
 def test_the_first_steps_and_the_waits_for_them_are_left_out():

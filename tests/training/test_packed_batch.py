@@ -4,8 +4,8 @@ import torch
 
 from regard_workbench.tasks import Batch
 from regard_workbench.training import optim
-from regard_workbench.training.cuda_graph import packed_batch
-from regard_workbench.training.cuda_graph.packed_batch import PackedBatch
+from regard_workbench.training.engines.cuda_graph import packed_batch
+from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
 
 
 def batch(seed):

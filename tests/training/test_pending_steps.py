@@ -8,11 +8,11 @@ import torch
 
 from regard_workbench import tasks
 from regard_workbench.tasks import Batch
-from regard_workbench.training import learner, train
-from regard_workbench.training.cuda_graph import graphed_step
+from regard_workbench.training import train
 from regard_workbench.training.data import generator
+from regard_workbench.training.engines.eager import EagerEngine
+from regard_workbench.training.engines.engine import NonFinite, PendingStep, StepResult
 from regard_workbench.training.run_folder import checkpoints
-from regard_workbench.training.step import NonFinite, StepResult
 
 
 class LateResult:
@@ -51,10 +51,8 @@ class StandInForGraphedStep:
 
 @pytest.fixture
 def late_results(monkeypatch):
-    prepare = learner.Learner._prepare
-    monkeypatch.setattr(
-        learner.Learner, "_prepare", lambda self, checkpoint: StandInForGraphedStep(prepare(self, checkpoint))
-    )
+    step = EagerEngine._step
+    monkeypatch.setattr(EagerEngine, "_step", lambda *given, **options: StandInForGraphedStep(step(*given, **options)))
 
 
 def run(folder, **changes):
@@ -142,13 +140,13 @@ def test_a_pending_step_reads_its_slot_once_and_raises_what_a_step_raises():
             raise NonFinite("skipped")
 
     slot, event = torch.tensor([0.5, 2.0, 0.0]), Event()
-    pending = graphed_step.PendingStep(slot, event, check)
+    pending = PendingStep(slot, event, check)
     assert not pending.ready
     assert pending.result() == StepResult(0.5, 2.0) and pending.ready
     slot.fill_(7.0)  # a later step overwrites it
     assert pending.result() == StepResult(0.5, 2.0) and event.waits == 1
     with pytest.raises(NonFinite, match="skipped"):
-        graphed_step.PendingStep(torch.tensor([0.5, 2.0, 1.0]), event, check).result()
+        PendingStep(torch.tensor([0.5, 2.0, 1.0]), event, check).result()
 
 
 @pytest.mark.parametrize("context", [7, 8, 4000, 10**6])

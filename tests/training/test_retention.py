@@ -66,7 +66,7 @@ def test_what_a_killed_process_did_not_delete_goes_with_the_next_resume(tmp_path
 
 
 def test_the_best_is_kept_by_every_rule(tmp_path, monkeypatch):
-    from regard_workbench.training.state import Position
+    from regard_workbench.training.loop import Position
 
     def only_the_first(self, value, higher_is_better, loss=None):
         if self.best_step is not None:

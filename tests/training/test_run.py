@@ -10,12 +10,12 @@ from regard.errors import BadValue
 from regard_workbench.tasks import TASKS
 from regard_workbench.training import Config, Optim, build, evaluate, load_run, train
 from regard_workbench.training.dry_run import dry_run
+from regard_workbench.training.engines.engine import NonFinite
 from regard_workbench.training.hardware import choose_device
+from regard_workbench.training.loop import Position
 from regard_workbench.training.run_folder import checkpoints, metrics_file, selection
 from regard_workbench.training.run_folder.durable import StorageFailed
 from regard_workbench.training.run_folder.folder import RunFolder
-from regard_workbench.training.state import Position
-from regard_workbench.training.step import NonFinite
 from tests.training import toy
 from tests.training.toy import weights
 
@@ -290,7 +290,7 @@ def test_a_missing_package_is_reported_before_anything_is_written(tmp_path, monk
 def test_slow_steps_are_saved_by_time(tmp_path, monkeypatch):
     saved = []
     real = checkpoints.save
-    monkeypatch.setattr("regard_workbench.training.trainer.SECONDS_AT_RISK", 0.0)
+    monkeypatch.setattr("regard_workbench.training.loop.SECONDS_AT_RISK", 0.0)
     monkeypatch.setattr(checkpoints, "save", lambda folder, made: saved.append(made.step) or real(folder, made))
     train(settings(tmp_path / "run", save_every=500, eval_every=500))
     assert saved == [1, 2, 3, 4, 5, 6]

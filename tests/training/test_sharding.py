@@ -6,7 +6,7 @@ from torch import nn
 
 from regard_workbench import models
 from regard_workbench.tasks import NextToken, Problem, Tokens
-from regard_workbench.training.distributed import sharding
+from regard_workbench.training.engines import sharding
 
 LANGUAGE = Problem.of(Tokens(11, length=8), NextToken(11))
 

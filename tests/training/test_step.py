@@ -11,13 +11,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard_workbench.tasks import Batch
-from regard_workbench.training import Config, hardware, optim
+from regard_workbench.training import Config, engines, hardware, optim
 from regard_workbench.training.build import build_model, build_task
 from regard_workbench.training.config import Optim
 from regard_workbench.training.config.recipe import complete
-from regard_workbench.training.cuda_graph import graphed_step
-from regard_workbench.training.cuda_graph.rmsprop import SkippableRMSprop
-from regard_workbench.training.step import NonFinite, Step
+from regard_workbench.training.engines.cuda_graph import graphed_step
+from regard_workbench.training.engines.cuda_graph.rmsprop import SkippableRMSprop
+from regard_workbench.training.engines.engine import NonFinite
+from regard_workbench.training.engines.step import Step
 
 
 def parts(dtype=torch.float32, **changes):
@@ -26,9 +27,8 @@ def parts(dtype=torch.float32, **changes):
     task = build_task(config)
     model = build_model(config, task).to(dtype)
     model.forward = lambda batch: deterministic(model, batch)
-    hard = hardware.prepare(config)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    return task, model, Step(hard.accelerator, model, optimizer, model.loss, **changes)
+    return task, model, Step(hardware.prepare(config), model, optimizer, Optim(**changes))
 
 
 def deterministic(model, batch):
@@ -53,7 +53,7 @@ def joined(batches, width=11):
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
 def test_accumulated_ragged_batches_equal_one_large_batch(dtype, within):
     sizes = [range(0, 2), range(2, 13), range(13, 16), range(16, 17)]
-    task, apart, step = parts(dtype, accumulate=4)
+    task, apart, step = parts(dtype)
     batches = [collated(task, chosen) for chosen in sizes]
     _, whole, big = parts(dtype)
     found, want = step(iter(batches)), big([joined(batches)])
@@ -96,7 +96,7 @@ def test_label_smoothing_reaches_the_loss():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_non_finite_loss_changes_no_weight_and_names_its_examples(bad):
-    task, model, step = parts(accumulate=2)
+    task, model, step = parts()
 
     def loss(outputs, batch, smoothing=0.0):
         return outputs.sum() * (bad if 3 in batch.index else 1), torch.tensor(1.0)
@@ -126,9 +126,9 @@ def test_a_batch_with_a_count_of_zero_keeps_weights_finite():
 
 def test_without_a_gpu_no_step_is_captured():
     config = complete(Config(task="toy", device="cpu"))
-    assert "no GPU" in graphed_step.refusal(config, hardware.prepare(config))
+    assert "no GPU" in engines.uncaptured(config, hardware.prepare(config))
     assert (
-        graphed_step.refusal(dataclasses.replace(config, graph=False), hardware.prepare(config))
+        engines.uncaptured(dataclasses.replace(config, graph=False), hardware.prepare(config))
         == "graph is switched off"
     )
 

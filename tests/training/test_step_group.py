@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from regard_workbench.tasks import Batch
-from regard_workbench.training.cuda_graph import graphed_step
-from regard_workbench.training.cuda_graph.graphed_step import GraphedStep, layout
-from regard_workbench.training.cuda_graph.packed_batch import RATE, SEED, PackedBatch
-from regard_workbench.training.cuda_graph.step_group import CapturedStep, StepGroup
+from regard_workbench.training.engines.cuda_graph import graphed_step
+from regard_workbench.training.engines.cuda_graph.graphed_step import GraphedStep, layout
+from regard_workbench.training.engines.cuda_graph.packed_batch import RATE, SEED, PackedBatch
+from regard_workbench.training.engines.cuda_graph.step_group import CapturedStep, StepGroup
 
 COUNT, RINGS = 3, 2
 

@@ -19,9 +19,10 @@ from regard_workbench.tasks.answers import EachOf, NextToken, Writes
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.tasks.parts.problem import Problem
 from regard_workbench.tasks.parts.streams import Tokens
-from regard_workbench.training import Config, hardware
+from regard_workbench.training import Config, Optim, hardware
 from regard_workbench.training.config.recipe import complete
-from regard_workbench.training.step import NonFinite, Step
+from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
+from regard_workbench.training.engines.engine import NonFinite
 from tests.triton.conftest import HALVED
 from tests.triton.test_fused_rows import DEVICE, DTYPE, TOLERANCE, WIDE, Counted, kernels
 
@@ -192,9 +193,8 @@ def step_of(model, rate=0.1, **options):
     precision = "bf16-mixed" if HALVED else "32-true"
     config = complete(Config(task="language", model="decoder", device=DEVICE, precision=precision))
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    accelerator = hardware.prepare(config).accelerator
-    prepared = accelerator.prepare(model)
-    return Step(accelerator, prepared, optimizer, model.loss, **options)
+    device = hardware.prepare(config)
+    return CapturableStep(device, device.accelerator.prepare(model), optimizer, Optim(**options))
 
 
 def curve(name, steps=3, **options):
@@ -230,14 +230,14 @@ def test_a_compiled_step_is_one_graph_and_the_same(monkeypatch, kernels):
     monkeypatch.setattr(head_kernels, "head_loss", loss)
     model = built("decoder")
     step = step_of(model)
-    forward = torch.compile(step._forward, fullgraph=True, backend="aot_eager")
+    forward = torch.compile(step._losses, fullgraph=True, backend="aot_eager")
     batch = batch_for("decoder")
-    for found, _ in (forward(batch), step._forward(batch)):
+    for found, _ in (forward(batch, None), step._losses(batch, None)):
         (found.total / found.count).backward()
         grads = [parameter.grad.clone() for parameter in model.parameters()]
         model.zero_grad()
     assert loss.count == 2
-    again, _ = forward(batch)
+    again, _ = forward(batch, None)
     assert (again.total, again.count) == (found.total, found.count)
     (again.total / again.count).backward()
     for parameter, wanted in zip(model.parameters(), grads, strict=True):
@@ -265,8 +265,7 @@ def test_logits_are_left_out_only_where_nothing_but_the_loss_of_the_model_needs_
         assert computed(model) is None
     model.loss = lambda outputs, batch, smoothing: (outputs.sum(), batch.target_keep.sum())
     assert computed(model) is None
-    assert step_of(built("decoder")).alone is not None
-    assert step_of(built("decoder"), consistency=0.5).alone is None
+    assert step_of(built("decoder")).loss_alone and not step_of(built("decoder"), consistency=0.5).loss_alone
     hooks = ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook")
     for register in hooks:
         hooked = built("decoder")

@@ -19,7 +19,7 @@ from regard_workbench.tasks.answers import NextToken, OneOf
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.tasks.parts.problem import Problem
 from regard_workbench.tasks.parts.streams import Tokens, Vectors
-from regard_workbench.training.cuda_graph import fused_update
+from regard_workbench.training.engines.cuda_graph import fused_update
 from tests.triton.test_fused_head import step_of
 from tests.triton.test_fused_rows import DEVICE, Counted, kernels
 

@@ -59,13 +59,13 @@ def test_equal_seeds_drop_the_same_and_others_something_else(monkeypatch, kernel
 
 
 def test_the_batches_of_a_step_drop_differently(monkeypatch, kernels):
-    step, seeds = dropping(monkeypatch, accumulate=2), []
+    step, seeds = dropping(monkeypatch), []
 
-    def noted(batch, seed, forward=step.forward):
+    def noted(batch, seed, losses=step.losses):
         seeds.append(int(seed))
-        return forward(batch, seed)
+        return losses(batch, seed)
 
-    step.forward = noted
+    step.losses = noted
     losses(step, 9, count=2)
     assert seeds == [9, 10]
 

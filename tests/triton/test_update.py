@@ -14,8 +14,8 @@ from regard_workbench.training import optim
 
 pytest.importorskip("triton")
 
-from regard_workbench.training.cuda_graph import fused_update
-from regard_workbench.training.cuda_graph.fused_update import FusedUpdate, fits
+from regard_workbench.training.engines.cuda_graph import fused_update
+from regard_workbench.training.engines.cuda_graph.fused_update import FusedUpdate, fits
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [
@@ -24,7 +24,7 @@ pytestmark = [
     ),
     # The interpreter computes with numpy, which warns of what a GPU does without a word: inf − inf.
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:regard_workbench.training.cuda_graph.fused_update"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:regard_workbench.training.engines.cuda_graph.fused_update"),
 ]
 BETAS = (0.9, 0.98)
 

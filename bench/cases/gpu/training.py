@@ -18,8 +18,8 @@ from regard_workbench.models import Model
 from regard_workbench.tasks.parts.batch import Batch
 
 if TYPE_CHECKING:  # the loop's libraries take time to load, and the other cases do without
+    from regard_workbench.training.loop import Trainer
     from regard_workbench.training.signals import Signals
-    from regard_workbench.training.trainer import Trainer
 
 LAYERS, DIM, HEADS, BATCH, LENGTH = 2, 128, 4, 32, 64
 STEPS, WINDOWS, WARM = 400, 5, 12
@@ -32,9 +32,9 @@ def trainer_of(task: str, model: str, folder: str, signals: Signals, **settings:
     from regard_workbench.training.build import Parts, build_model, build_task
     from regard_workbench.training.config.recipe import complete
     from regard_workbench.training.hardware import prepare
+    from regard_workbench.training.loop import Trainer
     from regard_workbench.training.run_folder.folder import RunFolder
     from regard_workbench.training.state import seed_everything
-    from regard_workbench.training.trainer import Trainer
 
     never = dict.fromkeys(("steps", "eval_every", "save_every"), 10**9)
     config = complete({"task": task, "model": model, **never, **settings})

@@ -57,9 +57,9 @@ def run(options: Namespace) -> int:
         _show_estimate(dry_run(values, options.resume), options.json)
         return 0
 
+    from regard_workbench.training.engines.engine import NonFinite
     from regard_workbench.training.run import train
     from regard_workbench.training.run_folder.durable import StorageFailed
-    from regard_workbench.training.step import NonFinite
 
     try:
         result = train(values, resume=options.resume, fast_dev_run=options.fast_dev_run)

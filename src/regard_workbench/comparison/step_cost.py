@@ -32,11 +32,11 @@ from regard_workbench.training.build import Parts, build_model, build_task
 from regard_workbench.training.config import Config
 from regard_workbench.training.config.recipe import complete
 from regard_workbench.training.hardware import prepare
-from regard_workbench.training.pace import WARM_UP
+from regard_workbench.training.loop import Trainer
+from regard_workbench.training.progress import WARM_UP
 from regard_workbench.training.run_folder.folder import RunFolder
 from regard_workbench.training.signals import Signals
 from regard_workbench.training.state import seed_everything
-from regard_workbench.training.trainer import Trainer
 
 SECONDS = 3.0
 _WINDOW = 0.25  # seconds of one timing, which has at least one step

@@ -35,15 +35,15 @@ from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.training.config import Config
 from regard_workbench.training.evaluation import DecodingModel, Fingerprint, completions, decoding_of, evaluate
 from regard_workbench.training.hardware import choose_device
-from regard_workbench.training.loading import load, to_stderr
+from regard_workbench.training.loading import load
+from regard_workbench.training.loop import COMPLETED
 from regard_workbench.training.run import Result, train
 from regard_workbench.training.run_folder import selection
 from regard_workbench.training.run_folder.folder import RunFolder, environment
 from regard_workbench.training.run_folder.lock import FolderLocked
 from regard_workbench.training.run_folder.metrics_file import plain
-from regard_workbench.training.signals import on_heartbeat
+from regard_workbench.training.signals import on_heartbeat, to_stderr
 from regard_workbench.training.state import seed_everything
-from regard_workbench.training.trainer import COMPLETED
 
 BLOCKS = 200  # enough for the test of a difference, few enough to be kept as text
 LARGEST_BATCH = 32

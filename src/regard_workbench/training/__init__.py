@@ -1,6 +1,6 @@
 """Training. `train(Config(task="dates"))` writes a run folder and returns a `Result`.
 
-Reading order: config → data → step → learner → trainer → run; `run_folder/` has everything about files on disk.
+Read `loop.py` first, then `engines/`; `run_folder/` has everything about files on disk.
 Modules are imported when their names are first used, so that `regard train --help` does not import torch.
 """
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import BadValue
-from regard_workbench.training.distributed.sharding import local_shard, shard_like, sharded_like
+from regard_workbench.training.engines.sharding import local_shard, shard_like, sharded_like
 from regard_workbench.training.run_folder import schema
 
 POWER = 8  # of the polynomial average of the first steps

@@ -16,7 +16,6 @@ from regard_workbench import models, tasks
 from regard_workbench.tasks.parts.task import TASKS, Task
 from regard_workbench.tasks.text.vocabulary import PRETRAINED
 from regard_workbench.training.config import Config
-from regard_workbench.training.init_from import origin_of
 from regard_workbench.training.run_folder import schema
 from regard_workbench.training.run_folder.checkpoints import Damaged
 
@@ -109,6 +108,8 @@ def build_new_model(config: Config, task: Task, tell: Callable[[str], None]) -> 
     """Build the model of a new run; with `init_from`, with the vocabulary and weights of another run."""
     if config.init_from is None:
         return build_model(config, task)
+    from regard_workbench.training.init_from import origin_of
+
     origin = origin_of(config.init_from, tell)
     _copy_vocabulary(task, origin.task, tell)
     model = build_model(config, task)

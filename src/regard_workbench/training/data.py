@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,8 +21,10 @@ from regard_workbench.tasks.parts.batch import GUIDE, Batch
 from regard_workbench.tasks.parts.problem import Problem
 from regard_workbench.tasks.parts.task import Task
 from regard_workbench.training.config import Config
-from regard_workbench.training.loaders import Loaders
 from regard_workbench.training.signals import Interrupted, heartbeat
+
+if TYPE_CHECKING:
+    from regard_workbench.training.loaders import Loaders
 
 TOGETHER = 16  # batches that are gathered at once, of tasks that can
 GATHERED_BYTES = 2**22  # of them at most
@@ -112,6 +114,8 @@ class TrainingData:
         self.order = Order(self.examples, config.batch_size, config.seed, task.length, config.bucket)
         self.loaders: Loaders | None = None
         if config.loaders and not task.acts:
+            from regard_workbench.training.loaders import Loaders
+
             self.loaders = Loaders(self._collated, config.loaders, stride)
         self._gathered: dict[int, Batch] = {}  # by index: gathered and not asked for yet
         self._following = -1  # the index that comes next if batches are asked for in order

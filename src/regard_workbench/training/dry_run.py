@@ -19,10 +19,10 @@ from regard_workbench.training.config import Config
 from regard_workbench.training.config.budget import budget_of
 from regard_workbench.training.data import TrainingData, token_count
 from regard_workbench.training.hardware import check_environment
-from regard_workbench.training.loading import to_stderr
 from regard_workbench.training.resume import resolve
 from regard_workbench.training.run_folder import selection
 from regard_workbench.training.run_folder.folder import RunFolder
+from regard_workbench.training.signals import to_stderr
 from regard_workbench.training.state import seed_everything
 
 _BYTES = {"64": 8, "32": 4, "bf16": 2, "16": 2}

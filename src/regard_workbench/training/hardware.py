@@ -14,19 +14,10 @@ from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from regard.errors import BadValue
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.training.config import Config
-from regard_workbench.training.reporting import check_installed
+from regard_workbench.training.processes import Processes
 
-_MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}
-_TRUE = {
-    "32-true": torch.float32,
-    "32": torch.float32,
-    "64-true": torch.float64,
-    "64": torch.float64,
-    "bf16-true": torch.bfloat16,
-    "bf16": torch.bfloat16,
-    "16-true": torch.float16,
-    "16": torch.float16,
-}
+_MIXED = {"bf16-mixed": "bf16", "16-mixed": "fp16"}  # of weights in float32
+_TRUE = {"32": torch.float32, "64": torch.float64, "bf16": torch.bfloat16, "16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -35,17 +26,13 @@ class Hardware:
 
     accelerator: Accelerator
     dtype: torch.dtype  # of the weights
+    processes: Processes
 
     @property
     def device(self) -> torch.device:
         """The device of this process."""
         device: torch.device = self.accelerator.device
         return device
-
-    @property
-    def single_process(self) -> bool:
-        """Whether the run has only this process."""
-        return bool(self.accelerator.num_processes == 1)
 
     def to_device(self, batch: Batch) -> Batch:
         """Move a batch to the device, and cast floating-point inputs to the dtype of the weights."""
@@ -68,9 +55,9 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError:
         raise BadValue(f"device: expected auto, cpu, cuda, cuda:1 or mps, got {name!r}.") from None
     if device.type == "cuda":
-        seen = torch.cuda.device_count()
-        if (device.index or 0) >= seen:
-            raise BadValue(f"device: {name} was requested, but torch sees {seen} CUDA devices here. Try --device cpu.")
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise BadValue(f"device: {name} was requested, but torch sees {count} CUDA devices here. Try --device cpu.")
     elif device.type == "mps" and not torch.backends.mps.is_available():
         raise BadValue("device: mps was requested, but this machine has none. Try --device cpu.")
     elif device.type not in ("cpu", "mps"):
@@ -91,7 +78,10 @@ def _index_of_this_process() -> int:
 
 def check_environment(config: Config) -> torch.device:
     """The device of a run; raise if this machine lacks what the settings require."""
-    check_installed(config.report_to)
+    if config.report_to is not None:
+        from regard_workbench.training.reporting import check_installed
+
+        check_installed(config.report_to)
     device = choose_device(config.device)
     if _MIXED.get(config.precision) == "fp16" and device.type != "cuda":
         raise BadValue(f"precision: 16-mixed needs a GPU, and this run uses {device.type}. Try bf16-mixed.")
@@ -115,7 +105,8 @@ def prepare(config: Config) -> Hardware:
     _check_context(config, accelerator.num_processes)
     if config.strategy == "fsdp" and accelerator.num_processes > 1:
         _check_fsdp(config)
-    return Hardware(accelerator, _TRUE.get(config.precision, torch.float32))
+    dtype = torch.float32 if mixed != "no" else _TRUE[config.precision.removesuffix("-true")]
+    return Hardware(accelerator, dtype, Processes(accelerator, config.context_parallel))
 
 
 def _check_context(config: Config, processes: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from regard_workbench.training.hardware import choose_device
 from regard_workbench.training.run_folder import changes, checkpoints, selection
 from regard_workbench.training.run_folder.changes import Change
 from regard_workbench.training.run_folder.folder import RunFolder, newest_run
+from regard_workbench.training.signals import to_stderr
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,6 @@ class Loaded:
     device: torch.device
     changes: tuple[Change, ...] = ()  # made on resumes before this checkpoint, if the weights may depend on them
     settings_sha256: str = ""  # of the settings in the checkpoint; empty for one of an earlier version
-
-
-def to_stderr(text: str) -> None:
-    """Print a message that is not a result."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def load(

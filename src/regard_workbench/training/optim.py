@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +12,6 @@ from torch import Tensor, nn
 from regard.errors import BadValue
 from regard_workbench.tasks.parts.task import Recipe
 from regard_workbench.training.config import Optim
-from regard_workbench.training.cuda_graph.rmsprop import SkippableRMSprop
-from regard_workbench.training.distributed.sharding import shard_like
 from regard_workbench.training.run_folder import schema
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
@@ -34,8 +33,8 @@ def groups(model: nn.Module, weight_decay: float, embeddings: bool = False) -> l
         if parameter.requires_grad:
             exempt = id(parameter) in undecayed or parameter.dim() < 2 or name.endswith("bias")
             (plain if exempt else decayed).append(parameter)
-    made = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return [group for group in made if group["params"]]
+    both = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in both if group["params"]]
 
 
 def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.optim.Optimizer:
@@ -44,25 +43,30 @@ def build(model: nn.Module, optim: Optim, *, captured: bool = False) -> torch.op
     # None: settings not completed by a recipe
     decay = Recipe.weight_decay if optim.weight_decay is None else optim.weight_decay
     betas = Recipe.betas if optim.betas is None else optim.betas
-    given = groups(model, decay, optim.decay_embeddings)
-    if not given:
+    parameter_groups = groups(model, decay, optim.decay_embeddings)
+    if not parameter_groups:
         raise BadValue("model: it has no parameters to train.")
-    rate = torch.tensor(optim.lr, device=given[0]["params"][0].device)
+    rate = torch.tensor(optim.lr, device=parameter_groups[0]["params"][0].device)
     if optim.optimizer == "rmsprop":
         # With the constants of Graves 2013, section 4.2, as Neural Turing Machines are trained. No weight decay: to
         # RMSprop it is part of the gradient, and is scaled up where the gradient is small.
-        plain = [{"params": group["params"]} for group in given]
-        kind = SkippableRMSprop if captured else torch.optim.RMSprop
-        return kind(plain, lr=rate if captured else optim.lr, alpha=0.95, momentum=0.9)
-    where = {p.device.type for group in given for p in group["params"]}
+        plain = [{"params": group["params"]} for group in parameter_groups]
+        if not captured:
+            return torch.optim.RMSprop(plain, lr=optim.lr, alpha=0.95, momentum=0.9)
+        from regard_workbench.training.engines.cuda_graph.rmsprop import SkippableRMSprop
+
+        return SkippableRMSprop(plain, lr=rate, alpha=0.95, momentum=0.9)
+    where = {p.device.type for group in parameter_groups for p in group["params"]}
     # Fused: one kernel for all parameters. For small models, the update would otherwise be a visible part of a step.
-    fused = where <= {"cpu", "cuda"} and all(p.is_floating_point() for group in given for p in group["params"])
+    fused = where <= {"cpu", "cuda"} and all(
+        p.is_floating_point() for group in parameter_groups for p in group["params"]
+    )
     if optim.optimizer == "sgd":
         # Without momentum it has no state. The fused one skips an update where `found_inf` says so.
-        return torch.optim.SGD(given, lr=rate if captured else optim.lr, fused=fused or captured)
+        return torch.optim.SGD(parameter_groups, lr=rate if captured else optim.lr, fused=fused or captured)
     if captured:
-        return torch.optim.AdamW(given, lr=rate, betas=betas, fused=True, capturable=True)
-    return torch.optim.AdamW(given, lr=optim.lr, betas=betas, fused=fused)
+        return torch.optim.AdamW(parameter_groups, lr=rate, betas=betas, fused=True, capturable=True)
+    return torch.optim.AdamW(parameter_groups, lr=optim.lr, betas=betas, fused=fused)
 
 
 def rate(optim: Optim, step: int, steps: float) -> float:
@@ -94,26 +98,31 @@ def set_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
     """Set the learning rate of all parameter groups."""
     filled: list[Tensor] = []  # groups may share one tensor
     for group in optimizer.param_groups:
-        held = group["lr"]
-        if not isinstance(held, Tensor):
+        current = group["lr"]
+        if not isinstance(current, Tensor):
             group["lr"] = value
-        elif not any(held is other for other in filled):
-            held.fill_(value)
-            filled.append(held)
+        elif not any(current is other for other in filled):
+            current.fill_(value)
+            filled.append(current)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """The tensors of the optimiser state, named `parameter:piece`, for instance `head.weight:exp_avg`."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for parameter, pieces in optimizer.state.items():
         for piece, value in pieces.items():
-            found[f"{names[id(parameter)]}:{piece}"] = torch.as_tensor(value)
-    return found
+            tensors[f"{names[id(parameter)]}:{piece}"] = torch.as_tensor(value)
+    return tensors
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Load what `optimizer_state` returned into the optimiser."""
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    placed: Callable[[Tensor, Tensor], Tensor] = lambda tensor, parameter: tensor,
+) -> None:
+    """Load what `optimizer_state` returned into the optimiser. `placed` shards a tensor as its parameter is sharded."""
     pieces: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         parameter, _, piece = name.rpartition(":")
@@ -125,9 +134,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensor
     state = optimizer.state_dict()
     order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state["state"] = {
-        order[id(parameters[name])]: {
-            piece: shard_like(value, parameters[name]).clone() for piece, value in kept.items()
-        }
+        order[id(parameters[name])]: {piece: placed(value, parameters[name]).clone() for piece, value in kept.items()}
         for name, kept in pieces.items()
     }
     optimizer.load_state_dict(state)

@@ -1,21 +1,59 @@
 """The progress of a run on stderr: a bar with loss, metric, speed and time left on a terminal, plain lines elsewhere.
 
-Results go to stdout and are not printed here.
+Results go to stdout and are not printed here. The speed leaves out the first steps, which compile and capture.
 """
 
 from __future__ import annotations
 
-import sys
 import time
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from regard_workbench.training.config.budget import Budget
-from regard_workbench.training.state import Position
+from regard_workbench.training.signals import to_stderr
 
+if TYPE_CHECKING:
+    from regard_workbench.training.loop import Position
+
+WARM_UP = 5  # steps in which buffers are allocated, code is compiled and a CUDA graph is captured
 SECONDS_BETWEEN_LINES = 2.0
 SECONDS_BETWEEN_UPDATES = 0.1  # of the bar, which is drawn five times a second; many steps may lie between
+
+
+class Pace:
+    """Counts the steps of one process and their seconds.
+
+    >>> pace = Pace()
+    >>> for seconds in (9.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5):
+    ...     pace.add_step(seconds)
+    >>> pace.steps_per_second
+    2.0
+    """
+
+    def __init__(self) -> None:
+        self.steps, self.seconds = 0, 0.0
+        self._before = 0.0  # seconds of the first steps
+
+    def add_step(self, seconds: float) -> None:
+        """Count a step that took so long."""
+        self.steps += 1
+        self.add_wait(seconds)
+
+    def add_wait(self, seconds: float) -> None:
+        """Count time spent waiting for steps that were counted before."""
+        self.seconds += seconds
+        if self.steps <= WARM_UP:
+            self._before += seconds
+
+    @property
+    def steps_per_second(self) -> float:
+        """Without the first `WARM_UP` steps; as long as there are no others, of those."""
+        if self.steps <= WARM_UP:
+            return self.steps / self.seconds if self.seconds else 0.0
+        later = self.seconds - self._before
+        return (self.steps - WARM_UP) / later if later else 0.0
 
 
 class Display:
@@ -68,7 +106,7 @@ class Display:
         if self.bar is not None:
             self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            to_stderr(text)
 
     def close(self) -> None:
         """Stop the bar."""

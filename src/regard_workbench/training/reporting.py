@@ -154,14 +154,9 @@ REPORTERS: dict[str, tuple[str, Callable[[Path, Mapping[str, Any], int], Reporte
 }
 
 
-def reporters(names: str | None) -> list[str]:
-    """The reporters that a setting names."""
-    return [] if names is None else names.split(",")
-
-
-def check_installed(names: str | None) -> None:
+def check_installed(names: str) -> None:
     """Raise if the package of a reporter is missing."""
-    for name in reporters(names):
+    for name in names.split(","):
         if find_spec(REPORTERS[name][0]) is None:
             raise BadValue(f'report_to: {name} is not installed here. Try pip install "regard[{name}]".')
 
@@ -170,11 +165,11 @@ class Reports:
     """All reporters of a run. One that raises is left out from there on."""
 
     def __init__(
-        self, names: str | None, folder: Path, settings: Mapping[str, Any], after: int, tell: Callable[[str], None]
+        self, names: str, folder: Path, settings: Mapping[str, Any], after: int, tell: Callable[[str], None]
     ) -> None:
         self.tell = tell
         self.open: dict[str, Reporter] = {}
-        for name in reporters(names):
+        for name in names.split(","):
             with _Guard(self, name):
                 self.open[name] = REPORTERS[name][1](folder, settings, after)
 

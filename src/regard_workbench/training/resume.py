@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import BadValue
-from regard_workbench.training.config import config as settings
-from regard_workbench.training.config.config import FIXED, Config
+from regard_workbench.training import config as settings
+from regard_workbench.training.config import FIXED, Config
 from regard_workbench.training.config.recipe import complete, model_for
 from regard_workbench.training.run_folder import changes, checkpoints, durable, metrics_file, selection
 from regard_workbench.training.run_folder.checkpoints import MANIFEST, Checkpoint, step_of

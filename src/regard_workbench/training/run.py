@@ -17,14 +17,13 @@ from regard.support.display import html_table
 from regard_workbench.training.build import Parts, build_new_model, build_task, rebuild_model
 from regard_workbench.training.config import Config, non_defaults
 from regard_workbench.training.hardware import deterministic, prepare
-from regard_workbench.training.loading import to_stderr
+from regard_workbench.training.loop import Trainer
 from regard_workbench.training.resume import load_checkpoint, record_changes, resolve
 from regard_workbench.training.run_folder import selection
 from regard_workbench.training.run_folder.checkpoints import Checkpoint
 from regard_workbench.training.run_folder.folder import RunFolder
-from regard_workbench.training.signals import Signals
+from regard_workbench.training.signals import Signals, to_stderr
 from regard_workbench.training.state import seed_everything
-from regard_workbench.training.trainer import Trainer
 
 
 @dataclass(frozen=True)

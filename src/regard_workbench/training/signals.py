@@ -1,4 +1,4 @@
-"""Signals in, heartbeats out: how the outside stops a run, and how a run shows that it makes progress.
+"""Signals in, heartbeats and messages out: how the outside stops a run, and how a run shows that it makes progress.
 
 Of Ctrl-C, SIGTERM, SIGHUP and SIGUSR1, the first asks the loop to save and stop, the second quits at once.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -76,6 +77,11 @@ def _is_closed(handle: int) -> bool:
     except OSError:
         return True
     return False
+
+
+def to_stderr(text: str) -> None:
+    """Print a message that is not a result."""
+    print(text, file=sys.stderr, flush=True)
 
 
 _listeners: list[Callable[[], None]] = []

@@ -1,66 +1,18 @@
-"""The state of a run between two steps: counters, random generators, and snapshots to undo an abandoned step."""
+"""The random generators of a process: seeded, read, restored, and as tensors and JSON of a checkpoint."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import BadValue
 from regard_workbench.training.run_folder import schema
-
-
-@dataclass
-class Position:
-    """Counters of a run. `batches` alone says where in the data it is: the order is a function of it."""
-
-    step: int = 0
-    batches: int = 0
-    tokens: int = 0  # real positions that were trained on, over all processes
-    seconds: float = 0.0  # of training, over all processes that worked on the run
-    best: float | None = None  # the deciding metric at its best
-    best_step: int | None = None
-    best_loss: float | None = None  # of the same validation; None where it is unknown
-    stale: int = 0  # validations since the deciding metric last improved
-    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # of the last validation
-    pending: dict[str, Any] | None = None  # the record of a step whose validation was interrupted
-
-    @classmethod
-    def read(cls, state: Mapping[str, Any]) -> Position:
-        """Read the counters of a checkpoint."""
-        known = {one.name for one in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in state.items() if name in known})
-
-    def copy(self) -> Position:
-        """The same counters; `copy.copy` would take ten times as long, in every step."""
-        made = object.__new__(Position)
-        made.__dict__.update(self.__dict__)
-        return made
-
-    def validated(self, value: float, higher_is_better: bool, loss: float | None = None) -> bool:
-        """Note a validation; whether it is the best so far. A non-finite value is never the best.
-
-        Among equal values the lower loss is better, and among equal losses the earlier validation. A lower loss alone
-        does not count as progress for `patience`: otherwise a run whose metric cannot rise further would never stop.
-        """
-        improved = math.isfinite(value) and (
-            self.best is None or (value > self.best if higher_is_better else value < self.best)
-        )
-        known = loss if loss is not None and math.isfinite(loss) else None
-        tie_won = False
-        if value == self.best and known is not None and self.best_loss is not None:
-            tie_won = known < self.best_loss
-        self.stale = 0 if improved else self.stale + 1
-        if improved or tie_won:
-            self.best, self.best_step, self.best_loss = value, self.step, known
-        return improved or tie_won
 
 
 @dataclass(frozen=True)
@@ -157,42 +109,3 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """What a forward pass changes besides gradients, noted before a step: random states and buffers."""
-
-    earlier: RandomState  # the states some captured steps before, …
-    drawn: int  # … in which the device has drawn so many random numbers; reading its generator takes time
-    buffers: dict[str, Tensor]
-
-    @property
-    def random(self) -> RandomState:
-        """The states before the step."""
-        return self.earlier.after_draws(self.drawn) if self.drawn else self.earlier
-
-
-class Buffers:
-    """Copies of a model's persistent buffers (running statistics, baselines); only changed buffers are copied again."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        kept = set(model.state_dict())
-        self.names = [name for name, _ in model.named_buffers() if name in kept]
-        self._marks: dict[str, tuple[Tensor, int]] = {}
-        self._copies: dict[str, Tensor] = {}
-
-    def now(self) -> dict[str, Tensor]:
-        """Copies of the current buffers; later changes do not affect them."""
-        if not self.names:
-            return {}
-        for name, buffer in self.model.named_buffers():
-            if name not in self.names:
-                continue
-            mark = self._marks.get(name)
-            # The replay of a CUDA graph changes buffers but not their versions, so those on a GPU are always copied.
-            if mark is None or mark[0] is not buffer or mark[1] != buffer._version or buffer.is_cuda:
-                self._copies[name] = buffer.detach().clone()
-                self._marks[name] = (buffer, buffer._version)
-        return dict(self._copies)

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from regard.errors import BadValue
-from regard_workbench.training.config.readers import Expected
+from regard_workbench.training.config.readers import normalised
 
 if TYPE_CHECKING:  # settings and --help must not import torch
     from regard_workbench.training.config import Config
-    from regard_workbench.training.state import Position
+    from regard_workbench.training.loop import Position
 
 Kind = Literal["steps", "tokens", "seconds"]
 EXAMPLES = "'2000 steps', '5M tokens', '90 seconds', '5 min' or '2 hours'"
@@ -104,9 +104,4 @@ def budget_of(config: Config) -> Budget:
     return Budget("steps", config.steps)
 
 
-def setting(given: object) -> str:
-    """Read the setting `budget` and normalise it: the same text for the same budget."""
-    try:
-        return str(parse(given))
-    except BadValue:
-        raise Expected(WANTED) from None
+setting = normalised(parse, WANTED)  # how the setting is read

@@ -42,33 +42,33 @@ class _Plain(yaml.SafeLoader):
         if node.tag not in _KNOWN:
             raise _Refused(f"expected plain values, got one of type {node.tag.removeprefix(_TAG)!r}", node.start_mark)
         try:
-            found = super().construct_object(node, deep)
+            plain = super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError):  # `!!bool maybe`, a number of 5000 digits
             kind = node.tag.removeprefix(_TAG)
             raise _Refused(f"{str(node.value)[:40]!r} is not of type {kind}", node.start_mark) from None
-        return _in_range(found, node.start_mark)
+        return _in_range(plain, node.start_mark)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
+        keys: set[Hashable] = set()
         for key_node, _ in node.value:
             if key_node.tag == _TAG + "merge":
                 raise _Refused("`<<` is not supported; write out each setting", key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 raise _Refused("expected the name of a setting, got a list or a mapping", key_node.start_mark)
-            if key in seen:
+            if key in keys:
                 raise _Refused(f"{str(key)[:40]!r} is given twice; keep one of them", key_node.start_mark)
-            seen.add(key)
-        found: dict[Hashable, Any] = super().construct_mapping(node, deep)
-        return found
+            keys.add(key)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
-def _in_range(found: Any, mark: Any) -> Any:
-    if isinstance(found, float) and not math.isfinite(found):
-        raise _Refused(f"expected a finite number, got {found}", mark)
-    if isinstance(found, int) and abs(found) > LARGEST:
+def _in_range(number: Any, mark: Any) -> Any:
+    if isinstance(number, float) and not math.isfinite(number):
+        raise _Refused(f"expected a finite number, got {number}", mark)
+    if isinstance(number, int) and abs(number) > LARGEST:
         raise _Refused("expected a whole number of at most 63 bits, got a larger one", mark)
-    return found
+    return number
 
 
 def _check_events(text: str) -> None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from regard.errors import BadValue, closest
 from regard.registry import split
 from regard.support.options import TRUTH
 
@@ -26,10 +27,10 @@ def whole(least: int) -> Reader:
         value = _float(given, wanted)
         if not math.isfinite(value) or value != int(value) or value < least:
             raise wanted
-        found = int(str(given)) if str(given).lstrip("+-").isdecimal() else int(value)
-        if found > LARGEST:
+        number = int(str(given)) if str(given).lstrip("+-").isdecimal() else int(value)
+        if number > LARGEST:
             raise Expected(f"a whole number from {least} to {LARGEST}")
-        return found
+        return number
 
     return read
 
@@ -44,11 +45,11 @@ def number(least: float | None = None, above: float | None = None, below: float 
 
     def read(given: object) -> float:
         wanted = Expected(" ".join(["a finite number", " and ".join(bounds)]).strip())
-        found = _float(given, wanted)
-        fits = (least is None or found >= least) and (above is None or found > above)
-        if not math.isfinite(found) or not fits or (below is not None and found >= below):
+        amount = _float(given, wanted)
+        fits = (least is None or amount >= least) and (above is None or amount > above)
+        if not math.isfinite(amount) or not fits or (below is not None and amount >= below):
             raise wanted
-        return found
+        return amount
 
     return read
 
@@ -67,11 +68,8 @@ def one_of(*choices: str) -> Reader:
 
     def read(given: object) -> str:
         if str(given) not in choices:
-            from regard.errors import unknown_name
-
-            near = str(unknown_name("", given, choices))
-            hint = near[near.find(" Did you mean") : near.find("? Known")] + "?" if "Did you mean" in near else ""
-            raise Expected(f"one of {', '.join(choices)}" + (f" ({hint.strip()})" if hint else ""))
+            near = closest(str(given), choices)
+            raise Expected(f"one of {', '.join(choices)}" + ("" if near is None else f" (Did you mean {near!r}?)"))
         return str(given)
 
     return read
@@ -100,17 +98,17 @@ def flag(given: object) -> bool:
 
 def texts(given: object) -> tuple[str, ...]:
     """Texts split at commas outside brackets and quotes, or a list of texts."""
-    parts = list(given) if isinstance(given, (list, tuple)) else [part.strip() for part in split(text(given))]
-    return tuple(text(part) for part in parts)
+    pieces = list(given) if isinstance(given, (list, tuple)) else [piece.strip() for piece in split(text(given))]
+    return tuple(text(piece) for piece in pieces)
 
 
 def paths(given: object) -> tuple[str, ...]:
     """Paths joined by commas, unless the text is one path; made absolute, so that a run can resume from any folder."""
-    one = isinstance(given, str) and _exists(given)
-    parts = (str(given),) if one else texts(given)
-    if isinstance(given, str) and not parts:
+    is_path = isinstance(given, str) and _exists(given)
+    names = (str(given),) if is_path else texts(given)
+    if isinstance(given, str) and not names:
         raise Expected("a path, or several joined by commas")
-    return tuple(os.path.abspath(part) if _exists(part) else part for part in parts)
+    return tuple(os.path.abspath(name) if _exists(name) else name for name in names)
 
 
 def _exists(path: str) -> bool:
@@ -123,10 +121,10 @@ def _exists(path: str) -> bool:
 def betas(given: object) -> tuple[float, float]:
     """The two betas of Adam."""
     wanted = Expected("two numbers of at least 0 and below 1, for instance 0.9,0.98")
-    parts = list(given) if isinstance(given, (list, tuple)) else split(str(given))
-    if len(parts) != 2:
+    numbers = list(given) if isinstance(given, (list, tuple)) else split(str(given))
+    if len(numbers) != 2:
         raise wanted
-    first, second = (_float(part, wanted) for part in parts)
+    first, second = (_float(number_text, wanted) for number_text in numbers)
     if not (0 <= first < 1 and 0 <= second < 1):
         raise wanted
     return first, second
@@ -135,6 +133,18 @@ def betas(given: object) -> tuple[float, float]:
 def optional(reader: Reader) -> Reader:
     """A value for the reader, or None."""
     return lambda given: None if given is None or given == "null" else reader(given)
+
+
+def normalised(parse: Callable[[object], object], wanted: str) -> Reader:
+    """What `parse` makes of a value, as text: the same text for the same meaning."""
+
+    def read(given: object) -> str:
+        try:
+            return str(parse(given))
+        except BadValue:
+            raise Expected(wanted) from None
+
+    return read
 
 
 def _float(given: object, wanted: Expected) -> float:

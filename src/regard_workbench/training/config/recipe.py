@@ -11,10 +11,9 @@ from regard.registry import parse
 from regard_workbench import tasks
 from regard_workbench.models.parts.model import MODELS, preset_settings
 from regard_workbench.tasks.parts.task import TASKS
-from regard_workbench.training.config import config as settings
+from regard_workbench.training import config as settings
+from regard_workbench.training.config import Config
 from regard_workbench.training.config.budget import parse as parse_budget
-from regard_workbench.training.config.config import Config
-from regard_workbench.training.init_from import model_of
 from regard_workbench.training.run_folder.folder import checked_name
 
 
@@ -32,6 +31,8 @@ def complete(values: Mapping[str, Any] | Config) -> Config:
     settings.refuse(mistakes)
 
     if clean.get("init_from"):
+        from regard_workbench.training.init_from import model_of
+
         clean["model"] = model_of(clean["init_from"], clean.get("model"))
     recipe = TASKS[parse(clean["task"])[0]].recipe
     budgeted = clean.get("budget") is not None  # then the number of steps is unknown
@@ -69,12 +70,12 @@ def model_for(model: str, task: str) -> str:
 
 
 def _unknown_names(clean: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
-    for setting, known in (("task", TASKS.__getitem__), ("model", MODELS.__getitem__), ("attention", entry)):
+    messages: list[str] = []
+    for setting, entry_of in (("task", TASKS.__getitem__), ("model", MODELS.__getitem__), ("attention", entry)):
         if clean.get(setting):
-            mistakes = settings.mistakes_of(lambda: known(parse(clean[setting])[0]))  # noqa: B023 (called at once)
+            mistakes = settings.mistakes_of(lambda: entry_of(parse(clean[setting])[0]))  # noqa: B023 (called at once)
             # Parsing errors say `name:`; here the setting is named instead.
-            found += [
+            messages += [
                 f"{setting}: {text.removeprefix('name: ')}" if text.startswith("name: ") else text for text in mistakes
             ]
-    return found
+    return messages

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from regard.errors import BadValue
-from regard_workbench.training.config.readers import Expected
+from regard_workbench.training.config.readers import normalised
 
 LAST = 2  # the newest may be damaged, so the one before it is kept too
 WANTED = "all, a whole number of at least 1 (the last N), or every:N (each N-th step)"
@@ -60,9 +60,4 @@ class Keep:
         return {*newest[: self.last], *(step for step in newest if self.due(step))}
 
 
-def setting(given: object) -> str:
-    """Read the setting `keep` and normalise it: the same text for the same rule."""
-    try:
-        return str(Keep.parse(given))
-    except BadValue:
-        raise Expected(WANTED) from None
+setting = normalised(Keep.parse, WANTED)  # how the setting is read

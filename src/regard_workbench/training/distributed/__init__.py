@@ -1,1 +1,1 @@
-"""Several processes for one run: what they agree on after each step, and how FSDP shards a model among them."""
+"""Checkpoints of models that no single process can hold, for training loops of one's own."""

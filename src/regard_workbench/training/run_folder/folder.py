@@ -24,7 +24,6 @@ from regard.errors import BadValue
 from regard_workbench.training.config import Config, parse_yaml, to_yaml
 from regard_workbench.training.config.plain_yaml import MOST_BYTES
 from regard_workbench.training.run_folder import changes, checksum, durable, lock
-from regard_workbench.training.run_folder.open_folder import OpenFolder
 
 HOME = "runs"  # the default parent of run folders
 LONGEST_NAME = 100
@@ -59,10 +58,10 @@ def locate(out: str | None, name: str | None, fallback: str) -> Path:
     if out is not None and name is None:
         return Path(out)
     parent = Path(out or HOME)
-    found = parent / checked_name(name or fallback)
-    if found.is_symlink() and parent.resolve() not in found.resolve().parents:
-        raise BadValue(f"name: {found} is a link that leads out of {parent}. Choose another name.")
-    return found
+    path = parent / checked_name(name or fallback)
+    if path.is_symlink() and parent.resolve() not in path.resolve().parents:
+        raise BadValue(f"name: {path} is a link that leads out of {parent}. Choose another name.")
+    return path
 
 
 def unused_name(start: str) -> str:
@@ -91,7 +90,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.metrics = path / "metrics.jsonl"
-        self.opened: OpenFolder | None = None  # while this process holds the lock
+        self.held: lock.LockedFolder | None = None  # while this process holds the lock
 
     @property
     def exists(self) -> bool:
@@ -157,8 +156,8 @@ class RunFolder:
 
     def settings(self, step: int | None = None) -> dict[str, Any]:
         """The settings by dotted name, as of now or as of a step."""
-        found = changes.read(self.path)
-        return changes.applied(self.initial_settings(), found if step is None else changes.until(found, step))
+        changed = changes.read(self.path)
+        return changes.applied(self.initial_settings(), changed if step is None else changes.until(changed, step))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -166,18 +165,16 @@ class RunFolder:
         self.check_path()
         with durable.reporting(self.path):
             durable.make_folder(self.path)
-        with lock.locked(self.path):
-            self.opened = OpenFolder(self.path)
+        with lock.locked(self.path) as self.held:
             try:
                 yield
             finally:
-                self.opened.close()
-                self.opened = None
+                self.held = None
 
     def check_not_moved(self, last: str = "") -> None:
         """Raise if the folder was moved or deleted since it was locked. `last` names its newest checkpoint."""
-        if self.opened is not None:
-            self.opened.check(last)
+        if self.held is not None:
+            self.held.check(last)
 
 
 def environment(device: str = "") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import BadValue, unknown_name
-from regard_workbench.training.run_folder import checkpoints, metrics_file, trained_settings
+from regard_workbench.training.run_folder import changes, checkpoints, metrics_file
 from regard_workbench.training.run_folder.checkpoints import Checkpoint, Damaged
 from regard_workbench.training.run_folder.folder import RunFolder
 
@@ -31,9 +31,9 @@ def find(run: RunFolder, which: str, tell: Callable[[str], None]) -> Selection:
     paths = checkpoints.paths(run.checkpoints)
     if which in (BEST, LAST):
         newest, skipped = checkpoints.load_newest(run.checkpoints, tell)
-        found = Selection(newest, skipped)
+        selection = Selection(newest, skipped)
         if which == BEST and newest is not None:
-            found = Selection(checkpoints.load_best(run.checkpoints, newest, tell), skipped)
+            selection = Selection(checkpoints.load_best(run.checkpoints, newest, tell), skipped)
     else:
         names = [checkpoints.name_of(checkpoints.step_of(path)) for path in paths]
         name = checkpoints.name_of(int(which)) if which.isdecimal() and len(which) < 12 else which
@@ -41,12 +41,12 @@ def find(run: RunFolder, which: str, tell: Callable[[str], None]) -> Selection:
             raise unknown_name("checkpoint", which, [BEST, LAST, *names])
         number = names.index(name)
         newest = checkpoints.load(paths[number])
-        found = Selection(newest, paths[:number])
-    if found.checkpoint is not None and newest is not None:
-        trained_settings.check(run, found.checkpoint, tell)
+        selection = Selection(newest, paths[:number])
+    if selection.checkpoint is not None and newest is not None:
+        changes.check_settings(run, selection.checkpoint, tell)
         if why := metrics_file.changed(run.metrics, newest.state.get("metrics")):
             tell(why)
-    return found
+    return selection
 
 
 def require(run: RunFolder, which: str, tell: Callable[[str], None]) -> Checkpoint:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from torch import Tensor
-
-from regard.parallel.exchange import ProcessLost, is_loss
-from regard_workbench.training.hardware import Hardware
 
 T = TypeVar("T")
 
@@ -20,11 +17,12 @@ T = TypeVar("T")
 class Processes:
     """All processes of a run, as seen by one of them. Every method is a collective: all processes call it, or none."""
 
-    def __init__(self, hardware: Hardware, sharing: int = 1) -> None:
+    def __init__(self, accelerator: Any, sharing: int = 1) -> None:
         """`sharing` processes in a row read the same batches (`--context-parallel`)."""
-        self.accelerator, self.single = hardware.accelerator, hardware.single_process
-        self.count: int = self.accelerator.num_processes
-        self.rank: int = self.accelerator.process_index
+        self.accelerator = accelerator
+        self.count: int = accelerator.num_processes
+        self.rank: int = accelerator.process_index
+        self.single = self.count == 1
         self.readers = self.count // sharing  # how many different batches are read at a time
         self.reader, place = divmod(self.rank, sharing)  # which of them this process reads
         self.counts_tokens = place == 0
@@ -39,8 +37,12 @@ class Processes:
         """Raise `ProcessLost` if another process is gone; tell at once, because the launcher may end this one too."""
         try:
             yield
-        except (RuntimeError, ProcessLost) as error:
-            if self.single or not is_loss(error):
+        except (RuntimeError, ConnectionError) as error:
+            if self.single:
+                raise
+            from regard.parallel.exchange import ProcessLost, is_loss
+
+            if not isinstance(error, (RuntimeError, ProcessLost)) or not is_loss(error):
                 raise
             text = (
                 f"Another of the {self.count} processes of this run is gone. The run is saved as of its last "
@@ -56,7 +58,7 @@ class Processes:
         mine = torch.zeros(signal.NSIG)
         mine[received] = 1
         mine[0] = 0
-        all_received = self._sum(mine)
+        all_received = self.sum(mine)
         return int(all_received.argmax()) if bool(all_received.any()) else 0
 
     def total_used(self, tokens: int, seconds: float) -> tuple[int, float]:
@@ -65,7 +67,7 @@ class Processes:
             return tokens, seconds
         tokens = tokens if self.counts_tokens else 0
         mine = torch.tensor([tokens, seconds if self.is_main else 0.0], dtype=torch.float64)
-        total, clock = self._sum(mine).tolist()
+        total, clock = self.sum(mine).tolist()
         return int(total), clock
 
     def gather(self, mine: T) -> list[T]:
@@ -78,6 +80,12 @@ class Processes:
             for tensor in tensors:
                 torch.distributed.broadcast(tensor, src=0)
 
-    def _sum(self, numbers: Tensor) -> Tensor:
-        total: Tensor = self.accelerator.reduce(numbers.to(self.accelerator.device), "sum")
+    def sum(self, numbers: Tensor) -> Tensor:
+        """The sum over all processes."""
+        total: Tensor = numbers if self.single else self.accelerator.reduce(numbers.to(self.accelerator.device), "sum")
         return total
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        """The mean over all processes."""
+        mean: Tensor = numbers if self.single else self.accelerator.reduce(numbers, "mean")
+        return mean

@@ -16,9 +16,16 @@ import torch
 from torch import Tensor
 
 from regard_workbench.tasks.parts.batch import Batch
-from regard_workbench.training.cuda_graph.packed_batch import ALIGNMENT, MAX_PINNED, RATE, SEED, HostBuffer, PackedBatch
-from regard_workbench.training.cuda_graph.pending_step import PendingStep
-from regard_workbench.training.step import Step
+from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
+from regard_workbench.training.engines.cuda_graph.packed_batch import (
+    ALIGNMENT,
+    MAX_PINNED,
+    RATE,
+    SEED,
+    HostBuffer,
+    PackedBatch,
+)
+from regard_workbench.training.engines.engine import PendingStep
 
 
 @dataclass(slots=True)
@@ -71,7 +78,7 @@ class StepGroup:
 
     def __init__(
         self,
-        step: Step,
+        step: CapturableStep,
         optimizer: torch.optim.Optimizer,
         single: CapturedStep,
         batch: Batch,
@@ -113,8 +120,8 @@ class StepGroup:
                 loss = self.step.backward(batch.filled(parts), None if self.step.seed is None else seed)
                 update(loss, table, rate, result)
                 addresses.append(update.gradient_addresses())
-        for table, found in zip(tables, addresses, strict=True):
-            update.write(table, found)
+        for table, chunks in zip(tables, addresses, strict=True):
+            update.write(table, chunks)
         self.tables = tables
         return graph
 

@@ -1,7 +1,15 @@
-"""The training loop: steps, log lines, validations and checkpoints, until the budget is used up or a signal arrives.
+"""One training run, from its first batch to its last checkpoint: what a reader of this room reads first.
 
-A checkpoint describes the state between two steps, with no step pending. A run that is stopped inside a step is saved
-as it was before that step, and the batches of the step are repeated on resume.
+A run is three values. `Config` never changes. `Position` counts. The tensors (weights, optimiser state, random states)
+change in every step; an engine (`engines/`) has them, and executes the steps. Two rules make a run that was stopped
+anywhere, by a kill or a signal, end with the same bits as one that was not:
+
+    a batch is a function of the settings and its number                                        `TrainingData`
+    a checkpoint is the position and all tensors of one moment, between two steps, with no step
+    pending, and exists completely or not at all                                                `save`
+
+So nothing else here knows of resuming. A run that is stopped inside a step is saved as it was before that step, whose
+batches are repeated.
 
 On a GPU, steps are launched without waiting for their results, and the loop reads each result once it is available.
 Validations, checkpoints and the end of the run wait for all pending steps. If a pending step turns out to be
@@ -11,45 +19,88 @@ non-finite, neither it nor the steps after it changed the weights, and the loop 
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NoReturn
 
 from regard.errors import BadValue
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.training import optim
 from regard_workbench.training.build import Parts
-from regard_workbench.training.config import Config, non_defaults
+from regard_workbench.training.config import Config
 from regard_workbench.training.config.budget import budget_of
 from regard_workbench.training.config.retention import Keep
-from regard_workbench.training.cuda_graph.graphed_step import MAX_PENDING
-from regard_workbench.training.cuda_graph.pending_step import PendingStep
-from regard_workbench.training.data import StepBatches, TrainingData, generator
-from regard_workbench.training.distributed.processes import Processes
+from regard_workbench.training.data import StepBatches, TrainingData
+from regard_workbench.training.engines import engine_for
+from regard_workbench.training.engines.engine import MAX_PENDING, NonFinite, PendingStep, Snapshot, StepResult
 from regard_workbench.training.evaluation import completions, evaluate
 from regard_workbench.training.hardware import Hardware, any_shape
-from regard_workbench.training.learner import Learner
-from regard_workbench.training.pace import Pace
-from regard_workbench.training.progress import Display
-from regard_workbench.training.reporting import Reports
+from regard_workbench.training.progress import Display, Pace
+from regard_workbench.training.recorder import RunRecorder
 from regard_workbench.training.run_folder import checkpoints
 from regard_workbench.training.run_folder.checkpoints import Checkpoint
 from regard_workbench.training.run_folder.folder import RunFolder
 from regard_workbench.training.run_folder.metrics_file import Record, plain
-from regard_workbench.training.run_folder.recorder import RunRecorder
 from regard_workbench.training.signals import Interrupted, Signals
-from regard_workbench.training.state import Position, RandomState, Snapshot, seed_everything
-from regard_workbench.training.step import NonFinite, StepResult
 
 COMPLETED = 100  # texts that the last validation, and a comparison, complete at most
 SECONDS_AT_RISK = 300.0  # with slow steps, save at least this often, whatever --save-every says
 SECONDS_UNREAD = 0.002  # results of pending steps are looked for this often; a look at each takes the time of a launch
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass
+class Position:
+    """Counters of a run. `batches` alone says where in the data it is: the order is a function of it."""
+
+    step: int = 0
+    batches: int = 0
+    tokens: int = 0  # real positions that were trained on, over all processes
+    seconds: float = 0.0  # of training, over all processes that worked on the run
+    best: float | None = None  # the deciding metric at its best
+    best_step: int | None = None
+    best_loss: float | None = None  # of the same validation; None where it is unknown
+    stale: int = 0  # validations since the deciding metric last improved
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # of the last validation
+    pending: dict[str, Any] | None = None  # the record of a step whose validation was interrupted
+
+    @classmethod
+    def read(cls, state: Mapping[str, Any]) -> Position:
+        """Read the counters of a checkpoint."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in state.items() if name in names})
+
+    def copy(self) -> Position:
+        """The same counters; `copy.copy` would take ten times as long, in every step."""
+        copied = object.__new__(Position)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def validated(self, value: float, higher_is_better: bool, loss: float | None = None) -> bool:
+        """Note a validation; whether it is the best so far. A non-finite value is never the best.
+
+        Among equal values the lower loss is better, and among equal losses the earlier validation. A lower loss alone
+        does not count as progress for `patience`: otherwise a run whose metric cannot rise further would never stop.
+        """
+        improved = math.isfinite(value) and (
+            self.best is None or (value > self.best if higher_is_better else value < self.best)
+        )
+        known_loss = loss if loss is not None and math.isfinite(loss) else None
+        tie_won = False
+        if value == self.best and known_loss is not None and self.best_loss is not None:
+            tie_won = known_loss < self.best_loss
+        self.stale = 0 if improved else self.stale + 1
+        if improved or tie_won:
+            self.best, self.best_step, self.best_loss = value, self.step, known_loss
+        return improved or tie_won
+
+
+@dataclass(slots=True)
 class LaunchedStep:
     """A step whose result was not read yet, and the state to restore if it turns out to be non-finite."""
 
@@ -75,65 +126,39 @@ class Trainer:
     ) -> None:
         self.config, self.run, self.task, self.model = config, run, parts.task, parts.model
         self.hardware, self.signals, self.tell, self.quiet = hardware, signals, tell, quiet
-        assert config.accumulate is not None
-        self.budget, self.processes, self.accumulate = (
-            budget_of(config),
-            Processes(hardware, config.context_parallel),
-            config.accumulate,
-        )
-        self.keep = Keep.parse(config.keep)
-        self.position = Position() if checkpoint is None else Position.read(checkpoint.state["progress"])
-        self.saved_step = -1 if checkpoint is None else checkpoint.step
+        self.budget, self.keep, self.processes = budget_of(config), Keep.parse(config.keep), hardware.processes
+        self.accumulate = config.accumulate or 1
+        self.position, self.saved_step = Position(), -1
+        if checkpoint is not None:
+            self.position, self.saved_step = Position.read(checkpoint.state["progress"]), checkpoint.step
         self.saved_seconds = self.position.seconds
         self.launched: deque[LaunchedStep] = deque()
         self.last_result: StepResult | None = None
         self.looked = 0.0  # when results were last looked for
         self.data = TrainingData(self.task, self.model, config, self.processes.readers)
         self.has_validation = len(self.task.examples("validation")) > 0
-        self.learner = Learner(config, hardware, self.processes, parts, checkpoint, tell)
-        if checkpoint is not None:  # last, so that nothing draws random numbers after it
-            self._restore_random(checkpoint)
-
-    def _restore_random(self, checkpoint: Checkpoint) -> None:
-        """Restore the random generators; with another number of processes, seed them anew from the step."""
-        states = RandomState.unpack_all(checkpoint.random, checkpoint.state.get("random"))
-        if len(states) == self.processes.count:
-            states[self.processes.rank].restore()
-            return
-        self.tell(
-            f"resume: the number of processes was {len(states)} and is {self.processes.count} now. From here on, "
-            "batches and random draws (dropout) differ from those of an uninterrupted run."
-        )
-        seed = generator(self.config.seed, "process", self.processes.rank, self.position.step).initial_seed()
-        seed_everything(seed)
+        self.engine = engine_for(config, hardware, parts, tell)
+        if checkpoint is not None:
+            self.engine.load(checkpoint)  # last, so that nothing draws random numbers after it
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Open everything a run writes to while it trains."""
-        self.recorder: RunRecorder | None = None
-        self.reports: Reports | None = None
-        if self.processes.is_main:
-            self.recorder = RunRecorder(self.run, self.task, self.keep, self.tell)
-            if self.saved_step >= 0:  # a process that was killed after it saved left older checkpoints
-                self.recorder.prune(self.position)
-            self.reports = Reports(
-                self.config.report_to, self.run.path, non_defaults(self.config), self.position.step, self.tell
-            )
-        self.display = Display(self.budget, self.position, quiet=self.quiet or not self.processes.is_main)
-        self.pace = Pace()
-        self.model.train()
-        try:
+        with ExitStack() as stack:
+            self.recorder: RunRecorder | None = None
+            if self.processes.is_main:
+                self.recorder = RunRecorder(self.config, self.run, self.task, self.position.step, self.tell)
+                stack.callback(self.recorder.close)
+                if self.saved_step >= 0:  # a process that was killed after it saved left older checkpoints
+                    self.recorder.prune(self.position)
+            self.display = Display(self.budget, self.position, quiet=self.quiet or not self.processes.is_main)
+            stack.callback(self.display.close)
+            stack.callback(self.data.close)
+            self.pace = Pace()
+            self.model.train()
             with any_shape():
-                if self.learner.replicated:
-                    self.learner.lay_out_buckets(self.data.separate_batch(self.processes.reader))
+                self.engine.begin(partial(self.data.separate_batch, self.processes.reader))
                 yield
-        finally:
-            self.data.close()
-            self.display.close()
-            if self.reports is not None:
-                self.reports.close()
-            if self.recorder is not None:
-                self.recorder.close()
 
     def train(self) -> str:
         """Train until there is a reason to stop, and return it, as in `Result.stopped_by`."""
@@ -157,22 +182,16 @@ class Trainer:
         patience = self.config.patience
         return "patience" if patience is not None and self.position.stale >= patience else ""
 
-    def _interrupted(self) -> bool:
-        """Whether to stop within a step or a validation; several processes stop only between steps, together."""
-        return self.hardware.single_process and bool(self.signals.received)
-
     def advance(self) -> None:
         """Take one step, then log, validate and save where due. A signal inside the step undoes it."""
         started = time.perf_counter()
         if len(self.launched) >= MAX_PENDING:
             self.synchronize(pending=MAX_PENDING - 1)
-        snapshot = self.learner.snapshot()
-        position, before = self.position, self.position.copy()
+        snapshot, position, before = self.engine.snapshot(), self.position, self.position.copy()
         rate = optim.rate(self.config.optim, position.step, self.budget.expected_steps(position))
-        self.learner.set_rates(rate, position.step + 1)
         batches = self._next_batches()
         try:
-            result = self.learner.step(batches)
+            result = self.engine.step(batches, rate, position.step + 1)
         except Interrupted:
             self.synchronize()
             self.save(snapshot)
@@ -188,9 +207,8 @@ class Trainer:
         position.batches += self.accumulate * self.processes.readers
         self.launched.append(LaunchedStep(result, snapshot, before))
         now = time.perf_counter()
-        passed = now - started
-        self.pace.add_step(passed)
-        tokens, seconds = self.processes.total_used(batches.tokens, passed)
+        self.pace.add_step(now - started)
+        tokens, seconds = self.processes.total_used(batches.tokens, now - started)
         position.tokens += tokens
         position.seconds += seconds
         tenth = self.budget.tenths(position) > tenths
@@ -204,9 +222,9 @@ class Trainer:
             return
         started = time.perf_counter()
         self.synchronize()
-        passed = time.perf_counter() - started
-        self.pace.add_wait(passed)
-        position.seconds += passed if self.processes.single else 0.0  # several processes have no pending steps
+        waited = time.perf_counter() - started
+        self.pace.add_wait(waited)
+        position.seconds += waited if self.processes.single else 0.0  # several processes have no pending steps
         self._show()
         position.pending = self._with_result(self._record(rate))
         try:
@@ -237,6 +255,10 @@ class Trainer:
         indices = range(first, first + self.accumulate * count, count)
         return StepBatches(self.data, indices, self._interrupted)
 
+    def _interrupted(self) -> bool:
+        """Whether to stop within a step or a validation; several processes stop only between steps, together."""
+        return self.processes.single and bool(self.signals.received)
+
     def batch(self, index: int) -> Batch:
         """Training batch `index`, on the device."""
         return self.hardware.to_device(self.data.batch(index))
@@ -250,14 +272,18 @@ class Trainer:
         assert record is not None
         best, validation_due = False, self._validation_due(tenth)
         if validation_due:
-            found = self._validate()
-            if found is None:
+            metrics = self._validate()
+            if metrics is None:
                 return
-            deciding = self._deciding_metric(found)
-            best = self.position.validated(deciding, self.task.metric.higher_is_better, found.get("loss"))
-            self.position.metrics = plain(found)
-            record["validation"] = plain(found)
-            self.display.validated(self.task.metric.name, deciding, best)
+            name = self.task.metric.name
+            if name not in metrics:
+                raise BadValue(
+                    f"task: {self.task.name} is decided by {name!r}, but its validation measured only "
+                    f"{', '.join(metrics) or 'nothing'}."
+                )
+            best = self.position.validated(metrics[name], self.task.metric.higher_is_better, metrics.get("loss"))
+            self.position.metrics = record["validation"] = plain(metrics)
+            self.display.validated(name, metrics[name], best)
         self.position.pending = None
         if validation_due or self._log_due():
             self._log(record)
@@ -266,16 +292,16 @@ class Trainer:
 
     def _validate(self) -> dict[str, float] | None:
         """The metrics of the validation; the last one also completes some texts. None after a signal."""
-        size, limit = self.config.batch_size or 1, self.config.eval_limit
-        autocast = self.hardware.accelerator.autocast
-        with self.learner.gathered() as model:
-            found = evaluate(
+        config, hardware = self.config, self.hardware
+        size, limit, autocast = config.batch_size or 1, config.eval_limit, hardware.accelerator.autocast
+        with self.engine.evaluated() as model:
+            metrics = evaluate(
                 self.task,
                 model,
                 batch_size=size,
                 limit=limit,
-                seed=self.config.seed,
-                to_device=self.hardware.to_device,
+                seed=config.seed,
+                to_device=hardware.to_device,
                 stop=self._interrupted,
                 autocast=autocast,
                 share=(self.processes.rank, self.processes.count),
@@ -283,42 +309,25 @@ class Trainer:
             )
             # Every process completes the same texts, so that all have the same numbers; with the positions of a text on
             # several processes, none could.
-            if found is not None and self.budget.ends(self.position) and self.config.context_parallel == 1:
-                found |= completions(
-                    self.task,
-                    model,
-                    "validation",
-                    batch_size=size,
-                    most=min(limit or COMPLETED, COMPLETED),
-                    device=self.hardware.device,
-                    autocast=autocast,
+            if metrics is not None and self.budget.ends(self.position) and config.context_parallel == 1:
+                most, device = min(limit or COMPLETED, COMPLETED), hardware.device
+                metrics |= completions(
+                    self.task, model, "validation", batch_size=size, most=most, device=device, autocast=autocast
                 )
-        return found
-
-    def _deciding_metric(self, found: dict[str, float]) -> float:
-        name = self.task.metric.name
-        if name not in found:
-            raise BadValue(
-                f"task: {self.task.name} is decided by {name!r}, but its validation measured only "
-                f"{', '.join(found) or 'nothing'}."
-            )
-        return found[name]
+        return metrics
 
     def _log_due(self) -> bool:
-        assert self.config.log_every
         step = self.position.step
-        return step == 1 or step % self.config.log_every == 0 or self.budget.ends(self.position)
+        return step == 1 or step % (self.config.log_every or 1) == 0 or self.budget.ends(self.position)
 
     def _save_due(self, tenth: bool) -> bool:
-        assert self.config.save_every
         late = self.position.seconds - self.saved_seconds > SECONDS_AT_RISK  # by the clock all processes agree on
         step = self.position.step
-        return tenth or late or step % self.config.save_every == 0 or self.keep.due(step)
+        return tenth or late or step % (self.config.save_every or 1) == 0 or self.keep.due(step)
 
     def _validation_due(self, tenth: bool) -> bool:
-        assert self.config.eval_every
         last = self.budget.ends(self.position)
-        return self.has_validation and (tenth or last or self.position.step % self.config.eval_every == 0)
+        return self.has_validation and (tenth or last or self.position.step % (self.config.eval_every or 1) == 0)
 
     def _must_synchronize(self, tenth: bool) -> bool:
         """Whether something is due that no step may be pending for."""
@@ -348,8 +357,6 @@ class Trainer:
     def _log(self, record: Record) -> None:
         if self.recorder is not None:
             self.recorder.log(record)
-            if self.reports is not None:
-                self.reports.write(record)
 
     @property
     def speed(self) -> float:
@@ -361,17 +368,12 @@ class Trainer:
 
         All processes call this, with their random states and their shards of the weights; the main process writes.
         """
-        position = self.position
-        if self.saved_step == position.step:
+        if self.saved_step == self.position.step:
             return
-        weights, optimizer = self.learner.state(snapshot)
-        random = self.processes.gather(
-            RandomState.now(self.hardware.device.type) if snapshot is None else snapshot.random
-        )
+        state = self.engine.state(snapshot)
         if self.recorder is not None:
-            scaler = self.hardware.accelerator.scaler
-            self.recorder.save(position, weights, optimizer, random, scaler, self.saved_step)
-        self.saved_step, self.saved_seconds = position.step, position.seconds
+            self.recorder.save(self.position, state, self.saved_step)
+        self.saved_step, self.saved_seconds = self.position.step, self.position.seconds
 
     def _save_before_error(self, snapshot: Snapshot | None) -> None:
         """Save before an error ends the run; if saving fails too, the first error is the one to raise.

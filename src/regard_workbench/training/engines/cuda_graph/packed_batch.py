@@ -25,8 +25,8 @@ class HostBuffer:
 
     def fill(self, batch: Batch, rate: float, seed: int) -> None:
         """Write a batch of the same layout."""
-        for own, tensor in zip(self.tensors, batch.tensors().values(), strict=True):
-            own.copy_(tensor)
+        for buffer, tensor in zip(self.tensors, batch.tensors().values(), strict=True):
+            buffer.copy_(tensor)
         self.rate[...] = rate
         self.seed[...] = seed
 

@@ -37,19 +37,19 @@ class SkippableRMSprop(torch.optim.RMSprop):
             [self.state[weight][piece] for weight in weights] for piece in ("step", "square_avg", "momentum_buffer")
         )
         rate, fading, inertia = group["lr"], group["alpha"], group["momentum"]
-        one: float | Tensor = 1.0
+        going: float | Tensor = 1.0
         if self.found_inf is not None:
             # To skip: factors of 1, and gradients and rate of 0, leave all bits as they are. Products with 0 and 1
             # select between the two cases without the host.
             stop = self.found_inf.to(grads[0].dtype)
-            one = 1 - stop
-            rate, fading, inertia = rate * one, fading * one + stop, inertia * one + stop
+            going = 1 - stop
+            rate, fading, inertia = rate * going, fading * going + stop, inertia * going + stop
             stopped = stop != 0
             grads = [grad.masked_fill(stopped, 0) for grad in grads]
-        if isinstance(one, Tensor):
-            torch._foreach_add_(steps, [one] * len(steps))  # as a single tensor it would be copied to the host
+        if isinstance(going, Tensor):
+            torch._foreach_add_(steps, [going] * len(steps))  # as a single tensor it would be copied to the host
         else:
-            torch._foreach_add_(steps, one)
+            torch._foreach_add_(steps, going)
         torch._foreach_mul_(squares, fading)
         torch._foreach_addcmul_(squares, grads, grads, value=1 - group["alpha"])
         scale = torch._foreach_sqrt(squares)

@@ -23,47 +23,31 @@ from torch import Tensor
 from regard.implementations import HAS_TRITON
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.training import optim
-from regard_workbench.training.config import Config
-from regard_workbench.training.cuda_graph.packed_batch import PackedBatch
-from regard_workbench.training.cuda_graph.pending_step import PendingStep
-from regard_workbench.training.cuda_graph.step_group import CapturedStep, StepGroup
-from regard_workbench.training.hardware import Hardware
-from regard_workbench.training.step import NonFinite, Step, StepResult
+from regard_workbench.training.engines.cuda_graph.capturable_step import CapturableStep
+from regard_workbench.training.engines.cuda_graph.packed_batch import PackedBatch
+from regard_workbench.training.engines.cuda_graph.step_group import CapturedStep, StepGroup
+from regard_workbench.training.engines.engine import NonFinite, PendingStep, StepResult
 
 WARMUP = 3  # eager steps of a shape before it is captured
 MAX_BATCHES_PER_REPEAT = 24  # give up if more batches than this came for each time the commonest shape was seen
 MAX_SHAPES = 32  # captured shapes
-MAX_PENDING = 32  # steps whose results were not read yet
 GROUPS_PENDING = 3  # one that runs, one that waits behind it, and one that is being filled
 # Steps of one shape that are launched together while nothing else is due. On a quiet H200 groups of eight gained 11 %
 # for `decoder` and 8 % for `static-transformer`, whose losses stay the same to the bit.
 STEPS_PER_GRAPH = 8
 
 
-def refusal(config: Config, hardware: Hardware) -> str:
-    """Why steps of this run cannot be captured; empty if they can."""
-    if not config.graph:
-        return "graph is switched off"
-    if hardware.device.type != "cuda":
-        return "there is no GPU in this run"
-    if config.accumulate != 1:
-        return "a step is made of several batches"
-    if not hardware.single_process:
-        return "the run has several processes"
-    if hardware.accelerator.scaler is not None:
-        return "16-mixed scales its loss"
-    return ""
-
-
 class GraphedStep:
-    """`Step`, captured once a shape of batches was seen a few times. Other shapes, and failed captures, run eagerly.
+    """A step that is captured once a shape of batches was seen a few times.
+
+    Batches of other shapes, and all of them where a capture failed, run eagerly.
 
     `max_pending`: how many steps may be pending; 0 waits for each. `to_device` moves a batch to the device.
     """
 
     def __init__(
         self,
-        step: Step,
+        step: CapturableStep,
         optimizer: torch.optim.Optimizer,
         tell: Callable[[str], None],
         max_pending: int = 0,
@@ -220,7 +204,7 @@ class GraphedStep:
             if pending is not None:
                 pending.read()
         try:
-            made: StepGroup | None = StepGroup(
+            group: StepGroup | None = StepGroup(
                 self.step,
                 self.optimizer,
                 self.captured[shape],
@@ -230,11 +214,11 @@ class GraphedStep:
                 max(2, 2 * self.max_pending // self.steps_per_graph),
             )
         except RuntimeError as error:
-            made = None
+            group = None
             _reset_generator(self.optimizer.param_groups[0]["params"][0].device)
             self.tell(f"One step in a CUDA graph, not several: {str(error).splitlines()[0]}.")
-        self.groups[shape] = self.last_group = made
-        return made
+        self.groups[shape] = self.last_group = group
+        return group
 
     def _torch_update(self, loss: Tensor) -> Tensor:
         """Clipping and the optimiser's own step, for optimisers without a fused update."""
@@ -289,7 +273,7 @@ def _fused_update(optimizer: torch.optim.Optimizer, limit: float) -> Any:
     """Clipping and AdamW as two kernels, if they support the optimiser and Triton is installed."""
     if not HAS_TRITON:
         return None
-    from regard_workbench.training.cuda_graph import fused_update
+    from regard_workbench.training.engines.cuda_graph import fused_update
 
     return fused_update.FusedUpdate(optimizer, limit) if fused_update.fits(optimizer) else None
 

@@ -41,13 +41,13 @@ def units(model: nn.Module) -> list[nn.Module]:
     another module, and of one whose weights may be read before it runs: the initial state of a memory is a weight.
     """
     uses = _uses(model)
-    found: list[nn.Module] = []
+    safe: list[nn.Module] = []
     for layer in _layers(model):
-        own = _uses(layer)
-        shared = any(uses[weight] > count for weight, count in own.items())
-        if own and not shared and not _has_learned_state(layer) and layer not in found:
-            found.append(layer)
-    return found
+        weights = _uses(layer)
+        shared = any(uses[weight] > count for weight, count in weights.items())
+        if weights and not shared and not _has_learned_state(layer) and layer not in safe:
+            safe.append(layer)
+    return safe
 
 
 def _layers(model: nn.Module) -> Iterator[nn.Module]:
@@ -90,12 +90,12 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 def gather_tensors(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
     """Gather sharded tensors one after the other; with `keep`, return them, the gathered ones on the CPU."""
-    found: dict[str, Tensor] = {}
+    gathered_tensors: dict[str, Tensor] = {}
     for name in sorted(tensors):  # the same order in all processes: dictionaries from files may differ
         full = full_tensor(tensors[name])
         if keep:
-            found[name] = full if full is tensors[name] else full.cpu()
-    return found
+            gathered_tensors[name] = full if full is tensors[name] else full.cpu()
+    return gathered_tensors
 
 
 def local_shard(tensor: Tensor) -> Tensor:
@@ -116,10 +116,10 @@ def sharded_like(shard: Tensor, like: Tensor) -> Tensor:
     """The tensor of which every process holds one shard, sharded as `like` is; the shard itself if `like` is not."""
     if not isinstance(like, DTensor):
         return shard
-    found: Tensor = DTensor.from_local(
+    sharded: Tensor = DTensor.from_local(
         shard, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
-    return found
+    return sharded
 
 
 @contextmanager
