@@ -1,6 +1,7 @@
 """Names say what a thing is: words that say nothing are counted room by room, and the counts may only fall."""
 
 import ast
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -40,6 +41,7 @@ def empty_names(text: str) -> list[str]:
     ]
 
 
+@functools.cache
 def counts() -> dict[str, int]:
     """How many such bindings each room has, where there are any."""
     by_room: Counter[str] = Counter()
