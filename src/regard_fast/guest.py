@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
@@ -74,10 +75,13 @@ _KNOWN: dict[type[nn.Module], Taker | None] = {}
 def _look_up(kind: type[nn.Module]) -> None:
     if kind in _KNOWN:
         return
-    forward: object = getattr(kind, "forward", None)
-    name = TAKERS.get(f"{getattr(forward, '__module__', '')}.{getattr(forward, '__qualname__', '')}")
-    module, _, function = f"regard_fast.{name}".rpartition(".")
-    _KNOWN[kind] = None if name is None else getattr(import_module(module), function)
+    # The compiler reads `_KNOWN` once in a trace, in which other classes may be asked for after this one.
+    loaded = [(module, name) for module, _, name in (key.rpartition(".")[0].rpartition(".") for key in TAKERS)]
+    for each in [kind, *(getattr(sys.modules[module], name) for module, name in loaded if module in sys.modules)]:
+        forward: object = getattr(each, "forward", None)
+        path = TAKERS.get(f"{getattr(forward, '__module__', '')}.{getattr(forward, '__qualname__', '')}")
+        module, _, function = f"regard_fast.{path}".rpartition(".")
+        _KNOWN[each] = None if path is None else getattr(import_module(module), function)
 
 
 GUEST = SmallModels()

@@ -177,11 +177,11 @@ def test_a_compiled_step_is_one_graph_and_the_same(monkeypatch, kernels):
     monkeypatch.setattr(pooled_kernels, "pooled_loss", loss)
     model = built("static-transformer")
     step = step_of(model)
-    forward = torch.compile(step._forward, fullgraph=True, backend="aot_eager")
+    losses = torch.compile(step._losses, fullgraph=True, backend="aot_eager")
     batch = batch_of()
     grads = []
-    for run in (forward, step._forward):
-        found, _ = run(batch)
+    for run in (losses, step._losses):
+        found, _ = run(batch, None)
         (found.total / found.count).backward()
         grads.append([found.total.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
         model.zero_grad()
