@@ -123,17 +123,17 @@ def find_circuits(
         drawn = _drawn(_ids(vocabulary), 2 * length + 1, examples, generator)
         clean = _text(prefix, drawn[:, :length], drawn[:, :length], suffix)
         corrupted = _text(prefix, drawn[:, length : 2 * length], drawn[:, :length], suffix)
-        others, span, start = drawn[:, -1], (len(prefix), len(prefix) + 2 * length), len(prefix) + length
+        unrelated, span, start = drawn[:, -1], (len(prefix), len(prefix) + 2 * length), len(prefix) + length
     else:
         if texts.dim() != 2 or len(texts) < 2 or texts.shape[1] < 4 or texts.is_floating_point():
             raise BadValue(f"texts: expected ids (b,n) of at least two texts, got {described(texts)}.")
-        clean, others = texts.cpu(), _absent(_ids(vocabulary), texts.cpu(), generator)
+        clean, unrelated = texts.cpu(), _absent(_ids(vocabulary), texts.cpu(), generator)
         span, start, length = (0, texts.shape[1]), 0, texts.shape[1]
     call = call_with(seen, clean)
     plain = rerun.run(call)
     measured, numbers, predicts = _behaviour(plain, clean, start, length)
     attention = _attention_scores(seen, call, clean)
-    influence = influence_scores(rerun, seen, clean, others, span)
+    influence = influence_scores(rerun, seen, clean, unrelated, span)
     effects = _effects(rerun, call, numbers, relative=not predicts)
     restored = _restored(seen, call, call_with(seen, corrupted), numbers) if predicts and texts is None else {}
     heads = []

@@ -188,10 +188,10 @@ def faithfulness(
     counts = [max(1, round(_share(share) * len(free))) for share in shares]
     if not counts or not free:
         raise BadValue("shares: expected at least one share and one input that may be removed.")
-    found = _maps(seen, sites, heads, scores, first_input_keys(entering, length, grid), length, row, example)
-    draws = max(DRAWS, math.ceil(len(found) / ALPHA)) if draws is None else whole_number("draws", draws, 2)
+    input_maps = _maps(seen, sites, heads, scores, first_input_keys(entering, length, grid), length, row, example)
+    draws = max(DRAWS, math.ceil(len(input_maps) / ALPHA)) if draws is None else whole_number("draws", draws, 2)
     generator = torch.Generator().manual_seed(seed)
-    rankings = [_ranking(scored, free) for _, _, scored in found]
+    rankings = [_ranking(scored, free) for _, _, scored in input_maps]
     rankings += [torch.tensor(free)[torch.randperm(len(free), generator=generator)] for _ in range(draws)]
     erased = Erasure(entering, entering.baseline(baseline), grid)
     value = float(judged.each(plain, 1, 1))
@@ -201,7 +201,7 @@ def faithfulness(
     numbers = torch.stack(
         [value - erased.measured(masks, judged).view(len(rankings), len(counts)).mean(1) for masks in (removed, alone)]
     )  # (2, maps + draws)
-    first = len(found)
+    first = len(input_maps)
     comprehensive, sufficient = (
         [_against(value, row[first:], sign) for value in row[:first]]
         for row, sign in zip(numbers, (1, -1), strict=True)
@@ -210,7 +210,7 @@ def faithfulness(
     corrected = holm(both)
     maps = [
         MapFaithfulness(name, head, comprehensive[at], sufficient[at], both[at], corrected[at])
-        for at, (name, head, _) in enumerate(found)
+        for at, (name, head, _) in enumerate(input_maps)
     ]
     return Faithfulness(maps, judged.words, value, tuple(float(share) for share in shares), draws)
 

@@ -117,11 +117,11 @@ def logit_lens(
     first = rerun.layers[0].module
     handle = first.register_forward_pre_hook(_keep_rows(entered), with_kwargs=True)
     try:
-        whole = rerun.run(call, recording, recording.layer)
+        full_output = rerun.run(call, recording, recording.layer)
     finally:
         handle.remove()
     final = list(recording.layers)[-1]
-    logits = _logits(whole)
+    logits = _logits(full_output)
     if logits.dim() == 3 and recording.layers[final].shape[1] != logits.shape[1]:
         raise Unsupported(
             f"layers: {final} gives rows of {recording.layers[final].shape[1]} positions, and there are answers at "

@@ -241,8 +241,8 @@ def other_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator
     try:
         yield
     finally:
-        for module, own in before.items():
-            if own is None:
+        for module, own_forward in before.items():
+            if own_forward is None:
                 del vars(module)["forward"]
             else:
-                vars(module)["forward"] = own
+                vars(module)["forward"] = own_forward

@@ -93,11 +93,11 @@ class ModelWrites:
                 copied,
                 list(layers.values()),
             )
-            whole = {bend.module: bend.path for bend in bends if bend.module is not None and bend.is_branch}
-            if not whole or whole.keys() <= self.weighted.keys():
+            branch_paths = {bend.module: bend.path for bend in bends if bend.module is not None and bend.is_branch}
+            if not branch_paths or branch_paths.keys() <= self.weighted.keys():
                 self.unfrozen |= {bend.path: None for bend in bends[:1]}
                 return output
-            self.weighted |= whole
+            self.weighted |= branch_paths
 
     def _keep(self, call: ModelCall, copied: CopiedOutputs) -> Any:
         """The plain run, in which the outputs of weighted modules, scales and gates are kept."""
@@ -168,13 +168,13 @@ class ModelWrites:
         counts: dict[str, int] = {}
 
         def replaced(path: str, module: nn.Module) -> Callable[..., Any]:
-            own = module.forward
+            own_forward = module.forward
 
             def forward(*args: Any, **kwargs: Any) -> Any:
                 counts[path] = counts.get(path, 0) + 1
                 kept = self.calls.get(numbered(path, counts[path]))
                 if kept is None or (kept.output is None and kept.scale is None):
-                    return own(*args, **kwargs)
+                    return own_forward(*args, **kwargs)
                 if kept.output is not None:
                     return _shared(kept, copies)
                 rows = first_tensor((args, kwargs))
