@@ -56,7 +56,7 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
 def run_backward(work: KernelWork, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of queries, keys, values (in their dtype) and of the weight (in float32)."""
     (batch, heads, _, width), grad = work.query.shape, laid_out(grad)
-    gradients = [torch.empty(rows.shape, dtype=rows.dtype, device=rows.device) for rows in (work.query, work.key, work.value)]
+    gradients = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (work.query, work.key, work.value)]
     weight_parts = torch.empty(batch, heads, width, dtype=torch.float32, device=work.query.device)
     launch(
         short_additive_backward, (batch * work.key.shape[1],),

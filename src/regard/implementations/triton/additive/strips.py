@@ -163,12 +163,12 @@ class AdditiveRows:
         A launch is kept from the second call on: of a mask that serves once, it would be made in vain.
         """
         key, launches = (kernel.__name__, strip, self.kind), self.launches
-        found = None if launches is None else launches.get(key)
-        if isinstance(found, Launch):
-            found(*tensors.values())
+        kernel_launch = None if launches is None else launches.get(key)
+        if isinstance(kernel_launch, Launch):
+            kernel_launch(*tensors.values())
             return
         arguments = {**rest(), **tensors}
-        if found is None or launches is None:
+        if kernel_launch is None or launches is None:
             launch(kernel, (programs,), **arguments)
             if launches is not None:
                 launches[key] = False

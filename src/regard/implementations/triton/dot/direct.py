@@ -117,17 +117,17 @@ class DirectCall:
         else:
             prepared = self.prepared() or self._prepare(mask)
         layout = (self, query.stride(), key.stride(), value.stride())
-        layout_launches = prepared.layouts.get(layout)
-        if layout_launches is None:
-            layout_launches = self._find(layout, mask, (query, key, value))
-            if layout_launches is None:
+        of_layout = prepared.layouts.get(layout)
+        if of_layout is None:
+            of_layout = self._find(layout, mask, (query, key, value))
+            if of_layout is None:
                 return None
         if self.trains:
             tensors = mask.tensors if self.has_tensors else ()  # type: ignore[union-attr]
-            output: Tensor = _apply((self, mask, prepared, layout_launches, rows), tensors, query, key, value)
+            output: Tensor = _apply((self, mask, prepared, of_layout, rows), tensors, query, key, value)
             return output
         output = _empty_like(self.like_output)
-        self.launch_forward(layout_launches.forward, rows, (query, key, value, output, _empty_like(self.like_logsumexp)))
+        self.launch_forward(of_layout.forward, rows, (query, key, value, output, _empty_like(self.like_logsumexp)))
         return output
 
     def launch_forward(self, forward: AnyLaunch, rows: tuple[int, int, int], tensors: tuple[Tensor, ...]) -> None:
@@ -214,9 +214,9 @@ class LeanFunction(torch.autograd.Function):
     def forward(
         ctx: Any, rest: tuple[Any, ...], tensors: tuple[Tensor, ...], query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        direct, _, _, layout_launches, rows = rest
+        direct, _, _, of_layout, rows = rest
         output, logsumexp = _empty_like(direct.like_output), _empty_like(direct.like_logsumexp)
-        direct.launch_forward(layout_launches.forward, rows, (query, key, value, output, logsumexp))
+        direct.launch_forward(of_layout.forward, rows, (query, key, value, output, logsumexp))
         # What `op.DirectFunction` saves: a checkpointed call may run by one of them and be recomputed by the other.
         ctx.save_for_backward(output, logsumexp, query, key, value, *tensors)
         ctx.set_materialize_grads(False)
@@ -230,7 +230,7 @@ class LeanFunction(torch.autograd.Function):
         if grad is None:
             return None, None, None, None, None
         output, logsumexp, query, key, value, *tensors = saved = ctx.saved_tensors
-        direct, mask, prepared, layout_launches, before = ctx.rest
+        direct, mask, prepared, of_layout, before = ctx.rest
         if torch.is_grad_enabled():
             spec = spec_of(direct.score, mask, direct.bias, direct.normalizer)
             inputs = [query, key, value, None, *tensors]
@@ -238,10 +238,10 @@ class LeanFunction(torch.autograd.Function):
                 return None, None, *recorded_backward(inputs, None, spec, direct.scale, 0.0, grad, None)[:3]
         rows, at_grad = (query.data_ptr(), key.data_ptr(), value.data_ptr()), grad.data_ptr()
         if rows != before:
-            layout_launches = direct.known(prepared, saved)
-        if layout_launches is not None and not (at_grad | output.data_ptr()) % 16:
+            of_layout = direct.known(prepared, saved)
+        if of_layout is not None and not (at_grad | output.data_ptr()) % 16:
             needed = ctx.needs_input_grad
-            step = layout_launches.backward.get((grad.stride(), needed)) or layout_launches.find_backward(grad, output, needed)
+            step = of_layout.backward.get((grad.stride(), needed)) or of_layout.find_backward(grad, output, needed)
             if step is not None:
                 gradients: tuple[Any, ...] = direct.gradients(step, rows, saved, grad, at_grad)
                 return gradients

@@ -92,19 +92,19 @@ def gradients_of(
     """The gradients that are needed, and possibly others; None where there is none. `kept`: of `_run_forward`."""
     mask = work.prepared.given
     first = len(work.score.tensors) + (0 if mask is None else len(mask.tensors))  # where those of the bias begin
-    gradients: Gradients = [None] * len(needed)
+    grads: Gradients = [None] * len(needed)
     with on_device(work.query):
         if grad_logsumexp is None and _runs_short(work, needed[4 + first :]):
-            gradients[0], gradients[1], gradients[2], gradients[4] = short_additive.run_backward(work, _for_kernels(grad))
-            return gradients
+            grads[0], grads[1], grads[2], grads[4] = short_additive.run_backward(work, _for_kernels(grad))
+            return grads
         backward = Backward(work, _for_kernels(grad), _for_kernels(output), logsumexp, grad_logsumexp)
         if needed[3]:
-            gradients[3] = backward.sink()
+            grads[3] = backward.sink()
         if isinstance(work.score, AdditiveScore):
-            of_additive(backward, bias, first, needed, gradients, kept)
+            of_additive(backward, bias, first, needed, grads, kept)
         else:
-            of_dot(backward, bias, first, needed, gradients)
-    return gradients
+            of_dot(backward, bias, first, needed, grads)
+    return grads
 
 
 def _runs_short(work: KernelWork, of_bias: list[bool]) -> bool:

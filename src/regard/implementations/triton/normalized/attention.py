@@ -105,9 +105,9 @@ class NormalizedFunction(torch.autograd.Function):
                 return (None, *gradients[:3], *gradients[4:])
             request = Request(query, key, value, score, mask, bias, normalizer, ctx.scale, 0.0, None, False)
             work = _work_of(query, key, value, request)
-            gradients_of_rows = _run_backward(work, normalizer.name, grad, rows, ctx.needs_input_grad[1:4])
+            grads = _run_backward(work, normalizer.name, grad, rows, ctx.needs_input_grad[1:4])
             dtypes = (query.dtype, key.dtype, value.dtype)
-            moved = [None if gradient is None else gradient.to(dtype) for gradient, dtype in zip(gradients_of_rows, dtypes, strict=True)]
+            moved = [None if wide is None else wide.to(dtype) for wide, dtype in zip(grads, dtypes, strict=True)]
         return (None, *moved, *[None] * len(tensors))
 
 
