@@ -181,10 +181,10 @@ def _asked(grad: Tensor, found: Tensor, output: Tensor, edges: Edges) -> Tensor 
 
 def _scores(left: Tensor, right: Tensor, weight: Tensor | None, slope: float, edges: Edges) -> Tensor:
     """`scores`, piece by piece."""
-    scores = left.new_empty(len(edges), left.shape[1])
+    edge_scores = left.new_empty(len(edges), left.shape[1])
     for piece, targets, sources in _pieces(left, right, edges):
-        torch.sum(_times(F.leaky_relu_(targets.add_(sources), slope), weight), -1, out=scores[piece])
-    return scores
+        torch.sum(_times(F.leaky_relu_(targets.add_(sources), slope), weight), -1, out=edge_scores[piece])
+    return edge_scores
 
 
 def _softmax(scored: Tensor, edges: Edges) -> Tensor:

@@ -148,17 +148,17 @@ class GraphAttention(nn.Module):
 
     def weights(self, nodes: Tensor, edges: Tensor | Edges, *, rows: Any = None, heads: Any = None) -> Tensor:
         """The exact weights (b, heads, rows, n) with which the nodes `rows` attend to nodes; 0 where no edge leads."""
-        graph, edge_weights = self.edge_weights(nodes, edges)
+        graph, by_edge = self.edge_weights(nodes, edges)
         count, device = graph.nodes, nodes.device
         chosen = torch.arange(count, device=device)[_index(selection("rows", rows, count, device))]
         picked = _index(selection("heads", heads, self.num_heads, device))
-        edge_weights = edge_weights[:, picked]  # (b,heads,e)
+        by_edge = by_edge[:, picked]  # (b,heads,e)
         place = torch.full((count,), -1, device=device)
         place[chosen] = torch.arange(len(chosen), device=device)
         at = place[graph.targets]
-        dense: Tensor = edge_weights.new_zeros(*edge_weights.shape[:2], len(chosen) * count)
+        dense: Tensor = by_edge.new_zeros(*by_edge.shape[:2], len(chosen) * count)
         cells = at[at >= 0] * count + graph.sources[at >= 0]
-        dense = dense.index_add(2, cells, edge_weights[..., at >= 0]).unflatten(2, (len(chosen), count))
+        dense = dense.index_add(2, cells, by_edge[..., at >= 0]).unflatten(2, (len(chosen), count))
         return dense[:, :, place[chosen]]  # a node that is asked for twice is there twice
 
     def edge_weights(self, nodes: Tensor, edges: Tensor | Edges) -> tuple[Edges, Tensor]:

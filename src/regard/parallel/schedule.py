@@ -76,10 +76,12 @@ class Schedule:
 
         Where they are many (a mask that hides a little of everything), all are sent whole.
         """
-        cut = self.needed & ~torch.stack([(self.grades[list(chunks)] == FULL).any(0) for chunks in self.rows.chunks])
+        cut_short = self.needed & ~torch.stack(
+            [(self.grades[list(chunks)] == FULL).any(0) for chunks in self.rows.chunks]
+        )
         for rank, chunks in enumerate(self.columns.chunks):
-            cut[rank, list(chunks)] = False
-        return cut if int(cut.sum()) <= _MOST_CUTS * self.columns.count else torch.zeros_like(cut)
+            cut_short[rank, list(chunks)] = False
+        return cut_short if int(cut_short.sum()) <= _MOST_CUTS * self.columns.count else torch.zeros_like(cut_short)
 
     def wanted(self, receiver: int, sender: int) -> tuple[Piece, ...]:
         """What `receiver` sees of the chunks of keys that `sender` holds."""

@@ -55,10 +55,10 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor)
     with record_for_autograd():
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         output = function(*leaves)
-        gradients = torch.autograd.grad(output, leaves, grad.expand_as(output), allow_unused=True)
+        input_gradients = torch.autograd.grad(output, leaves, grad.expand_as(output), allow_unused=True)
     return [
         torch.zeros_like(leaf) if gradient is None else gradient.detach()
-        for leaf, gradient in zip(inputs, gradients, strict=True)
+        for leaf, gradient in zip(inputs, input_gradients, strict=True)
     ]
 
 

@@ -95,11 +95,11 @@ def _one_of(given: Any, kinds: tuple[Any, ...]) -> Any:
     for turned in (False, True):
         for kind in kinds:
             try:
-                converted = _convert(given, kind)
+                candidate = _convert(given, kind)
             except _CannotConvert:
                 continue
-            if turned or (type(converted) is type(given) and converted == given):
-                return converted
+            if turned or (type(candidate) is type(given) and candidate == given):
+                return candidate
     raise _CannotConvert
 
 

@@ -94,8 +94,8 @@ class DynamicKind:
         self, grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: list[Tensor], factors: SlotFactors,
         number: int,
     ) -> list[Tensor]:
-        memories, memory_sizes = (kept[0], kept[1], kept[2]), op.sizes_of(weights[: self.sides], weights[self.sides :])
-        return op.heads_back(grad, heads, weights[self.sides :], memories, self.options, memory_sizes, factors, number)
+        memories, layout = (kept[0], kept[1], kept[2]), op.sizes_of(weights[: self.sides], weights[self.sides :])
+        return op.heads_back(grad, heads, weights[self.sides :], memories, self.options, layout, factors, number)
 
     def plain(self, heads: list[Tensor], weights: list[Tensor]) -> Tensor:
         return plain.mixed(heads, weights[: self.sides], weights[self.sides :], *self.options.listed())

@@ -117,20 +117,20 @@ def _forward(
     from regard_fast.fused_memory.read_kernels import read_forward
     from regard_fast.fused_memory.write_kernels import write_forward
 
-    options, memory_sizes = FusedMemoryOptions(*given), sizes_of(starts, weights)
+    options, layout = FusedMemoryOptions(*given), sizes_of(starts, weights)
     heads = rows_op._alike(heads)
     query, key, value, written_key, written_value = heads
     batch, count, length, _ = query.shape
     mixed, memory, keys, values = _forward_shapes(heads, starts, weights, *given)
-    segments, shared = options.segments(length), _constants(heads, memory_sizes, options)
+    segments, shared = options.segments(length), _constants(heads, layout, options)
     starts = [start.contiguous() for start in starts]
-    write_forward[(batch * memory_sizes.directions,)](
+    write_forward[(batch * layout.directions,)](
         written_key, written_value, tuple(starts), memory, keys, values, *_groups(weights), length, segments,
-        options.scale, options.eps, *strides(written_key), **shared, **_of_writing(heads, memory_sizes, TUNING.write_warps),
+        options.scale, options.eps, *strides(written_key), **shared, **_of_writing(heads, layout, TUNING.write_warps),
     )
     read_forward[(batch * segments * count,)](
         query, key, value, keys, values, mixed, length, segments, batch, options.scale, *strides(query),
-        *strides(mixed), **shared, **_of_reading(memory_sizes, options),
+        *strides(mixed), **shared, **_of_reading(layout, options),
     )
     return mixed, memory, keys, values
 
@@ -138,9 +138,9 @@ def _forward(
 def _forward_shapes(
     heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    options, memory_sizes, query = FusedMemoryOptions(*given), sizes_of(starts, weights), heads[0]
+    options, layout, query = FusedMemoryOptions(*given), sizes_of(starts, weights), heads[0]
     batch, _, length, _ = query.shape
-    shape = (options.segments(length), batch, memory_sizes.directions, memory_sizes.slots, memory_sizes.dim)
+    shape = (options.segments(length), batch, layout.directions, layout.slots, layout.dim)
     memory = query.new_empty(shape, dtype=rows_op._wide(query.dtype))
     return as_rows(query.shape, query), memory, query.new_empty(shape), query.new_empty(shape)
 
@@ -149,13 +149,13 @@ def _backward(
     grad: Tensor, heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], memory: Tensor, keys: Tensor,
     values: Tensor, *given: Any,
 ) -> tuple[list[Tensor], Tensor]:
-    memory_sizes = sizes_of(starts, weights)
-    factors = SlotFactors([memory_sizes], memory, keys)
+    layout = sizes_of(starts, weights)
+    factors = SlotFactors([layout], memory, keys)
     d_heads = heads_back(
-        grad, heads, weights, (memory, keys, values), FusedMemoryOptions(*given), memory_sizes, factors, number=0
+        grad, heads, weights, (memory, keys, values), FusedMemoryOptions(*given), layout, factors, number=0
     )
-    grads = starts[0].new_empty(sum(sizes(memory_sizes.shapes())))
-    factors.weight_gradients(grads, (memory_sizes,))
+    grads = starts[0].new_empty(sum(sizes(layout.shapes())))
+    factors.weight_gradients(grads, (layout,))
     return d_heads, grads
 
 
@@ -213,14 +213,14 @@ def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Any, ..
     if grad is None:
         return [None] * 5, [None] * len(starts), [None] * len(weights), *none
     if torch.is_grad_enabled():
-        gradients = _recorded(grad, tensors, ctx.starts, ctx.given)
-        return gradients[:5], gradients[5 : 5 + ctx.starts], gradients[5 + ctx.starts :], *none
+        d_inputs = _recorded(grad, tensors, ctx.starts, ctx.given)
+        return d_inputs[:5], d_inputs[5 : 5 + ctx.starts], d_inputs[5 + ctx.starts :], *none
     d_heads, grads = torch.ops.regard.fused_memory_backward.default(
         grad, heads, starts, weights, memory, keys, values, *ctx.given
     )
     shapes = sizes_of(starts, weights).shapes()
-    gradients_of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return d_heads, gradients_of_weights[: ctx.starts], gradients_of_weights[ctx.starts :], *none
+    of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return d_heads, of_weights[: ctx.starts], of_weights[ctx.starts :], *none
 
 
 def _recorded(grad: Tensor, tensors: Sequence[Tensor], starts: int, given: Any) -> list[Tensor | None]:

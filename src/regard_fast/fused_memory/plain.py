@@ -44,7 +44,7 @@ def mixed(
     for number, span in enumerate(spans):
         memory = torch.cat([memories[number] for memories in sides], 1)
         slot_key, slot_value = (
-            split_heads(F.linear(memory, *linear_map), width) for linear_map in ((to_key, key_bias), (to_value, value_bias))
+            split_heads(F.linear(memory, *linear), width) for linear in ((to_key, key_bias), (to_value, value_bias))
         )
         scores = query[:, :, span] @ torch.cat([slot_key, key[:, :, span]], 2).mT * scale
         if causal:

@@ -40,10 +40,10 @@ def mixed(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
     values = torch.cat([kept_value.to(value.dtype), value], 2)
     if layer.bidirectional and real is not None:
         padding = PaddingMask(pad(layer._apart(real), (memory.shape[1], 0), value=True))
-        mixed = dispatch.attend(query, keys, values, mask=padding, dropout=layer.reader.weights_dropout)
+        attended = dispatch.attend(query, keys, values, mask=padding, dropout=layer.reader.weights_dropout)
     else:
-        mixed = mixed_heads(layer.reader, [query, keys, values], causal=not layer.bidirectional)
-    joined: Tensor = mixed.unflatten(0, (batch, segments)).transpose(1, 2).flatten(2, 3)
+        attended = mixed_heads(layer.reader, [query, keys, values], causal=not layer.bidirectional)
+    joined: Tensor = attended.unflatten(0, (batch, segments)).transpose(1, 2).flatten(2, 3)
     return joined.narrow(2, 0, new)
 
 

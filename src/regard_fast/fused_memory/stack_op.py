@@ -74,16 +74,16 @@ class MemoryStackOptions:
             if number:
                 order.append(memory)
             order.append(Stages(piece.out, piece.feed, piece.maps, dim, hidden if piece.feed else 0))
-        weights_of: list[list[Tensor]] = []
+        groups: list[list[Tensor]] = []
         remaining = iter(weights)
-        for one in order:
+        for call in order:
             lent = {}
-            if not isinstance(one, Stages):
-                maps = weights_of[-1][-2 - 2 * self.memory.maps :]
+            if not isinstance(call, Stages):
+                maps = groups[-1][-2 - 2 * self.memory.maps :]
                 lent = {number: maps[place] for number, place in borrowed.items()}
-            numbers = range(len(one.shapes()))
-            weights_of.append([lent[number] if number in lent else next(remaining) for number in numbers])
-        return order, weights_of
+            numbers = range(len(call.shapes()))
+            groups.append([lent[number] if number in lent else next(remaining) for number in numbers])
+        return order, groups
 
 
 def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: MemoryStackOptions) -> Tensor:
@@ -94,13 +94,13 @@ def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: MemorySt
 
 def _forward(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
     options = MemoryStackOptions.of(given)
-    _, weights_of = options.split(x, weights)
+    _, groups = options.split(x, weights)
     first, *later = options.pieces()
-    _, _, heads = rows_op._forward(x, None, None, weights_of[0], *first.listed())
+    _, _, heads = rows_op._forward(x, None, None, groups[0], *first.listed())
     rows, kept = x, []
     for number, piece in enumerate(later):
-        mixed, *memory = options.memory.forward(heads, weights_of[2 * number + 1])
-        rows, middle, after = rows_op._forward(rows, mixed, seed, weights_of[2 * number + 2], *piece.listed())
+        mixed, *memory = options.memory.forward(heads, groups[2 * number + 1])
+        rows, middle, after = rows_op._forward(rows, mixed, seed, groups[2 * number + 2], *piece.listed())
         kept += [*heads, mixed, *memory, middle, rows]
         heads = after
     return rows, kept[:-1]  # the last rows are the result
@@ -108,7 +108,7 @@ def _forward(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any)
 
 def _forward_shapes(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
     options = MemoryStackOptions.of(given)
-    _, weights_of = options.split(x, weights)
+    _, groups = options.split(x, weights)
     batch, length, dim = x.shape
     heads = options.stack.heads
     narrow = x.new_empty(0, dtype=options.stack.dtype)
@@ -119,7 +119,7 @@ def _forward_shapes(x: Tensor, seed: Tensor | None, weights: list[Tensor], *give
     kept: list[Tensor] = []
     for number in range(options.stack.layers):
         maps = [as_rows((batch, heads, length, dim // heads), narrow) for _ in range(options.memory.maps)]
-        memory = options.memory.shapes(maps, weights_of[2 * number + 1])
+        memory = options.memory.shapes(maps, groups[2 * number + 1])
         kept += [*maps, *memory, like(), like()]
     return like(), kept[:-1]
 
@@ -128,7 +128,7 @@ def _backward(
     d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor]:
     options = MemoryStackOptions.of(given)
-    order, weights_of = options.split(x, weights)
+    order, groups = options.split(x, weights)
     first, *later = options.pieces()
     _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
     factors = rows_op.Factors([piece for piece in order if isinstance(piece, Stages)], x, options.stack.dtype)
@@ -149,11 +149,11 @@ def _backward(
         )
         before = x if number == 0 else saved[begin - 1]
         d_rows, d_mixed = rows_op.rows_back(
-            d_rows, d_heads, before, mixed, seed, middle, after, weights_of[2 * number + 2], later[number], factors,
+            d_rows, d_heads, before, mixed, seed, middle, after, groups[2 * number + 2], later[number], factors,
             number + 1,
         )
-        d_heads = options.memory.heads_back(d_mixed, heads, weights_of[2 * number + 1], memory, slots, number)
-    d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, weights_of[0], first, factors, 0)
+        d_heads = options.memory.heads_back(d_mixed, heads, groups[2 * number + 1], memory, slots, number)
+    d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, groups[0], first, factors, 0)
     slots.weight_gradients(grads, tuple(order), factors, options.memory.borrowed)
     return d_x, grads
 
@@ -165,12 +165,12 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_kept: Any) -> tuple[Any, .
     if d_last is None:
         return None, None, [None] * len(weights), *none
     if torch.is_grad_enabled():
-        gradients = _recorded(x, seed, weights, MemoryStackOptions.of(ctx.given), d_last)
-        return gradients[0], None, gradients[1:], *none
+        d_inputs = _recorded(x, seed, weights, MemoryStackOptions.of(ctx.given), d_last)
+        return d_inputs[0], None, d_inputs[1:], *none
     d_x, grads = torch.ops.regard.fused_memory_stack_backward.default(d_last, x, seed, last, kept, weights, *ctx.given)
     shapes = [tuple(weight.shape) for weight in weights]
-    gradients_of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return d_x, None, gradients_of_weights, *none
+    of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return d_x, None, of_weights, *none
 
 
 def _recorded(
@@ -179,15 +179,15 @@ def _recorded(
     """The same gradients with an autograd graph, from the stages in plain torch."""
     views = fresh_views([x, *weights])
     rows, *trained = [view for view in views if view is not None]
-    order, weights_of = options.split(x, trained)
+    order, groups = options.split(x, trained)
     heads: list[Tensor] = []
     for number, piece in enumerate(options.pieces()):
         mixed, stages = None, order[2 * number]
         assert isinstance(stages, Stages)
         if number:
-            mixed = options.memory.plain(heads, weights_of[2 * number - 1])
+            mixed = options.memory.plain(heads, groups[2 * number - 1])
         results = plain_rows.rows(
-            rows, mixed, seed, weights_of[2 * number], stages, piece.activation, piece.rates, piece.eps, piece.salt,
+            rows, mixed, seed, groups[2 * number], stages, piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
         )
         if number:

@@ -142,7 +142,7 @@ def mixed(heads: Sequence[Tensor], weights: Sequence[Tensor], options: StaticOpt
     written = F.linear(join_heads(plain(ask_heads, key, value, False, scale)), out, out_bias)
     memory = F.layer_norm(slots + written, slots.shape[1:], gain, shift, options.eps)
     maps = ((to_key, key_bias), (to_value, value_bias))
-    slot_key, slot_value = (split_heads(F.linear(memory, *linear_map), width) for linear_map in maps)
+    slot_key, slot_value = (split_heads(F.linear(memory, *linear), width) for linear in maps)
     return plain(query, slot_key, slot_value, False, scale)
 
 
@@ -165,5 +165,5 @@ def _is_wrong(length: int, slots: int, dim: int, width: int) -> bool:
         mine = heads_back(pull, heads, weights, (kept[0], kept[1]), options, factors, 0)
     with torch.enable_grad():
         exact = [rows.double().requires_grad_() for rows in heads]
-        right = torch.autograd.grad(mixed(exact, [weight.double() for weight in weights], options), exact, pull.double())
+        right = torch.autograd.grad(mixed(exact, [param.double() for param in weights], options), exact, pull.double())
     return is_off(mine, right)

@@ -172,8 +172,10 @@ def _differentiate(
     if pulls is None:
         return None, None, None, [None] * len(weights), *none
     if torch.is_grad_enabled():
-        gradients = _recorded(x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *pulls))
-        return gradients[0], None, None, gradients[1:], *none
+        d_inputs = _recorded(
+            x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *pulls)
+        )
+        return d_inputs[0], None, None, d_inputs[1:], *none
     grads = torch.ops.regard.fused_head_backward.default(*pulls, x, kept, sums, weights, targets.dim() == 1)
     return pulled_by(d_rows, *pulls).to(x.dtype), None, None, split(grads, stage(weights)), *none
 
@@ -181,8 +183,8 @@ def _differentiate(
 def split(grads: Tensor, head: HeadStage) -> list[Tensor]:
     """The gradient of each weight."""
     shapes = head.shapes()
-    gradients_of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return head.real(gradients_of_weights)
+    of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return head.real(of_weights)
 
 
 def _recorded(

@@ -108,8 +108,8 @@ def _refused_layer(layer: Any, rows: Tensor, width: int) -> str:
     if rows.shape[1] < maps.shortest:
         return f"there are fewer than {maps.shortest} rows, so that the attention does not use all its maps"
     linear = [feed.rise, feed.fall, maps.out, *maps.maps]
-    for each in linear:
-        if type(each) is not nn.Linear or each.bias is None:
+    for linear_map in linear:
+        if type(linear_map) is not nn.Linear or linear_map.bias is None:
             return "a linear map is not a plain nn.Linear with a bias"
     if any(tuple(linear_map.weight.shape) != (width, width) for linear_map in (maps.out, *maps.maps)):
         return f"a map of the attention is not {width} × {width}"
@@ -152,10 +152,10 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
         options, between = memories
         return memory_stack.run(rows, seed, _all_weights(listed, heads, between), options)
     rows, heads_of_rows = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
-    for number, (layer, row_maps) in enumerate(zip(listed, heads, strict=True)):
+    for number, (layer, maps) in enumerate(zip(listed, heads, strict=True)):
         last = number + 1 == len(listed)
         rows, heads_of_rows = _between(
-            rows, row_maps.mix(heads_of_rows), seed, layer, number,
+            rows, maps.mix(heads_of_rows), seed, layer, number,
             None if last else listed[number + 1], None if last else heads[number + 1],
         )
     return rows
@@ -190,9 +190,9 @@ def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> St
     length, width = rows.shape[1], rows.shape[2] // heads
     if plain is None or plain.refusal(length, length, width):
         return None
-    for row_maps in maps:
-        attention = row_maps.plain
-        if attention is None or (row_maps.heads, attention.causal, attention.scale) != (heads, plain.causal, plain.scale):
+    for layer_maps in maps:
+        softmax = layer_maps.plain
+        if softmax is None or (layer_maps.heads, softmax.causal, softmax.scale) != (heads, plain.causal, plain.scale):
             return None
     options = _alike(layers, heads, plain, rows)
     factors = 8 * rows.shape[2] + 2 * layers[0].feed_forward.rise.weight.shape[0]  # of a row in a layer
@@ -235,8 +235,8 @@ def _memories_as_one(
     if len(memories) < len(memory_kinds):
         return None
     (kind, first), heads = memories[0], maps[0].heads
-    for (other_kind, tensors), row_maps in zip(memories, maps, strict=True):
-        if type(other_kind) is not type(kind) or len(tensors) != len(first) or row_maps.heads != heads:
+    for (other_kind, tensors), layer_maps in zip(memories, maps, strict=True):
+        if type(other_kind) is not type(kind) or len(tensors) != len(first) or layer_maps.heads != heads:
             return None
         if any(tensor.shape != same.shape for tensor, same in zip(tensors, first, strict=True)):
             return None
@@ -256,12 +256,12 @@ def _around(layer: EncoderLayer) -> tuple[Any, Any]:
 def _all_weights(layers: list[EncoderLayer], maps: list[RowMaps], between: Sequence[list[Tensor]] = ()) -> list[Tensor]:
     """The weights of all calls, one after the other; `between`: those of each attention, after its maps."""
     weights: list[Tensor] = []
-    for number, (layer, row_maps) in enumerate(zip(layers, maps, strict=True)):
+    for number, (layer, layer_maps) in enumerate(zip(layers, maps, strict=True)):
         norm: Any = layer.around_attention.norm
         if number == 0:
-            weights += _after(norm, row_maps.maps)
+            weights += _after(norm, layer_maps.maps)
         weights += between[number] if between else []
-        weights += _own_weights(layer, row_maps)
+        weights += _own_weights(layer, layer_maps)
         if number + 1 < len(layers):
             following: Any = layers[number + 1].around_attention.norm
             weights += _after(following, maps[number + 1].maps)
@@ -304,9 +304,9 @@ def _between(
     """From the attention of one layer to that of the next, or to the end of the stack."""
     from regard_fast.fused_rows import op
 
-    row_maps, feed = _row_maps(layer), layer.feed_forward
+    layer_maps, feed = _row_maps(layer), layer.feed_forward
     norm: Any = layer.around_feed_forward.norm
-    weights = _own_weights(layer, row_maps)
+    weights = _own_weights(layer, layer_maps)
     eps, count, heads = [norm.eps, 0.0], 0, 1
     if after is not None and maps is not None:
         following: Any = after.around_attention.norm

@@ -110,16 +110,16 @@ def jobs(
 
 
 def _listed(groups: tuple[tuple[RowPiece, ...], ...], tall: int, width: int) -> list[Job]:
-    jobs: list[Job] = []
+    group_jobs: list[Job] = []
     total = 0
     for number, group in enumerate(groups):
         column = place = 0
         for piece in group:
             piece_jobs = piece.jobs(column, place, total, tall, width)
-            jobs += [(job[0] + 2 * number, *job[1:]) for job in piece_jobs]
+            group_jobs += [(job[0] + 2 * number, *job[1:]) for job in piece_jobs]
             column, place = column + piece.pitch, place + piece.vectors
             total += sum(sizes(piece.shapes()))
-    return sorted(jobs, key=lambda job: job[0] % 2)  # long jobs first
+    return sorted(group_jobs, key=lambda job: job[0] % 2)  # long jobs first
 
 
 def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
@@ -129,17 +129,17 @@ def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width:
     for size in sizes(stages.shapes()):
         offsets.append(total)
         total += size
-    jobs: list[Job] = []
+    call_jobs: list[Job] = []
 
     def matrix(number: int, left: int, right: int) -> None:
         rows, columns = stages.shapes()[number]
         for i in range(0, rows, tall):
             for j in range(0, columns, width):
-                jobs.append((0, left + i, right + j, offsets[number] + i * columns + j, columns))
+                call_jobs.append((0, left + i, right + j, offsets[number] + i * columns + j, columns))
 
     def vector(number: int, start: int) -> None:
         for j in range(0, stages.shapes()[number][0], width):
-            jobs.append((1, start + j, 0, offsets[number] + j, 0))
+            call_jobs.append((1, start + j, 0, offsets[number] + j, 0))
 
     first = 2 * stages.out + 6 * stages.feed  # the last normalisation
     if stages.maps:
@@ -161,4 +161,4 @@ def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width:
     if stages.out:
         matrix(0, column + dim, column)
         vector(1, place)
-    return jobs
+    return call_jobs

@@ -120,17 +120,17 @@ class LSTMLayer:
             self.batch, self.length, SIDES=self.sides, HAS_Y=grad is not None, HAS_H=ends[0] is not None,
             HAS_C=ends[1] is not None, **self.shared, **self.walking,
         )
-        gradients = _gradient_shapes([self.rows, *self.weights])
+        grads = _gradient_shapes([self.rows, *self.weights])
         across = min(_TILE, self.width)
         lines = self.sides * (4 * self.width // _TILE)
         of_inputs, of_hidden = lines * -(-self.inputs // across), lines * (self.width // across)
         programs = of_inputs + of_hidden + -(-self.count // _ROWS) * -(-self.inputs // across)
         lstm_gradients[(programs,)](
-            of_gates, self.rows, hidden, self.flags, self.hash, w_x, *_by_direction(gradients[1:]), gradients[0], self.number,
-            self.count, self.length, of_inputs, of_hidden, INPUTS=self.inputs, SIDES=self.sides, R=_ROWS, TALL=_TILE,
-            WIDTH=across, BLOCK=_BLOCK, **self.dropping, **self.shared, **_warps(4),
+            of_gates, self.rows, hidden, self.flags, self.hash, w_x, *_by_direction(grads[1:]), grads[0],
+            self.number, self.count, self.length, of_inputs, of_hidden, INPUTS=self.inputs, SIDES=self.sides, R=_ROWS,
+            TALL=_TILE, WIDTH=across, BLOCK=_BLOCK, **self.dropping, **self.shared, **_warps(4),
         )
-        return gradients
+        return grads
 
 
 def _by_direction(weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -140,7 +140,7 @@ def _by_direction(weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
 
 def _gradient_shapes(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Room for the gradients of tensors."""
-    return [torch.empty_like(one, memory_format=torch.contiguous_format) for one in tensors]
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
 
 
 def _warps(warps: int) -> dict[str, int]:
@@ -194,16 +194,16 @@ def _backward(
 ) -> list[Tensor]:
     hidden, gates, cells = _by_layer(final, kept)
     listed = _of_layers(weights, sides)
-    gradients: list[Tensor] = []
+    grads: list[Tensor] = []
     for number in reversed(range(len(listed))):
         below = hidden[number - 1] if number else rows
         layer = LSTMLayer(number, below, keep, seed, listed[number], rate, dtype)
         slots = slice(number * sides, (number + 1) * sides)
         ends = [None if pull is None else pull[slots] for pull in (grad_hidden, grad_cell)]
         grad, *weight_gradients = layer.backward([grad, *ends], hidden[number], gates[number], cells[number])
-        gradients = [*weight_gradients, *gradients]
+        grads = [*weight_gradients, *grads]
     assert grad is not None
-    return [grad, *gradients]
+    return [grad, *grads]
 
 
 def _backward_shapes(
@@ -231,11 +231,11 @@ def _differentiate(
     if torch.is_grad_enabled():
         views: Any = fresh_views([rows, *weights])
         results = lstm_plain.layers(views[0], keep, seed, views[1:], *ctx.given[:2])
-        pairs = [(result_rows, pull.to(result_rows.dtype)) for result_rows, pull in zip(results, pulls, strict=True) if pull is not None]
-        computed: Any = gradients(pairs, views, again=True)
+        pairs = [(state, pull.to(state.dtype)) for state, pull in zip(results, pulls, strict=True) if pull is not None]
+        grads: Any = gradients(pairs, views, again=True)
     else:
-        computed = torch.ops.regard.fused_lstm_backward.default(*pulls, final, kept, rows, keep, seed, weights, *ctx.given)
-    return computed[0], None, None, list(computed[1:]), None, None, None
+        grads = torch.ops.regard.fused_lstm_backward.default(*pulls, final, kept, rows, keep, seed, weights, *ctx.given)
+    return grads[0], None, None, list(grads[1:]), None, None, None
 
 
 _LIBRARY.impl("fused_lstm", _forward, "CompositeExplicitAutograd")

@@ -344,14 +344,14 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_middle: Tensor | None, d_m
     ]
     none = [None] * len(ctx.given)
     if torch.is_grad_enabled():
-        gradients = _recorded(x, mixed, seed, weights, options, d_last, d_maps)
-        return gradients[0], gradients[1], None, gradients[2:], *none
+        d_inputs = _recorded(x, mixed, seed, weights, options, d_last, d_maps)
+        return d_inputs[0], d_inputs[1], None, d_inputs[2:], *none
     d_x, d_mixed, grads = torch.ops.regard.fused_rows_backward.default(
         d_last, d_maps, x, mixed, seed, middle, last, weights, *ctx.given
     )
     shapes = options.stages(x, weights).shapes()
-    gradients_of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return d_x, None if mixed is None else d_mixed, None, gradients_of_weights, *none
+    of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return d_x, None if mixed is None else d_mixed, None, of_weights, *none
 
 
 def _recorded(
@@ -363,8 +363,8 @@ def _recorded(
     x_view, heads, *trained = views
     assert x_view is not None
     outputs = plain.rows(
-        x_view, heads, seed, [view for view in trained if view is not None], options.stages(x, weights), options.activation,
-        options.rates, options.eps, options.salt, [options.heads] * options.maps,
+        x_view, heads, seed, [view for view in trained if view is not None], options.stages(x, weights),
+        options.activation, options.rates, options.eps, options.salt, [options.heads] * options.maps,
     )
     grads = [*([d_last] if options.out or options.feed else []), *d_maps]
     return gradients(zip(outputs, grads, strict=True), views, again=True)

@@ -143,13 +143,13 @@ def _backward(
     from regard_fast.fused_rows.short_kernels import short_backward
 
     (grad,), (query,), (key, value) = (_last_contiguous(grad), _last_contiguous(query), _last_contiguous(key, value))
-    gradients = _backward_shapes(grad, query, key, value, causal, scale)
+    d_inputs = _backward_shapes(grad, query, key, value, causal, scale)
     batch, heads, length, _ = query.shape
     short_backward[(batch * heads,)](
-        query, key, value, grad, *gradients, heads, length, key.shape[2], scale, *strides(query), *strides(key),
-        *strides(grad), *strides(gradients[0]), *strides(gradients[1]), **_sizes(query, key, causal),
+        query, key, value, grad, *d_inputs, heads, length, key.shape[2], scale, *strides(query), *strides(key),
+        *strides(grad), *strides(d_inputs[0]), *strides(d_inputs[1]), **_sizes(query, key, causal),
     )
-    return gradients
+    return d_inputs
 
 
 def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> Tensor:

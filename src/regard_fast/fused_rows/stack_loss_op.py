@@ -83,11 +83,11 @@ def _forward(
     x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None, targets: Tensor,
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    stack_loss = StackLoss.of(ids, table, *given)
-    embedded = [] if stack_loss.tokens is None else [stack_loss.tokens.like()]
+    loss = StackLoss.of(ids, table, *given)
+    embedded = [] if loss.tokens is None else [loss.tokens.like()]
     rows = embedded[0] if x is None else x
-    last, kept = stack_op.rows_ahead(rows, seed, weights, stack_loss.stack, stack_loss.tokens)
-    total, count, mean, *saved = head_op._forward(last, targets, keep, head, *stack_loss.end.listed())
+    last, kept = stack_op.rows_ahead(rows, seed, weights, loss.stack, loss.tokens)
+    total, count, mean, *saved = head_op._forward(last, targets, keep, head, *loss.end.listed())
     return total, count, mean, [*embedded, *kept, last, *saved]
 
 
@@ -95,11 +95,11 @@ def _forward_shapes(
     x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None, targets: Tensor,
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    stack_loss = StackLoss.of(ids, table, *given)
-    embedded = [] if stack_loss.tokens is None else [stack_loss.tokens.like()]
+    loss = StackLoss.of(ids, table, *given)
+    embedded = [] if loss.tokens is None else [loss.tokens.like()]
     rows = embedded[0] if x is None else x
-    last, kept = stack_op._forward_shapes(rows, seed, weights, *stack_loss.stack.listed())
-    total, count, mean, *saved = head_op._forward_shapes(last, targets, keep, head, *stack_loss.end.listed())
+    last, kept = stack_op._forward_shapes(rows, seed, weights, *loss.stack.listed())
+    total, count, mean, *saved = head_op._forward_shapes(last, targets, keep, head, *loss.end.listed())
     return total, count, mean, [*embedded, *kept, last, *saved]
 
 
@@ -107,13 +107,13 @@ def _backward(
     pull: Tensor, count: Tensor | None, x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None,
     kept: list[Tensor], weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor]:
-    stack_loss = StackLoss.of(ids, table, *given)
+    loss = StackLoss.of(ids, table, *given)
     _, grads = _backward_shapes(pull, count, x, ids, table, seed, kept, weights, head, *given)
     rows = kept[0] if x is None else x
-    layer_kept = kept if stack_loss.tokens is None else kept[1:]
+    layer_kept = kept if loss.tokens is None else kept[1:]
     last, d_last, *of_head = layer_kept[-OF_HEAD:]
-    d_x, factors = stack_op.rows_back(d_last, rows, seed, last, layer_kept[:-OF_HEAD], weights, stack_loss.stack, stack_loss.tokens)
-    end = op.Factors([head_op.stage(head)], rows, stack_loss.stack.dtype, (of_head[0], of_head[1]))
+    d_x, factors = stack_op.rows_back(d_last, rows, seed, last, layer_kept[:-OF_HEAD], weights, loss.stack, loss.tokens)
+    end = op.Factors([head_op.stage(head)], rows, loss.stack.dtype, (of_head[0], of_head[1]))
     factors.weight_gradients(grads, pull, count, end)
     return d_x, grads
 
@@ -141,22 +141,26 @@ def _differentiate(
 ) -> tuple[Any, ...]:
     x, ids, table, seed, targets, keep, count, *tensors = ctx.saved_tensors
     kept_count, weight_count = ctx.counts
-    kept, weights, head = tensors[:kept_count], tensors[kept_count : kept_count + weight_count], tensors[kept_count + weight_count :]
+    kept, weights, head = (
+        tensors[:kept_count],
+        tensors[kept_count : kept_count + weight_count],
+        tensors[kept_count + weight_count :],
+    )
     none = [None] * len(ctx.given)
     pulls = head_op.pulled(d_total, d_mean, count)
     if pulls is None:
         return *[None] * 6, [None] * len(weights), [None] * len(head), *none
-    stack_loss = StackLoss.of(ids, table, *ctx.given)
+    loss = StackLoss.of(ids, table, *ctx.given)
     if torch.is_grad_enabled():
         pull = head_op.pulled_by(torch.ones_like(count), *pulls)
-        d_x, d_table, *gradients = _recorded(x, seed, targets, keep, weights, head, stack_loss, pull)
-        return d_x, None, d_table, None, None, None, gradients[:weight_count], gradients[weight_count:], *none
+        d_x, d_table, *d_inputs = _recorded(x, seed, targets, keep, weights, head, loss, pull)
+        return d_x, None, d_table, None, None, None, d_inputs[:weight_count], d_inputs[weight_count:], *none
     d_x, grads = torch.ops.regard.fused_stack_loss_backward.default(
         *pulls, x, ids, table, seed, kept, weights, head, *ctx.given
     )
-    pieces = stack_loss.pieces(kept[0] if x is None else x, weights, head)
+    pieces = loss.pieces(kept[0] if x is None else x, weights, head)
     flat_gradients = grads.split([sum(sum(sizes(piece.shapes())) for piece in group) for group in pieces])
-    of_stack = stack_loss.stack.parts(flat_gradients[0], kept[0] if x is None else x, weights)
+    of_stack = loss.stack.parts(flat_gradients[0], kept[0] if x is None else x, weights)
     d_table = None if table is None else flat_gradients[1].view(-1, table.shape[1])[: table.shape[0]]
     of_head = head_op.split(flat_gradients[2], head_op.stage(head))
     d_rows = None if x is None else head_op.pulled_by(d_x, *pulls)

@@ -71,13 +71,13 @@ class StackOptions:
     def split(self, x: Tensor, weights: Sequence[Tensor]) -> tuple[list[Stages], list[list[Tensor]]]:
         """The stages of each call with their sizes, and its weights."""
         hidden = weights[8 + 4].shape[0]  # after norm, three maps and biases; then out, norm, rise
-        stages, weights_of, start = [], [], 0
+        stages, groups, start = [], [], 0
         for piece in self.pieces():
             stages.append(Stages(piece.out, piece.feed, piece.maps, x.shape[2], hidden if piece.feed else 0))
             count = len(stages[-1].shapes())
-            weights_of.append(list(weights[start : start + count]))
+            groups.append(list(weights[start : start + count]))
             start += count
-        return stages, weights_of
+        return stages, groups
 
     def parts(self, grads: Tensor, x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
         """The gradient of each weight, of which `grads` has all one after the other."""
@@ -99,11 +99,11 @@ def rows_ahead(
     x: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions, tokens: EmbeddedTokens | None = None
 ) -> tuple[Tensor, list[Tensor]]:
     """What the operator returns. `tokens`: the rows are made from them, and written to x."""
-    _, weights_of = options.split(x, weights)
+    _, groups = options.split(x, weights)
     first, *later = options.pieces()
-    _, _, heads = op.rows_ahead(x, None, seed, weights_of[0], first, tokens)
+    _, _, heads = op.rows_ahead(x, None, seed, groups[0], first, tokens)
     rows, kept = x, []
-    for piece, part_weights in zip(later, weights_of[1:], strict=True):
+    for piece, part_weights in zip(later, groups[1:], strict=True):
         query, key, value = heads
         mixed = short_attention._forward(query, key, value, options.causal, options.scale)
         rows, middle, after = op._forward(rows, mixed, seed, part_weights, *piece.listed())
@@ -144,7 +144,7 @@ def rows_back(
 
     With `tokens`, that of their table follows those of the weights, and the rows have none.
     """
-    stages, weights_of = options.split(x, weights)
+    stages, groups = options.split(x, weights)
     first, *later = options.pieces()
     factors = op.Factors([*stages, *([] if tokens is None else [tokens.stage()])], x, options.dtype)
     d_rows: Tensor | None = d_last
@@ -154,10 +154,10 @@ def rows_back(
         query, key, value, mixed, middle, after = saved[PER_LAYER * number : PER_LAYER * (number + 1)]
         before = x if number == 0 else saved[PER_LAYER * number - 1]
         d_rows, d_mixed = op.rows_back(
-            d_rows, d_heads, before, mixed, seed, middle, after, weights_of[number + 1], later[number], factors, number + 1
+            d_rows, d_heads, before, mixed, seed, middle, after, groups[number + 1], later[number], factors, number + 1
         )
         d_heads = list(short_attention._backward(d_mixed, query, key, value, options.causal, options.scale))
-    d_x, _ = op.rows_back(d_rows, d_heads, x, None, seed, x, x, weights_of[0], first, factors, 0, tokens)
+    d_x, _ = op.rows_back(d_rows, d_heads, x, None, seed, x, x, groups[0], first, factors, 0, tokens)
     return d_x, factors
 
 
@@ -185,8 +185,8 @@ def _differentiate(ctx: Any, d_last: Tensor | None, d_kept: Any) -> tuple[Any, .
         return None, None, [None] * len(weights), *none
     options = StackOptions(*ctx.given)
     if torch.is_grad_enabled():
-        gradients = _recorded(x, seed, weights, options, d_last)
-        return gradients[0], None, gradients[1:], *none
+        d_inputs = _recorded(x, seed, weights, options, d_last)
+        return d_inputs[0], None, d_inputs[1:], *none
     d_x, grads = torch.ops.regard.fused_stack_backward.default(d_last, x, seed, last, kept, weights, *ctx.given)
     return d_x, None, options.parts(grads, x, weights), *none
 
@@ -202,7 +202,7 @@ def _recorded(
 
 def plain_stack(rows: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions) -> Tensor:
     """The rows after all layers in plain torch."""
-    stages, weights_of = options.split(rows, weights)
+    stages, groups = options.split(rows, weights)
     heads: list[Tensor] = []
     for number, piece in enumerate(options.pieces()):
         mixed = None
@@ -210,7 +210,7 @@ def plain_stack(rows: Tensor, seed: Tensor | None, weights: list[Tensor], option
             query, key, value = heads
             mixed = short_attention.plain(query, key, value, options.causal, options.scale)
         results = plain.rows(
-            rows, mixed, seed, weights_of[number], stages[number], piece.activation, piece.rates, piece.eps, piece.salt,
+            rows, mixed, seed, groups[number], stages[number], piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
         )
         if number:

@@ -108,12 +108,12 @@ def _backward(grad: Tensor, data: Tensor, weight: Tensor, seed: Tensor | None, *
     from regard_fast.fused_rows.vector_kernels import vector_gradients
 
     options, grad, data = VectorOptions(*given), grad.contiguous(), data.contiguous()
-    gradients = _backward_shapes(grad, data, weight, seed, *given)
+    d_weights = _backward_shapes(grad, data, weight, seed, *given)
     vector_gradients[(weight.shape[0] // 16,)](
-        grad, data, grad if seed is None else seed, *gradients, data.shape[0] * data.shape[1], TALL=16, BLOCK=128,
+        grad, data, grad if seed is None else seed, *d_weights, data.shape[0] * data.shape[1], TALL=16, BLOCK=128,
         STAGES=3, **options.constants(data, weight, seed),
     )
-    return gradients
+    return d_weights
 
 
 def _backward_shapes(

@@ -65,7 +65,5 @@ def _cut(mask: Mask | None, keys: int) -> Mask:
         if isinstance(term, CausalMask):
             cut_masks.append(CausalMask())
         else:
-            cut_masks.append(
-                PaddingMask(term.keep_keys[:, :keys]) if isinstance(term, PaddingMask) else term
-            )
+            cut_masks.append(PaddingMask(term.keep_keys[:, :keys]) if isinstance(term, PaddingMask) else term)
     return joined(cut_masks)

@@ -179,10 +179,7 @@ def joined(parts: list[Mask]) -> Mask:
     offsets = [span.offset for span in spans]
     # A tensor as an offset has no truth value in a comparison; here offsets are numbers.
     if len(spans) > 1 and all(isinstance(offset, int | None) and offset == offsets[0] for offset in offsets):
-        parts = [
-            _span(spans),
-            *(mask for mask in parts if not isinstance(mask, (CausalMask, WindowMask))),
-        ]
+        parts = [_span(spans), *(mask for mask in parts if not isinstance(mask, (CausalMask, WindowMask)))]
     parts = [mask for mask in parts if not isinstance(mask, FullMask)]
     intersection: Mask = parts[0] if parts else masks.full()
     for mask in parts[1:]:

@@ -112,13 +112,13 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     inputs, record = tensors[:8], tensors[8:]
     wanted = grads[:4]
     if torch.is_grad_enabled():
-        gradients = _recorded(inputs, keep, ctx.read_heads, ctx.lstm, wanted)
-        return (*gradients, None, None, None, None)
+        d_inputs = _recorded(inputs, keep, ctx.read_heads, ctx.lstm, wanted)
+        return (*d_inputs, None, None, None, None)
     d_seen = torch.zeros_like(record[0]) if wanted[0] is None else wanted[0]
-    gradients = torch.ops.regard.ntm_backward.default(
+    d_inputs = torch.ops.regard.ntm_backward.default(
         d_seen, *wanted[1:], *inputs[1:4], record, keep, ctx.read_heads, ctx.lstm
     )
-    return (*gradients, None, None, None, None)
+    return (*d_inputs, None, None, None, None)
 
 
 def _recorded(

@@ -161,11 +161,11 @@ def _differentiate(ctx: Any, grads: Tensors) -> tuple[None, list[Tensor | None],
     needed = [*ctx.needs_input_grad[1], *ctx.needs_input_grad[3]]
     upstream = grads[: len(grads) - carried]  # the carries between the chunks are no outputs of `scan`
     if torch.is_grad_enabled():
-        gradients = _recorded(ctx.piece, inputs, keep, carry, upstream)
+        d_inputs = _recorded(ctx.piece, inputs, keep, carry, upstream)
     else:
         computed = torch.ops.regard.scan_backward(ctx.piece, upstream, inputs, keep, history, needed)
-        gradients = [gradient if need else None for gradient, need in zip(computed, needed, strict=True)]
-    return None, gradients[:count], None, gradients[count:]
+        d_inputs = [gradient if need else None for gradient, need in zip(computed, needed, strict=True)]
+    return None, d_inputs[:count], None, d_inputs[count:]
 
 
 def _recorded(piece: str, inputs: Tensors, keep: Kept, carry: Tensors, grads: Tensors) -> list[Tensor | None]:

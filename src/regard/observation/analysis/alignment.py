@@ -92,31 +92,31 @@ def symmetrize(first: Pairs, second: Pairs, how: str) -> Pairs:
         return both
     if how == "union":
         return either
-    links = set(both)
-    sources, targets = {s for s, _ in links}, {t for _, t in links}
+    alignment = set(both)
+    sources, targets = {s for s, _ in alignment}, {t for _, t in alignment}
 
     def add(link: tuple[int, int]) -> None:
-        links.add(link)
+        alignment.add(link)
         sources.add(link[0])
         targets.add(link[1])
 
     grown = True
     while grown:
         grown = False
-        for source, target in sorted(links):
+        for source, target in sorted(alignment):
             for down, right in _AROUND:
                 near = (source + down, target + right)
-                if near in either and near not in links and (near[0] not in sources or near[1] not in targets):
+                if near in either and near not in alignment and (near[0] not in sources or near[1] not in targets):
                     add(near)
                     grown = True
     if how == "grow-diag":
-        return links
+        return alignment
     needs = all if how == "grow-diag-final-and" else any
     for direction in (first, second):
         for link in sorted(direction):
-            if link not in links and needs((link[0] not in sources, link[1] not in targets)):
+            if link not in alignment and needs((link[0] not in sources, link[1] not in targets)):
                 add(link)
-    return links
+    return alignment
 
 
 def word_of(pieces: Sequence[str | None] | None) -> list[int | None] | None:

@@ -74,17 +74,17 @@ class JoinedCalls:
         """Exact weights, each row from its own call."""
         _, _, count, keys = self.shape()
         wanted = chosen(rows, count)
-        blocks = [self.site.weights([], heads, 0)]
-        blocks[0] = pad(blocks[0], (0, keys - blocks[0].shape[3]))
+        row_blocks = [self.site.weights([], heads, 0)]
+        row_blocks[0] = pad(row_blocks[0], (0, keys - row_blocks[0].shape[3]))
         indices = [wanted[:0]]
         for number, (start, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
             places = torch.nonzero((wanted >= start) & (wanted < stop)).flatten()
             if len(places):
                 weights = self.site.weights((wanted[places] - start).tolist(), heads, number)
-                blocks.append(pad(weights, (0, keys - weights.shape[3])))
+                row_blocks.append(pad(weights, (0, keys - weights.shape[3])))
                 indices.append(places)
         order = torch.cat(indices).argsort()
-        return torch.cat(blocks, 2)[:, :, order]
+        return torch.cat(row_blocks, 2)[:, :, order]
 
 
 def crosses(site: SiteLike) -> bool:

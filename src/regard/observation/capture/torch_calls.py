@@ -315,18 +315,18 @@ def _made(query: Tensor, key: Tensor, given: Tensor | None, mask: Mask | None) -
 
 def _hidden(mask: Tensor | None, padding: Tensor | None, batch: int, heads: int, keys: int) -> Tensor | None:
     """The masks of `multi_head_attention_forward` (True = hidden, or float) as one (True = may attend, or float)."""
-    masks = []
+    hiding = []
     if mask is not None:
-        masks.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads)))
+        hiding.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads)))
     if padding is not None:
-        masks.append(padding.reshape(batch, 1, 1, -1))
-    if not masks:
+        hiding.append(padding.reshape(batch, 1, 1, -1))
+    if not hiding:
         return None
-    masks = [F.pad(mask, (0, keys - mask.shape[-1])) for mask in masks]
-    if all(mask.dtype == torch.bool for mask in masks):
-        hidden = masks[0] if len(masks) == 1 else masks[0] | masks[1]
+    hiding = [F.pad(mask, (0, keys - mask.shape[-1])) for mask in hiding]
+    if all(mask.dtype == torch.bool for mask in hiding):
+        hidden = hiding[0] if len(hiding) == 1 else hiding[0] | hiding[1]
         return ~hidden
-    floats = [torch.zeros(()).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask for mask in masks]
+    floats = [torch.zeros(()).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask for mask in hiding]
     return floats[0] if len(floats) == 1 else floats[0] + floats[1]
 
 
