@@ -68,9 +68,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
     repeated = None if compiling else repeated_calls.signature(query, key, value, options)
     if repeated is not None:
         run = repeated_calls.KNOWN.get(repeated)
-        output_again = None if run is None else run(query, key, value, options)
-        if output_again is not None:
-            return output_again
+        repeated_output = None if run is None else run(query, key, value, options)
+        if repeated_output is not None:
+            return repeated_output
     call = read_call("attend", OPTIONS, query, key, value, options) if options else Call(query, key, value)
     implementation, signature = None, None
     if not compiling:

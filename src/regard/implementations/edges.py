@@ -153,16 +153,16 @@ def _backward(
     left, right, value, weight, slope, edges, *_ = compared
     weights, kept = needed
     assert weights is not None
-    reached = _asked(grad, weights, output, edges)
-    weights = weights if reached is None else torch.where(reached, weights, 0)
+    wanted_edges = _asked(grad, weights, output, edges)
+    weights = weights if wanted_edges is None else torch.where(wanted_edges, weights, 0)
     used = weights if kept is None else weights * kept
     grad_value = _sum(used.index_select(0, edges.by_source), grad, edges.targets[edges.by_source], edges.out_of)
     slopes = _dots(grad, value, edges)
     slopes = slopes if kept is None else slopes.mul_(kept)
     past = (grad * output).sum(-1).index_select(0, edges.targets)
     slopes = slopes.sub_(past).mul_(weights)  # of the scores, (e,h)
-    slopes = slopes if reached is None else torch.where(reached, slopes, 0)
-    grad_left, grad_right, grad_weight = _score_gradients(left, right, weight, slope, edges, slopes, reached)
+    slopes = slopes if wanted_edges is None else torch.where(wanted_edges, slopes, 0)
+    grad_left, grad_right, grad_weight = _score_gradients(left, right, weight, slope, edges, slopes, wanted_edges)
     return grad_left, grad_right, grad_value, grad_weight
 
 

@@ -64,10 +64,10 @@ def warn_if_partial(unseen: Sequence[Unseen], seen: int, called: bool) -> None:
     if seen and not unseen:
         return
     if unseen:
-        listed = "; ".join(map(str, unseen[:MOST]))
+        modules = "; ".join(map(str, unseen[:MOST]))
         more = f"; and {len(unseen) - MOST} more" if len(unseen) > MOST else ""
         much = f"only {seen} sites were" if seen else "nothing was"
-        text = f"{much} seen. Not seen: {listed}{more}."
+        text = f"{much} seen. Not seen: {modules}{more}."
     elif called:
         text = "nothing was seen: no module of this model looks like attention."
     else:
@@ -101,9 +101,9 @@ def label_partial(seen: object, what: str) -> None:
     refuse_nothing(seen, what)
     unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
     if unseen:
-        listed = "; ".join(map(str, unseen[:MOST]))
+        modules = "; ".join(map(str, unseen[:MOST]))
         warnings.warn(
-            f"{what}: the result covers only the part of the model that was seen. Not seen: {listed}.",
+            f"{what}: the result covers only the part of the model that was seen. Not seen: {modules}.",
             PartialView,
             stacklevel=3,
         )

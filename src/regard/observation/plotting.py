@@ -226,9 +226,8 @@ def shortest(names: Sequence[str]) -> list[str]:
         while all(len(path) > 2 for path in paths) and len({path[0] for path in paths}) == 1:
             paths = [path[1:] for path in paths]
     readable_names = [readable(name, max(len(name), 1)) for name in (".".join(path) for path in paths)]
-    return [
-        name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in readable_names
-    ]  # the number is at the end
+    # The number is at the end.
+    return [name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in readable_names]
 
 
 def _labels(argument: str, given: Sequence[str] | None, count: int) -> list[str] | None:

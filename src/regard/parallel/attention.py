@@ -87,10 +87,10 @@ def attend(
         mask, bias = (None if mask is None else mask.single_head(), None if bias is None else bias.single_head())
     # The mask and the bias are for the whole sequence, so they are checked apart from this rank's rows.
     score = _of_this_rank(scores.named(call.score), sequence)
-    checked = request.build(call._replace(score=score, mask=None, bias=None))
-    _check_length("query", checked.query, sequence)
-    _check_length("key", checked.key, keys_sequence)
-    sizes = (*checked.sizes[:2], sequence.length, keys_sequence.length)
+    call_request = request.build(call._replace(score=score, mask=None, bias=None))
+    _check_length("query", call_request.query, sequence)
+    _check_length("key", call_request.key, keys_sequence)
+    sizes = (*call_request.sizes[:2], sequence.length, keys_sequence.length)
     for value_over_all in (mask, bias):
         if value_over_all is not None:
             value_over_all.check(sizes)
@@ -98,7 +98,7 @@ def attend(
         mask.check_contents(sizes)
     with without_autocast(query.device):
         # Rows are transformed before they are sent, once, in the rank that has them.
-        reduced = replace(checked, mask=mask).for_kernels()
+        reduced = replace(call_request, mask=mask).for_kernels()
         if isinstance(bias, biases.DenseBias) and autocasts(query.device):
             bias = biases.DenseBias(bias.tensor.to(reduced.query.dtype))
         common: dict[str, Any] = {
@@ -108,23 +108,23 @@ def attend(
             "score": reduced.score,
             "mask": mask,
             "bias": bias,
-            "normalizer": checked.normalizer,
-            "scale": checked.scale,
-            "dropout": checked.dropout,
+            "normalizer": call_request.normalizer,
+            "scale": call_request.scale,
+            "dropout": call_request.dropout,
             "impl": call.impl,
         }
         rows = (reduced.query, reduced.key, reduced.value)
         logsumexp: Tensor | None
         if exchange == "heads":
             work = heads.HeadsWork(rows=sequence.layout, columns=keys_sequence.layout, **common)
-            output, logsumexp = heads.attend(work, *rows, checked.sink, call.return_logsumexp)
+            output, logsumexp = heads.attend(work, *rows, call_request.sink, call.return_logsumexp)
         else:
-            _check_mergeable(checked.normalizer)
+            _check_mergeable(call_request.normalizer)
             plan = schedule.make(mask, sizes, sequence.layout, keys_sequence.layout)
             output, logsumexp = ring.attend(RingWork(schedule=plan, **common), *rows)
-            if checked.sink is not None and isinstance(checked.normalizer, Softmax):
-                output = _with_sink(output, logsumexp, checked.sink)
-        output = output.to(checked.query.dtype)
+            if call_request.sink is not None and isinstance(call_request.normalizer, Softmax):
+                output = _with_sink(output, logsumexp, call_request.sink)
+        output = output.to(call_request.query.dtype)
     if single:
         output, logsumexp = output.squeeze(1), None if logsumexp is None else logsumexp.squeeze(1)
     return (output, logsumexp) if call.return_logsumexp and logsumexp is not None else output

@@ -100,8 +100,8 @@ def ring(
     plan = schedule.make(mask, sizes, chosen, chosen)
     received, sent = plan.keys_received().numpy(), plan.keys_sent().numpy()
     rows, gradients = shape.per_key * shape.itemsize, shape.per_key * max(4, shape.itemsize)
-    visible = _pairs(shape, mask, chosen) if pairs is None else np.asarray(pairs, dtype=np.float64)
-    flops = visible * (shape.per_pair + shape.per_pair_backward)
+    visible_pairs = _pairs(shape, mask, chosen) if pairs is None else np.asarray(pairs, dtype=np.float64)
+    flops = visible_pairs * (shape.per_pair + shape.per_pair_backward)
     return Costs(
         sent * rows, received * rows, sent * rows + received * gradients, received * rows + sent * gradients, flops
     )

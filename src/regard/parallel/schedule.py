@@ -94,12 +94,14 @@ class Schedule:
             return Piece(chunk, span.start, span.stop)
         if (receiver, chunk) not in self._pieces:
             rows = [row for row in self.rows.chunks[receiver] if self.grades[row, chunk] != EMPTY]
-            visible = [self._visible(self.rows.span(row), span) for row in rows]
-            visible = [span_seen for span_seen in visible if span_seen.stop > span_seen.start] or [
-                slice(span.start, span.start)
-            ]
+            visible_spans = [self._visible(self.rows.span(row), span) for row in rows]
+            visible_spans = [
+                columns_seen for columns_seen in visible_spans if columns_seen.stop > columns_seen.start
+            ] or [slice(span.start, span.start)]
             piece = Piece(
-                chunk, min(span_seen.start for span_seen in visible), max(span_seen.stop for span_seen in visible)
+                chunk,
+                min(columns_seen.start for columns_seen in visible_spans),
+                max(columns_seen.stop for columns_seen in visible_spans),
             )
             self._pieces[receiver, chunk] = piece
         return self._pieces[receiver, chunk]
@@ -203,16 +205,20 @@ def _seen(mask: Mask, sizes: Sizes, rows: slice, columns: slice) -> list[slice]:
         return []
     block = -(-width // _PARTS)
     section = of_mask(mask, Section.of(sizes, rows, columns), torch.device("cpu"))
-    visible = (_grades(section, (*sizes[:2], queries, width), queries, block)[0] != EMPTY).nonzero().view(-1).tolist()
-    starts = [columns.start + index * block for index in (visible[0], visible[-1])] if visible else []
+    visible_blocks = (
+        (_grades(section, (*sizes[:2], queries, width), queries, block)[0] != EMPTY).nonzero().view(-1).tolist()
+    )
+    starts = (
+        [columns.start + index * block for index in (visible_blocks[0], visible_blocks[-1])] if visible_blocks else []
+    )
     return [slice(start, min(columns.stop, start + block)) for start in starts]
 
 
 def estimated_work(mask: Mask | None, sizes: Sizes, chunks: int) -> Tensor:
     """About how many pairs the queries of each chunk compute, float64 (chunks,): partly visible blocks count half."""
     size = -(-sizes[2] // chunks)
-    blocks = max(1, min(8, _FINEST // chunks, size))
-    block = -(-size // blocks)
+    block_count = max(1, min(8, _FINEST // chunks, size))
+    block = -(-size // block_count)
     finer = -(-sizes[2] // block), -(-sizes[3] // block)
     work = _grades(mask, sizes, block, block).sum(1, dtype=torch.float64) * (block * block / 2)
     per_chunk = torch.zeros(chunks, dtype=torch.float64)

@@ -120,11 +120,11 @@ class RingWork(ShardedCall):
             leaves = [tensor.detach().requires_grad_(need) for tensor, need in zip(inputs, needed, strict=True)]
             query, key, value, *tensors = leaves
             options = self._options(block, query.device, tensors)
-            request_of_block = request.build(Call(query, key, value, return_logsumexp=True, **options), check=False)
-            chosen = plan.implementation(plan.make(request_of_block, self.impl).impl)
+            block_request = request.build(Call(query, key, value, return_logsumexp=True, **options), check=False)
+            chosen = plan.implementation(plan.make(block_request, self.impl).impl)
         share_backward = getattr(chosen, "share_backward", None)
         if self.weighted and share_backward is not None:
-            return _direct(share_backward, request_of_block, leaves, upstream)
+            return _direct(share_backward, block_request, leaves, upstream)
         with torch.enable_grad():
             output, logsumexp = dispatch.attend(query, key, value, return_logsumexp=True, **options)
         grads = part_gradients(*upstream, output.detach(), logsumexp.detach(), self.weighted)
@@ -179,16 +179,14 @@ def _direct(
             upstream.logsumexp,
             [*needed[:3], False, *needed[3:]],
         )
-    gradients_of_rows: list[Tensor | None] = [
+    row_gradients: list[Tensor | None] = [
         gradient if need else None for gradient, need in zip(gradients, needed[:3], strict=False)
     ]
     # Tensors of a section may be slices of the whole ones.
     sliced = [
         (tensor, gradient) for tensor, gradient in zip(tensors, gradients[4:], strict=True) if tensor.requires_grad
     ]
-    return gradients_of_rows + _through(
-        [tensor for tensor, _ in sliced], leaves[3:], [gradient for _, gradient in sliced]
-    )
+    return row_gradients + _through([tensor for tensor, _ in sliced], leaves[3:], [gradient for _, gradient in sliced])
 
 
 def _through(outputs: list[Tensor], leaves: list[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:

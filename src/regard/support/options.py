@@ -113,7 +113,7 @@ def _several(given: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
     if kind is tuple and inner and inner[-1] is not Ellipsis:
         if len(inner) != len(given):
             raise _CannotConvert
-        return tuple(_convert(element, wanted) for element, wanted in zip(given, inner, strict=True))
+        return tuple(_convert(element, kind_of_element) for element, kind_of_element in zip(given, inner, strict=True))
     elements = [_convert(element, element_kind) for element in given]
     return elements if kind is list or (kind is not tuple and isinstance(given, list)) else tuple(elements)
 

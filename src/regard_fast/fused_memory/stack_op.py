@@ -186,14 +186,14 @@ def _recorded(
         assert isinstance(stages, Stages)
         if number:
             mixed = options.memory.plain(heads, groups[2 * number - 1])
-        results = plain_rows.rows(
+        rows_and_heads = plain_rows.rows(
             rows, mixed, seed, groups[2 * number], stages, piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
         )
         if number:
-            rows, *heads = results
+            rows, *heads = rows_and_heads
         else:
-            heads = results
+            heads = rows_and_heads
     return gradients([(rows, d_last)], views, again=True)
 
 

@@ -62,8 +62,8 @@ def run(
 
     Targets are (b,n), or (b,) for means.
     """
-    results = torch.ops.regard.fused_head.default(x, targets, keep, weights, *options.listed())
-    return results[0], results[1], results[2]
+    totals = torch.ops.regard.fused_head.default(x, targets, keep, weights, *options.listed())
+    return totals[0], totals[1], totals[2]
 
 
 def pulled(d_total: Tensor | None, d_mean: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None] | None:
@@ -88,8 +88,8 @@ def _forward(
 
     options, head = HeadOptions(*given), stage(weights)
     x, targets = x.contiguous(), targets.contiguous()
-    results = _forward_shapes(x, targets, keep, weights, *given)
-    total, count, mean, d_rows, kept, sums = results
+    buffers = _forward_shapes(x, targets, keep, weights, *given)
+    total, count, mean, d_rows, kept, sums = buffers
     partial_sums = sums.new_empty((sums.shape[0], 2))
     wide = triton_dtype(sums.dtype)
     gain, shift, weight, *bias = weights
@@ -105,7 +105,7 @@ def _forward(
     (_by_examples if targets.dim() == 1 else _by_rows)(tensors, constants, head, options.eps)
     launch = {} if block_sizes.INTERPRETED else {"num_warps": 1}
     add_parts[(1,)](partial_sums, total, count, mean, sums.shape[0], WIDE=wide, BLOCK=128, **launch)
-    return results
+    return buffers
 
 
 def _by_rows(tensors: tuple[Tensor, ...], constants: dict[str, Any], head: HeadStage, eps: float) -> None:

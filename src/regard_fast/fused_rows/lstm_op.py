@@ -42,8 +42,8 @@ def run(
     `weights` are those of torch's LSTM, in its order. `rate` is the dropout between layers, decided by a hash of the
     seed; without a seed there is none.
     """
-    results = torch.ops.regard.fused_lstm.default(rows, keep, seed, weights, sides, rate, dtype)
-    return results[0], results[1], results[2]
+    states = torch.ops.regard.fused_lstm.default(rows, keep, seed, weights, sides, rate, dtype)
+    return states[0], states[1], states[2]
 
 
 @dataclass
@@ -230,8 +230,8 @@ def _differentiate(
         return None, None, None, [None] * len(weights), None, None, None
     if torch.is_grad_enabled():
         views: Any = fresh_views([rows, *weights])
-        results = lstm_plain.layers(views[0], keep, seed, views[1:], *ctx.given[:2])
-        pairs = [(state, pull.to(state.dtype)) for state, pull in zip(results, pulls, strict=True) if pull is not None]
+        states = lstm_plain.layers(views[0], keep, seed, views[1:], *ctx.given[:2])
+        pairs = [(state, pull.to(state.dtype)) for state, pull in zip(states, pulls, strict=True) if pull is not None]
         grads: Any = gradients(pairs, views, again=True)
     else:
         grads = torch.ops.regard.fused_lstm_backward.default(*pulls, final, kept, rows, keep, seed, weights, *ctx.given)

@@ -41,12 +41,12 @@ def rows(
         between = F.layer_norm(x, shape[2:], feed[0], feed[1], eps[0])
         risen = drop(ACTIVATIONS[activation](F.linear(between, feed[2], feed[3])), 1)
         x = x + drop(F.linear(risen, feed[4], feed[5]), 2)
-    results = [x] if stages.out or stages.feed else []
+    rows_and_maps = [x] if stages.out or stages.feed else []
     if stages.maps:
         x = F.layer_norm(x, shape[2:], norm[0], norm[1], eps[1])
         for weight, bias, count in zip(maps[: stages.maps], maps[stages.maps :], heads, strict=True):
-            results.append(F.linear(x, weight, bias).unflatten(2, (count, -1)).transpose(1, 2))
-    return results
+            rows_and_maps.append(F.linear(x, weight, bias).unflatten(2, (count, -1)).transpose(1, 2))
+    return rows_and_maps
 
 
 def dropped(rows: Tensor, seed: Tensor | None, rate: float, site: int, salt: int) -> Tensor:

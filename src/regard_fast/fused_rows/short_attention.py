@@ -175,8 +175,8 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         assert query is not None and key is not None and value is not None
         attended = plain(query, key, value, ctx.causal, ctx.scale)
         return *gradients([(attended, grad)], views, again=True), None, None
-    computed = torch.ops.regard.short_attention_backward.default(grad, *tensors, ctx.causal, ctx.scale)
-    return *computed, None, None
+    d_rows = torch.ops.regard.short_attention_backward.default(grad, *tensors, ctx.causal, ctx.scale)
+    return *d_rows, None, None
 
 
 _LIBRARY.impl("short_attention", _forward, "CompositeExplicitAutograd")

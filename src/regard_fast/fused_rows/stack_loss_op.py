@@ -75,8 +75,8 @@ def run(
     tokens = x if isinstance(x, EmbeddedTokens) else None
     rows = (x, None, None) if tokens is None else (None, tokens.ids, tokens.table)
     settings = StackLoss(tokens, stack, end).listed()
-    results = torch.ops.regard.fused_stack_loss.default(*rows, seed, targets, keep, weights, head, *settings)
-    return results[0], results[1], results[2]
+    totals = torch.ops.regard.fused_stack_loss.default(*rows, seed, targets, keep, weights, head, *settings)
+    return totals[0], totals[1], totals[2]
 
 
 def _forward(

@@ -209,14 +209,14 @@ def plain_stack(rows: Tensor, seed: Tensor | None, weights: list[Tensor], option
         if number:
             query, key, value = heads
             mixed = short_attention.plain(query, key, value, options.causal, options.scale)
-        results = plain.rows(
+        rows_and_heads = plain.rows(
             rows, mixed, seed, groups[number], stages[number], piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
         )
         if number:
-            rows, *heads = results
+            rows, *heads = rows_and_heads
         else:
-            heads = results
+            heads = rows_and_heads
     return rows
 
 

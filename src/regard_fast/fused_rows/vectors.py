@@ -148,8 +148,8 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         assert weight_view is not None and shift is not None
         rows = plain(data, weight_view, shift, seed, *ctx.given[:2])
         return None, *gradients([(rows, grad)], views, again=True), None, *none
-    computed = torch.ops.regard.fused_vectors_backward.default(grad, data, weight, seed, *ctx.given)
-    return None, *computed, None, *none
+    d_weights = torch.ops.regard.fused_vectors_backward.default(grad, data, weight, seed, *ctx.given)
+    return None, *d_weights, None, *none
 
 
 _LIBRARY.impl("fused_vectors", _forward, "CompositeExplicitAutograd")

@@ -85,10 +85,10 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
         if torch.is_grad_enabled():
             gradients = recorded_backward(inputs, seed, spec, scale, dropout, grad, upstream)
         else:
-            computed = torch.ops.regard.tiled_backward.default(
+            all_gradients = torch.ops.regard.tiled_backward.default(
                 grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed
             )
-            gradients = [gradient if need else None for gradient, need in zip(computed, needed, strict=True)]
+            gradients = [gradient if need else None for gradient, need in zip(all_gradients, needed, strict=True)]
     return (*gradients[:4], None, gradients[4:], None, None, None, None)
 
 

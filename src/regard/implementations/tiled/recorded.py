@@ -180,12 +180,12 @@ def _each(
     function: type[torch.autograd.Function], info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]
 ) -> tuple[Tensors, tuple[int, ...]]:
     """One call for each entry of the mapped axis: weights, masks and biases may be mapped too, in any combination."""
-    results_by_entry = []
+    by_entry = []
     for n in range(info.batch_size):
         chosen = [
             argument if axis is None else argument.select(axis, n)
             for argument, axis in zip(inputs, in_dims, strict=True)
         ]
-        results_by_entry.append(function.apply(*chosen))
-    stacked = tuple(torch.stack(outputs) for outputs in zip(*results_by_entry, strict=True))
+        by_entry.append(function.apply(*chosen))
+    stacked = tuple(torch.stack(outputs) for outputs in zip(*by_entry, strict=True))
     return stacked, (0,) * len(stacked)

@@ -272,8 +272,8 @@ class _Heads:
             torch.linalg.vecdot(d_moved, origin[t], out=self.d_kernel_of[j])
         kernel = self.kernel[t]
         torch._softmax_backward_data(self.d_kernel, kernel, -1, kernel.dtype, grad_input=self.d_shift)
-        for end, inner_slot in self.d_ends:
-            end.copy_(inner_slot)
+        for end, opposite_end in self.d_ends:
+            end.copy_(opposite_end)
         torch.mul(self.d_destination[0], self.share[0][t], out=self.small)
         for destination, share in zip(self.d_destination[1:], self.share[1:], strict=True):
             self.small.addcmul_(destination, share[t])

@@ -86,8 +86,8 @@ def run(
     recurrent, heads = trained.recurrent.mT.contiguous(), trained.heads.mT.contiguous()
     scratch = drive.new_empty(drive.shape[1], layout.width, layout.slots)
     reads = drive.new_empty(drive.shape[1], layout.read_heads, layout.width)
-    for t, driven in enumerate(drive.unbind(0)):
-        torch.addmm(driven, views.fed[t], recurrent, out=views.gates[t])
+    for t, step_drive in enumerate(drive.unbind(0)):
+        torch.addmm(step_drive, views.fed[t], recurrent, out=views.gates[t])
         _controller(layout, views, t)
         torch.addmm(trained.bias, views.hidden[t + 1], heads, out=views.parameters[t])
         _addresses(layout, views, t, scratch)
@@ -112,8 +112,8 @@ class _Views:
         saves: bool,
     ) -> None:
         def each(buffer: Tensor) -> list[Tensor]:
-            steps_of = list(buffer.unbind(0))
-            return steps_of if saves else steps_of * steps
+            step_views = list(buffer.unbind(0))
+            return step_views if saves else step_views * steps
 
         r, n, hidden = layout.shift_range, layout.slots, layout.hidden
         self.seen, self.cell, self.weights = seen.unbind(0), cell.unbind(0), weights.unbind(0)
@@ -191,8 +191,8 @@ def _addresses(layout: MachineLayout, views: _Views, t: int, scratch: Tensor) ->
     content = torch.softmax(logits, -1, out=views.content[t])
 
     torch.lerp(views.weights[t], content, views.gate[t], out=views.middle[t])
-    for end, inner_slot in views.ends:
-        end[t].copy_(inner_slot[t])
+    for end, opposite_end in views.ends:
+        end[t].copy_(opposite_end[t])
     moved = torch.mul(views.shifted[0][t], views.share[0][t], out=views.moved[t])
     for source, share in zip(views.shifted[1:], views.share[1:], strict=True):
         moved.addcmul_(source[t], share[t])

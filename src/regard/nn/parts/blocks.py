@@ -279,5 +279,5 @@ def called(
     """Call a mechanism; return its output and the next state, or None where no state was passed."""
     if state is None:
         return layer(x, source, mask=mask), None
-    mixed: tuple[Tensor, State] = layer(x, source, mask=mask, state=state)
-    return mixed
+    output_and_state: tuple[Tensor, State] = layer(x, source, mask=mask, state=state)
+    return output_and_state

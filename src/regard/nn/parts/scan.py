@@ -94,14 +94,14 @@ def _forward(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Tensors
     with without_autocast(inputs[0].device):
         for chunk in chunks:
             history.append(current)
-            results, current = PIECES[piece](
+            chunk_outputs, current = PIECES[piece](
                 [tensor[:, chunk] for tensor in inputs], _kept(keep, chunk), current, False
             )
             if len(chunks) == 1:
-                outputs = [tensor.contiguous() for tensor in results]
+                outputs = [tensor.contiguous() for tensor in chunk_outputs]
                 break
-            for buffer, computed in zip(outputs, results, strict=True):
-                buffer[:, chunk] = computed
+            for buffer, chunk_output in zip(outputs, chunk_outputs, strict=True):
+                buffer[:, chunk] = chunk_output
     after = [
         tensor.clone(memory_format=torch.contiguous_format) for tensor in current
     ]  # copies, because a view would keep a large tensor alive
@@ -163,8 +163,8 @@ def _differentiate(ctx: Any, grads: Tensors) -> tuple[None, list[Tensor | None],
     if torch.is_grad_enabled():
         d_inputs = _recorded(ctx.piece, inputs, keep, carry, upstream)
     else:
-        computed = torch.ops.regard.scan_backward(ctx.piece, upstream, inputs, keep, history, needed)
-        d_inputs = [gradient if need else None for gradient, need in zip(computed, needed, strict=True)]
+        all_gradients = torch.ops.regard.scan_backward(ctx.piece, upstream, inputs, keep, history, needed)
+        d_inputs = [gradient if need else None for gradient, need in zip(all_gradients, needed, strict=True)]
     return None, d_inputs[:count], None, d_inputs[count:]
 
 

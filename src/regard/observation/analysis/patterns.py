@@ -109,11 +109,11 @@ def rank(facts: Iterable[HeadFacts], by: str) -> list[HeadFacts]:
 
 def _numbered(tokens: Sequence[object] | Tensor, keys: int) -> Tensor:
     """An integer for each token, equal for equal tokens."""
-    listed = tokens.flatten().tolist() if isinstance(tokens, Tensor) else list(tokens)
-    if len(listed) != keys:
-        raise BadValue(f"tokens: expected one for each of the {keys} keys, got {len(listed)}.")
+    token_list = tokens.flatten().tolist() if isinstance(tokens, Tensor) else list(tokens)
+    if len(token_list) != keys:
+        raise BadValue(f"tokens: expected one for each of the {keys} keys, got {len(token_list)}.")
     numbers: dict[object, int] = {}
-    return torch.tensor([numbers.setdefault(token, len(numbers)) for token in listed], dtype=torch.int64)
+    return torch.tensor([numbers.setdefault(token, len(numbers)) for token in token_list], dtype=torch.int64)
 
 
 def name_of(scores: dict[str, float]) -> str:

@@ -13,7 +13,7 @@ def folded(diagram: Diagram) -> Diagram:
     for frame in reversed(list(frames(diagram.root))):
         edges = _fold_children(frame, edges)
         frame.children = [_plain(child) for child in frame.children]
-        frame.children = [child for child in frame.children for child in _dissolved(child)]
+        frame.children = [content for child in frame.children for content in _dissolved(child)]
     return Diagram(diagram.root, edges)
 
 

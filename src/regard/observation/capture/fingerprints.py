@@ -38,9 +38,8 @@ class TensorFingerprint:
         current = _spread(tensor.detach())
         if current is None or torch.equal(current, self.sample):
             return True
-        return bool(
-            ((current == self.sample) | ((current != current) & (self.sample != self.sample))).all()
-        )  # NaN equals NaN here
+        # NaN equals NaN here.
+        return bool(((current == self.sample) | ((current != current) & (self.sample != self.sample))).all())
 
 
 def fingerprint_of(tensor: Tensor, sampled: bool = True) -> TensorFingerprint:

@@ -184,11 +184,13 @@ class Pairs(Reading):
         query, key, options = self._asked()
         if self._logsumexp is None:
             self._logsumexp = dispatch.summarize(query, key, **options, top=0).logsumexp
-        call = request.build(Call(query, key, key, **options))
+        call_request = request.build(Call(query, key, key, **options))
         columns = dispatch.selection("keys", keys, self.sizes[3], query.device)
         chosen = dispatch.selection("heads", heads, self.sizes[1], query.device)
         wide = formula.accumulation_dtype(query.dtype)
-        score, query, key = call.score.reduce(call.query.to(wide), call.key.to(wide), guarded=call.mask is not None)
+        score, query, key = call_request.score.reduce(
+            call_request.query.to(wide), call_request.key.to(wide), guarded=call_request.mask is not None
+        )
         grid = full_grid(self.sizes, query.device).part(heads=chosen, columns=columns)
         logsumexp = self._logsumexp
         key = spread_heads(key, self.sizes[1])
@@ -196,13 +198,15 @@ class Pairs(Reading):
             query, key, logsumexp = query[:, chosen], key[:, chosen], logsumexp[:, chosen]
         if columns is not None:
             key = key[:, :, columns]
-        scores, visible = formula.masked_scores(score, query, key, call.mask, call.bias, grid, call.scale)
+        scores, visible = formula.masked_scores(
+            score, query, key, call_request.mask, call_request.bias, grid, call_request.scale
+        )
         weights = torch.exp(scores - logsumexp[..., None])
         # A log-sum-exp of −inf is a row of zeros, as in `weights`.
         weights = weights.masked_fill((logsumexp == -torch.inf)[..., None], 0)
         if visible is not None:
             weights = weights.masked_fill(~visible, 0)
-        return self._with_coarse_rows(weights.to(call.query.dtype), logsumexp, keys, heads)
+        return self._with_coarse_rows(weights.to(call_request.query.dtype), logsumexp, keys, heads)
 
     def _with_coarse_rows(self, weights: Tensor, logsumexp: Tensor, keys: Rows, heads: Rows) -> Tensor:
         """Recompute rows whose scores are huge (hidden by a large negative number) or non-finite."""

@@ -315,18 +315,21 @@ def _made(query: Tensor, key: Tensor, given: Tensor | None, mask: Mask | None) -
 
 def _hidden(mask: Tensor | None, padding: Tensor | None, batch: int, heads: int, keys: int) -> Tensor | None:
     """The masks of `multi_head_attention_forward` (True = hidden, or float) as one (True = may attend, or float)."""
-    hiding = []
+    hiding_masks = []
     if mask is not None:
-        hiding.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads)))
+        hiding_masks.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads)))
     if padding is not None:
-        hiding.append(padding.reshape(batch, 1, 1, -1))
-    if not hiding:
+        hiding_masks.append(padding.reshape(batch, 1, 1, -1))
+    if not hiding_masks:
         return None
-    hiding = [F.pad(mask, (0, keys - mask.shape[-1])) for mask in hiding]
-    if all(mask.dtype == torch.bool for mask in hiding):
-        hidden = hiding[0] if len(hiding) == 1 else hiding[0] | hiding[1]
+    hiding_masks = [F.pad(tensor, (0, keys - tensor.shape[-1])) for tensor in hiding_masks]
+    if all(tensor.dtype == torch.bool for tensor in hiding_masks):
+        hidden = hiding_masks[0] if len(hiding_masks) == 1 else hiding_masks[0] | hiding_masks[1]
         return ~hidden
-    floats = [torch.zeros(()).masked_fill(mask, -torch.inf) if mask.dtype == torch.bool else mask for mask in hiding]
+    floats = [
+        torch.zeros(()).masked_fill(tensor, -torch.inf) if tensor.dtype == torch.bool else tensor
+        for tensor in hiding_masks
+    ]
     return floats[0] if len(floats) == 1 else floats[0] + floats[1]
 
 

@@ -65,8 +65,8 @@ class InputAttributions:
     def agreement(self) -> dict[tuple[str, str], float]:
         """The rank correlation of every pair of methods; NaN where one gives all inputs the same score."""
         names = list(self.scores)
-        pairs = [(first, two) for at, first in enumerate(names) for two in names[at + 1 :]]
-        return {(first, two): rank_correlation(self.scores[first], self.scores[two]) for first, two in pairs}
+        pairs = [(first, second) for at, first in enumerate(names) for second in names[at + 1 :]]
+        return {(first, second): rank_correlation(self.scores[first], self.scores[second]) for first, second in pairs}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -101,7 +101,9 @@ class InputAttributions:
             order = scores.abs().argsort(descending=True, stable=True)[:4].tolist()
             strongest = (f"{self.tokens[at]!r}" if self.tokens and at < len(self.tokens) else str(at) for at in order)
             lines.append(f"  {name}: {', '.join(strongest)}")
-        lines += [f"  {first} and {two} agree by {value:+.2f}" for (first, two), value in self.agreement().items()]
+        lines += [
+            f"  {first} and {second} agree by {value:+.2f}" for (first, second), value in self.agreement().items()
+        ]
         return "\n".join([*lines, *(f"  {why}" for why in self.missing)]) + ">"
 
 

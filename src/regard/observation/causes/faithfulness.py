@@ -184,7 +184,7 @@ def faithfulness(
     row = position if _answers_everywhere(plain) else None
     grid = None if entering.picture is None else grid_of(seen, entering.picture)
     length = entering.positions if grid is None else grid[0] * grid[1]
-    free = sorted(set(range(length)) - {_within("keep", position, length) for position in keep})
+    free = sorted(set(range(length)) - {_within("keep", index, length) for index in keep})
     counts = [max(1, round(_share(share) * len(free))) for share in shares]
     if not counts or not free:
         raise BadValue("shares: expected at least one share and one input that may be removed.")

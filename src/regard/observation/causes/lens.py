@@ -140,20 +140,16 @@ def logit_lens(
         layer_logits = []
     if len(layer_logits) != len(names):
         layer_logits = [_logits(rerun.run(call, at_layers=_replacing(final, steps[name])))[0] for name in names]
-    stacked = (
-        torch.stack([logits_row if logits_row.dim() == 2 else logits_row[None] for logits_row in layer_logits])
-        .float()
-        .cpu()
-    )
+    logits_by_layer = torch.stack([row if row.dim() == 2 else row[None] for row in layer_logits]).float().cpu()
     expected = logits[0] if logits.dim() == 3 else logits
-    apart = float((stacked[-1] - expected.float().cpu()).abs().max())
+    apart = float((logits_by_layer[-1] - expected.float().cpu()).abs().max())
     if apart > 1e-2 * max(1.0, float(expected.abs().max())):
         raise Unsupported(
             f"layers: replacing the rows after {final} by the same rows changes the output by {apart:.2g}, so the rest "
             "of this model cannot be run on other rows."
         )
     labels = None if tokens is None else [str(token) for token in tokens]
-    return LogitLens(names, stacked, words or str, labels)
+    return LogitLens(names, logits_by_layer, words or str, labels)
 
 
 def _replacing(layer: str, given: Tensor) -> LayerEdit:

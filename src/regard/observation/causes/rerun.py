@@ -182,8 +182,8 @@ class _BoundRows(_Bound):
     """The same for an edit of queries, keys and values."""
 
     def rows(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        edited: tuple[Tensor, Tensor, Tensor] = self.edit.rows(self.name, query, key, value)
-        return edited
+        edited_rows: tuple[Tensor, Tensor, Tensor] = self.edit.rows(self.name, query, key, value)
+        return edited_rows
 
 
 def layers_of(seen: Seen) -> list[Layer]:

@@ -215,11 +215,11 @@ def _differentiate(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None)
             inputs = [query, key, value, sink, *tensors]
             gradients = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
         else:
-            computed = torch.ops.regard.fused_backward.default(
+            all_gradients = torch.ops.regard.fused_backward.default(
                 grad, grad_logsumexp, output, logsumexp, query, key, value, sink, seed, tensors, spec, scale, dropout,
                 needed,
             )
-            gradients = [gradient if need else None for gradient, need in zip(computed, needed, strict=True)]
+            gradients = [gradient if need else None for gradient, need in zip(all_gradients, needed, strict=True)]
     return (*gradients[:4], None, gradients[4:], None, None, None)
 
 

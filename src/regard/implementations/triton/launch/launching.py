@@ -239,11 +239,11 @@ def launch_again(
     kernel: Any, grid: Grid, values: Sequence[Any], changing: Sequence[str], *, key: Any, **named: Any
 ) -> Launch:
     """A `Launch` of what `launch` runs with these arguments; where it has run such code, without Triton's Python."""
-    again = Launch(kernel, grid, {**dict(zip(kernel.arg_names, values, strict=True)), **named}, changing)
-    launched = None if INTERPRETED else _KNOWN.get((id(kernel), values[0].get_device(), tuple(named.items()), key))
-    if launched is not None:
-        again.adopt(launched, values)
-    return again
+    relaunch = Launch(kernel, grid, {**dict(zip(kernel.arg_names, values, strict=True)), **named}, changing)
+    raw = None if INTERPRETED else _KNOWN.get((id(kernel), values[0].get_device(), tuple(named.items()), key))
+    if raw is not None:
+        relaunch.adopt(raw, values)
+    return relaunch
 
 
 def _kinds(kernel: Any, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -100,9 +100,8 @@ class SoftmaxAdapter(Adapter):
         if value is None or scale is None or not mixing.complete:
             return None
         batch, heads, queries, keys = mixing.layout.groups
-        per_query = any(
-            factor in queries for axis in mixing.value_axes for factor in axis
-        )  # each query has its own values
+        # Whether each query has its own values.
+        per_query = any(factor in queries for axis in mixing.value_axes for factor in axis)
         columns, axes = _one_of(value.detach(), mixing.value_axes, mixing.channels)
         columns = arranged(columns, axes, (batch, heads, queries if per_query else (), keys))[:1, :, -1, :, None]
         output, axes = _one_of(result.detach(), mixing.result_axes, mixing.channels)

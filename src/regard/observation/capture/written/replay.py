@@ -171,16 +171,16 @@ class ReplayGraph:
         last = {
             at: number for number, step in enumerate(self.steps) if isinstance(step, ReplayStep) for at in _all(step)
         }
-        results: list[Tensor | None] = []
+        step_outputs: list[Tensor | None] = []
         for number, step in enumerate(self.steps):
             if isinstance(step, int):
-                results.append(self.leaves[step].get())
+                step_outputs.append(self.leaves[step].get())
                 continue
-            results.append(self._step(step, results, rows, queries))
+            step_outputs.append(self._step(step, step_outputs, rows, queries))
             for at in _all(step):
                 if last[at] == number:  # free what no later step needs
-                    results[at] = None
-        result = results[-1]
+                    step_outputs[at] = None
+        result = step_outputs[-1]
         assert result is not None
         return result
 
