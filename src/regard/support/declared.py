@@ -100,17 +100,17 @@ class Declared:
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        own = {name: thing for name, thing in vars(cls).items() if isinstance(thing, Option)}
+        declared = {name: thing for name, thing in vars(cls).items() if isinstance(thing, Option)}
         inherited: dict[str, Option] = {}
         for parent in reversed(cls.__mro__[1:]):
             inherited |= vars(parent).get("_own_options", {})
-        for name, declaration in own.items():
+        for name, declaration in declared.items():
             last = declaration.last or (name in inherited and inherited[name].last)
             annotation = cls.__annotations__[name]
-            own[name] = replace(declaration, last=last, annotation=annotation, module=cls.__module__)
+            declared[name] = replace(declaration, last=last, annotation=annotation, module=cls.__module__)
             delattr(cls, name)  # or an instance without it would have the declaration in its place
-        cls._own_options = MappingProxyType(own)
-        options = inherited | own
+        cls._own_options = MappingProxyType(declared)
+        options = inherited | declared
         cls.declared = MappingProxyType(dict(sorted(options.items(), key=lambda pair: pair[1].last)))
         if "__init__" not in vars(cls) and hasattr(cls.__init__, "options"):
             setattr(cls, "__init__", _constructor(cls))  # noqa: B010  # mypy refuses an assignment to a method
