@@ -160,19 +160,19 @@ def select(only: str | None, device: str = "cpu") -> list[Case]:
     Where a device has no such case, that of the other device is measured and not judged.
     """
     every = sorted((CASES[name] for name in CASES), key=lambda one: one.rank)
-    own = [one for one in every if one.device == device]
-    others = [one for one in every if one.device != device]
+    on_device = [case for case in every if case.device == device]
+    elsewhere = [case for case in every if case.device != device]
     if not only:
-        return [one for one in own if not one.by_name]
+        return [case for case in on_device if not case.by_name]
     wanted: dict[str, Case] = {}
-    for part in (p.strip().replace("_", "-") for p in only.split(",")):
-        found = next(filter(None, (_beginning(part, cases) for cases in (own, others))), None)
-        if found is None:
+    for prefix in (p.strip().replace("_", "-") for p in only.split(",")):
+        matching = next(filter(None, (_beginning(prefix, cases) for cases in (on_device, elsewhere))), None)
+        if matching is None:
             families = {name.split("-")[0] for name in CASES}
-            raise unknown_name("--only", part, [*families, *CASES])
-        wanted.update({one.name: one for one in found})
+            raise unknown_name("--only", prefix, [*families, *CASES])
+        wanted.update({case.name: case for case in matching})
     return list(wanted.values())
 
 
 def _beginning(part: str, cases: list[Case]) -> list[Case]:
-    return [one for one in cases if one.name == part or one.name.startswith(f"{part}-")]
+    return [case for case in cases if case.name == part or case.name.startswith(f"{part}-")]
