@@ -149,7 +149,11 @@ def between(model: models.Model, batch: Batch, shown: Shown) -> Attribution | No
         return None
     rows, columns = _real_length(attribution.rows), _real_length(attribution.columns)
     return dataclasses.replace(
-        attribution, weights=attribution.weights[:rows, :columns], heads=None, rows=attribution.rows[:rows], columns=attribution.columns[:columns]
+        attribution,
+        weights=attribution.weights[:rows, :columns],
+        heads=None,
+        rows=attribution.rows[:rows],
+        columns=attribution.columns[:columns],
     )
 
 
@@ -172,7 +176,9 @@ def looked_at(model: models.Model, batch: Batch, shown: Shown) -> Attribution | 
             weights = rows[-1] if follows else rows.mean(0)
             if positions is not None:
                 words, weights = "of what was asked for", rows[list(positions[0])].mean(0)
-            return Attribution(weights, f"{attribution.source}, {words}, mean over heads", attribution.how, columns=attribution.columns)
+            return Attribution(
+                weights, f"{attribution.source}, {words}, mean over heads", attribution.how, columns=attribution.columns
+            )
     return None
 
 
@@ -196,7 +202,9 @@ def _layers(model: models.Model, seen: Seen) -> Iterator[_Layer]:
     if not model.shows and len(seen):
         path = _base(seen.names()[-1])
         mechanisms = {at: module for module, at in paths.items() if isinstance(module, Mechanism)}
-        outermost = next((at for at in mechanisms if path == at or path.startswith(f"{at}.")), path)  # parents come first
+        outermost = next(
+            (at for at in mechanisms if path == at or path.startswith(f"{at}.")), path
+        )  # parents come first
         module = mechanisms.get(outermost, seen[seen.names()[-1]].module or model)
         name = mechanism_name(module)
         yield _Layer(name, f"{name}, the last attention", False, _sites_below(seen, outermost))
