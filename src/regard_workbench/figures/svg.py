@@ -142,7 +142,9 @@ def _rounded(number: re.Match[str]) -> str:
 
 def _styled(style: str) -> str:
     """The same style with the page's colours and font."""
-    declarations = [[word.strip() for word in declaration.split(":", 1)] for declaration in style.split(";") if declaration.strip()]
+    declarations = [
+        [word.strip() for word in declaration.split(":", 1)] for declaration in style.split(";") if declaration.strip()
+    ]
     kept = [f"{name}:{_VARIABLES.get(value, value)}" for name, value in declarations if name != "font-family"]
     return ";".join(kept)
 
