@@ -39,7 +39,9 @@ def build_task(config: Config, state: Mapping[str, Any] | None = None, *, whole:
         options["whole"] = True
     if config.data:
         if "data" not in accepted:
-            able = [candidate for candidate in tasks.names() if "data" in inspect.signature(TASKS[candidate]).parameters]
+            able = [
+                candidate for candidate in tasks.names() if "data" in inspect.signature(TASKS[candidate]).parameters
+            ]
             raise BadValue(
                 f"data: the task {name} makes its own examples; leave --data out. Tasks that read files: "
                 f"{', '.join(able) or 'none'}."
@@ -129,7 +131,9 @@ def _copy_vocabulary(task: Task, theirs: Mapping[str, Any], tell: Callable[[str]
         return
     # Not the labels: this run has its own.
     adopted = {name: theirs[name] for name in both if "vocabulary" in name}
-    foreign = any(isinstance(vocabulary, Mapping) and vocabulary.get("level") == PRETRAINED for vocabulary in adopted.values())
+    foreign = any(
+        isinstance(vocabulary, Mapping) and vocabulary.get("level") == PRETRAINED for vocabulary in adopted.values()
+    )
     for name in (name for name in both if name.startswith("max_")):
         adopted[name] = theirs[name] if foreign else _longer(theirs[name], ours[name])
     adopted = {name: value for name, value in adopted.items() if ours[name] != value}

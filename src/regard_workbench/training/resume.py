@@ -115,5 +115,7 @@ def record_changes(config: Config, run: RunFolder, step: int, tell: Callable[[st
         if change not in recorded:
             tell(f"resume: {change}; recorded in {run.path / changes.FILE}.")
     for change in recorded:
-        if change not in current and not any(replacement.setting == change.setting for replacement in current if replacement not in recorded):
+        if change not in current and not any(
+            replacement.setting == change.setting for replacement in current if replacement not in recorded
+        ):
             tell(f"resume: {change} no longer applies, as the run continues from step {step}.")

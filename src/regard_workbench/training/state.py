@@ -85,7 +85,9 @@ class RandomState:
             raise BadValue(f"random.others: expected a list, got {type(processes).__name__}.")
         for number, numbers in enumerate(processes, start=1):
             head = f"process-{number}."
-            process_tensors = {name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)}
+            process_tensors = {
+                name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)
+            }
             states.append(cls.unpack(process_tensors, numbers))
         return states
 

@@ -69,7 +69,9 @@ def export_run(
     description = path.with_name(f"{path.name}.json")
     _check_description(description)
     model, task = loaded.model.float().eval(), loaded.task
-    examples = next((candidates for split in ("validation", "test", "train") if len(candidates := task.examples(split))), ())
+    examples = next(
+        (candidates for split in ("validation", "test", "train") if len(candidates := task.examples(split))), ()
+    )
     if not len(examples):
         raise BadValue("data: the task of this run has no example to trace the model with. Pass --data.")
     batches = _batches(task, model, examples)

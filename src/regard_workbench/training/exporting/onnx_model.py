@@ -72,7 +72,9 @@ class Session:
 
     def __call__(self, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs for inputs by name; a name that the graph does not read is left out."""
-        arrays = {name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True) if name in self.inputs}
+        arrays = {
+            name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True) if name in self.inputs
+        }
         return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
 
 

@@ -70,7 +70,9 @@ def free_axes(program: ExportedProgram) -> list[list[int]]:
     """The axes of each input that may have any size."""
     names = set(program.graph_signature.user_inputs)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
-    return [[axis for axis, size in enumerate(node.meta["val"].shape) if _is_free(program, size)] for node in placeholders]
+    return [
+        [axis for axis, size in enumerate(node.meta["val"].shape) if _is_free(program, size)] for node in placeholders
+    ]
 
 
 def _is_free(program: ExportedProgram, size: int | torch.SymInt) -> bool:
