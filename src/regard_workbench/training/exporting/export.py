@@ -184,8 +184,8 @@ def _compare(answers: Answers, interface: Interface, batches: list[Batch], expec
         for output, reference in zip(outputs, wanted, strict=True):
             if output.shape != reference.shape:
                 raise ExportDiffers(
-                    f"export: for a batch of {list(batch.inputs.shape)} the graph gives {list(output.shape)}, the model "
-                    f"{list(reference.shape)}. This is a mistake in regard; please report it."
+                    f"export: for a batch of {list(batch.inputs.shape)} the graph gives {list(output.shape)}, the "
+                    f"model {list(reference.shape)}. This is a mistake in regard; please report it."
                 )
             largest = max(1.0, float(reference.abs().max())) if reference.numel() else 1.0
             difference = float((output - reference).abs().nan_to_num(torch.inf).max()) if reference.numel() else 0.0
