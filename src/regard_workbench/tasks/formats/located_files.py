@@ -36,20 +36,20 @@ class LocatedFiles(Generic[Entry]):
 
     def read(self, bad: BadFiles) -> HeldPictures:
         """All pictures that can be read, in the order of the entries."""
-        found = HeldPictures()
-        held = 0
+        pictures = HeldPictures()
+        byte_count = 0
 
         def fetch(entry: Entry) -> bytes:
             return picture_bytes(self.path(entry), "data")
 
-        for entry, (made, notes) in bad.each(self.entries, fetch, self.make):
+        for entry, (located, notes) in bad.each(self.entries, fetch, self.make):
             path = self.path(entry)
             bad.notes += [f"{path}: {note}" for note in notes]
-            held = held_bytes(held + found.add(made), path.parent, made.picture.shape[-1])
-        if not len(found):
+            byte_count = held_bytes(byte_count + pictures.add(located), path.parent, located.picture.shape[-1])
+        if not len(pictures):
             raise BadValue(f"data: none of the {len(self.entries):,} pictures can be read.")
         bad.tell()
-        return found
+        return pictures
 
 
 class HeldPictures(Sequence[Located]):
