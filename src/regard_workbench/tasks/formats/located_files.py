@@ -79,6 +79,6 @@ class HeldPictures(Sequence[Located]):
     def __getitem__(self, index: int | slice) -> Located | Sequence[Located]:
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
-        rest, picture, pixels = self._held[index]
+        located, picture, pixels = self._held[index]
         classes = None if pixels is None else pixels.astype(np.int64)
-        return replace(rest, picture=picture.astype(np.float32) / np.float32(255), pixels=classes)
+        return replace(located, picture=picture.astype(np.float32) / np.float32(255), pixels=classes)

@@ -99,9 +99,9 @@ def chosen_files(paths: Sequence[Path], endings: Sequence[str] | None = None) ->
         nameless += [file for file in inside if named_split(file) is None]
     for path in paths:
         if by_split and path in nameless:
-            named_file = next(file for some in by_split.values() for file in some)
+            sibling = next(file for some in by_split.values() for file in some)
             raise BadValue(
-                f"data: {str(path)!r} does not say which split it is for, and {str(named_file)!r} does. Name it so, too, "
+                f"data: {str(path)!r} does not say which split it is for, and {str(sibling)!r} does. Name it so, too, "
                 f"for instance train{path.suffix}."
             )
     return {split: by_split[split] for split in SPLITS if split in by_split} or (
