@@ -73,7 +73,9 @@ def unusual_words(links: Pairs, targets: int) -> dict[str, list[int]]:
         by_source.setdefault(source, set()).add(target)
     shared = {target for aligned in by_source.values() if len(aligned) > 1 for target in aligned}
     crossing = {
-        target for source, target in links if any((source - other_source) * (target - place) < 0 for other_source, place in links)
+        target
+        for source, target in links
+        if any((source - other_source) * (target - place) < 0 for other_source, place in links)
     }
     groups = ({*range(targets)} - linked, shared, crossing)
     return dict(zip(NOT_ONE_TO_ONE, map(sorted, groups), strict=True))

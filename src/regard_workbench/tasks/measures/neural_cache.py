@@ -65,8 +65,12 @@ class NeuralCache:
 
     def choose(self, text: Sequence[Read]) -> NeuralCache:
         """The cache with the numbers that predict a text best: the validation text, never the one that is measured."""
-        mean = sum(float(passage.rows.double().square().sum()) for passage in text) / sum(len(passage.rows) for passage in text)
-        sharp = [sharpness / max(mean, 1e-30) for sharpness in SHARPNESSES] if self.sharpness is None else [self.sharpness]
+        mean = sum(float(passage.rows.double().square().sum()) for passage in text) / sum(
+            len(passage.rows) for passage in text
+        )
+        sharp = (
+            [sharpness / max(mean, 1e-30) for sharpness in SHARPNESSES] if self.sharpness is None else [self.sharpness]
+        )
         weights = WEIGHTS if self.weight is None else (self.weight,)
         costs = torch.zeros(len(sharp), len(weights), dtype=torch.float64)
         for model, cache in _scored(text, self.size, sharp):
@@ -122,7 +126,10 @@ def _scored(text: Iterable[Read], size: int, sharpnesses: Sequence[float]) -> It
             visible = (key < query) & (key >= query - size)
             same = visible & (values == current.words[:, None])
             product = current.rows @ keys.T
-            yield current.scores.double(), torch.stack([_share(product * sharpness, visible, same) for sharpness in sharpnesses])
+            yield (
+                current.scores.double(),
+                torch.stack([_share(product * sharpness, visible, same) for sharpness in sharpnesses]),
+            )
             rows, after = keys[-size:], values[-size:]
 
 

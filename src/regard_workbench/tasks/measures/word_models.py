@@ -30,8 +30,14 @@ class IBM1:
         source = [np.array([0, *(word + 1 for word in sentence)]) for sentence, _ in pairs]
         target = [np.array(target_ids, dtype=np.int64) for _, target_ids in pairs]
         width = max((int(sentence.max()) + 1 for sentence in target if len(sentence)), default=1)
-        cells = [source_ids[:, None] * width + target_ids[None] for source_ids, target_ids in zip(source, target, strict=True)]
-        priors = [self._prior(len(source_ids) - 1, len(target_ids)) for source_ids, target_ids in zip(source, target, strict=True)]
+        cells = [
+            source_ids[:, None] * width + target_ids[None]
+            for source_ids, target_ids in zip(source, target, strict=True)
+        ]
+        priors = [
+            self._prior(len(source_ids) - 1, len(target_ids))
+            for source_ids, target_ids in zip(source, target, strict=True)
+        ]
         flat = np.concatenate([cell.ravel() for cell in cells]) if cells else np.zeros(0, np.int64)
         self._codes, where = np.unique(flat, return_inverse=True)
         self._width, owner = width, self._codes // width
