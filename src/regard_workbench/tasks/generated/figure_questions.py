@@ -99,7 +99,9 @@ def answered(kind: str, asked: Figure, figures: Sequence[Figure], size: int) -> 
     if kind == "count":
         return str(sum(figure.what == asked.what for figure in figures))
     far = kind == "furthest"
-    by_distance = sorted((figure for figure in figures if figure is not asked), key=lambda one: distance(asked, one), reverse=far)
+    by_distance = sorted(
+        (figure for figure in figures if figure is not asked), key=lambda one: distance(asked, one), reverse=far
+    )
     first, second = by_distance[:2]
     clear = abs(distance(asked, first) - distance(asked, second)) >= CLEAR
     return first.what if clear or first.what == second.what else None

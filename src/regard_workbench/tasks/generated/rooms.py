@@ -36,7 +36,9 @@ def _sentence(draws: Draws, world: _World, number: int) -> str:
     who = draws.among(PEOPLE)
     mine = sorted(thing for thing, owner in world.carried.items() if owner == who)
     current_room = world.at.get(who)
-    free = sorted(thing for thing in THINGS if thing not in world.carried and world.lies.get(thing, current_room) == current_room)
+    free = sorted(
+        thing for thing in THINGS if thing not in world.carried and world.lies.get(thing, current_room) == current_room
+    )
     if current_room and mine and draws.happens(25):
         thing = draws.among(mine)
         del world.carried[thing]

@@ -86,7 +86,10 @@ def compose(
         masks.append(mask)
         placed.append(label)
     return Scene(
-        picture, placed, np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(masks, bool).reshape(-1, height, width)
+        picture,
+        placed,
+        np.asarray(boxes, np.float32).reshape(-1, 4),
+        np.asarray(masks, bool).reshape(-1, height, width),
     )
 
 

@@ -107,7 +107,9 @@ def _story(draws: Draws) -> str:
         lines.append(f"{_capital(pronoun)} {be} {mood}.")
     lines.append(f"There {pronoun} {draws.among(FINDING)[form]} {thing}.")
     if draws.happens(50):
-        lines.append(f"{_capital(pronoun)} {draws.among(KEEPING)[form]} {_definite(thing)} on {possessive} way to {second}.")
+        lines.append(
+            f"{_capital(pronoun)} {draws.among(KEEPING)[form]} {_definite(thing)} on {possessive} way to {second}."
+        )
     if draws.happens(40):
         speaker, their_pronoun, _ = draws.among([person for person in PEOPLE if person[0] != name])
         verb = draws.among(SAYING)[1 if their_pronoun == PLURAL else 0]
