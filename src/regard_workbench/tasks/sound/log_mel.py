@@ -83,7 +83,9 @@ class LogMel:
         after = (frames - 1) * self.hop + self.size - before - len(samples)
         padded = torch.nn.functional.pad(samples.float(), (before, after))
         window = torch.hann_window(self.window)
-        spectrum = torch.stft(padded, self.size, self.hop, self.window, window=window, center=False, return_complex=True)
+        spectrum = torch.stft(
+            padded, self.size, self.hop, self.window, window=window, center=False, return_complex=True
+        )
         power = spectrum.real.square() + spectrum.imag.square()
         return (power.T @ mel_filters(self.rate, self.size, self.bands) + FLOOR).log()
 

@@ -167,9 +167,9 @@ def resampled(sound: Sound, rate: int) -> Samples:
 
     ratio = Fraction(rate, sound.rate).limit_denominator(FINEST)
     up, down = ratio.numerator, ratio.denominator
-    samples: Samples = resample_poly(sound.samples.astype(np.float64), up, down, window=_low_pass(max(up, down))).astype(
-        np.float32
-    )
+    samples: Samples = resample_poly(
+        sound.samples.astype(np.float64), up, down, window=_low_pass(max(up, down))
+    ).astype(np.float32)
     return samples
 
 
