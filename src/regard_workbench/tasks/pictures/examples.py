@@ -86,7 +86,9 @@ class PictureFacts:
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Self:
         """From plain data."""
-        fields: dict[str, Any] = {name: tuple(field) if isinstance(field, list) else field for name, field in state.items()}
+        fields: dict[str, Any] = {
+            name: tuple(field) if isinstance(field, list) else field for name, field in state.items()
+        }
         return cls(**fields)
 
     def state(self) -> dict[str, Any]:
