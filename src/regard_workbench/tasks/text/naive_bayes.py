@@ -63,7 +63,9 @@ class NaiveBayes:
         kept = {f: counts[f] for f in sorted(counts) if " " not in f or sum(counts[f]) >= FEWEST}
         model = cls(longest, [labels.count(number) for number in range(classes)], kept)
         squares = [
-            score * score for text_features, label in zip(feature_sets, labels, strict=True) for score in model._scores(text_features, label)
+            score * score
+            for text_features, label in zip(feature_sets, labels, strict=True)
+            for score in model._scores(text_features, label)
         ]
         model.scale = math.sqrt(math.fsum(squares) / max(1, len(squares))) or 1.0
         return model

@@ -66,7 +66,9 @@ class Loose(Generated[Window]):
         """
         begin = self.first.index_select(0, joined(chosen))
         drawn = torch.empty_like(begin)
-        for batch, offsets, generator in zip(chosen, drawn.split([len(indices) for indices in chosen]), generators, strict=False):
+        for batch, offsets, generator in zip(
+            chosen, drawn.split([len(indices) for indices in chosen]), generators, strict=False
+        ):
             if self.narrow.isdisjoint(batch):
                 offsets.random_(0, self.most, generator=generator)
                 continue

@@ -96,7 +96,10 @@ class WordClues:
                 row += [f"group {number} {distance} {group}" for number, group in enumerate(groups)]
             for count in ENDS:
                 row += [f"begins {word[:count]}", f"ends {word[-count:]}"]
-            row += [f"shape and capitals {shapes[at]} {descriptions[at][0]}", f"shape and sentence {shapes[at]} {shouted}"]
+            row += [
+                f"shape and capitals {shapes[at]} {descriptions[at][0]}",
+                f"shape and sentence {shapes[at]} {shouted}",
+            ]
             if at:
                 row += [f"pair {lower[at - 1]} {word}", f"shapes {shapes[at - 1]} {shapes[at]}"]
             rows.append(row)
