@@ -120,9 +120,15 @@ class Gymnasium:
         actions, observations = self.world.action_space, self.world.observation_space
         if not isinstance(actions, spaces.Discrete):
             raise BadValue(f"env: {name!r} takes {actions}, and only a choice among several actions is learned.")
-        self.grid = isinstance(observations, spaces.Dict) and "image" in observations.spaces and "direction" in observations.spaces
+        self.grid = (
+            isinstance(observations, spaces.Dict)
+            and "image" in observations.spaces
+            and "direction" in observations.spaces
+        )
         if not self.grid and not (isinstance(observations, spaces.Box) and observations.shape):
-            raise BadValue(f"env: {name!r} shows {observations}, and only boxes of numbers and grids of cells are read.")
+            raise BadValue(
+                f"env: {name!r} shows {observations}, and only boxes of numbers and grids of cells are read."
+            )
         if isinstance(observations, spaces.Dict):  # a grid
             remember_views(self.world.unwrapped)
             self.codes = _code_places(int(np.prod((observations["image"].shape or ())[:2])))

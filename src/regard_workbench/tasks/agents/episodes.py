@@ -112,7 +112,10 @@ def _padded(seeds: list[int], steps: list[tuple[NDArray[Any], ...]], last: NDArr
     """Episodes from what was noted in each step: the episodes that it belongs to, and a row for each of them."""
     keep = torch.zeros(len(seeds), len(steps), dtype=torch.bool)
     _, *columns = steps[0]
-    padded = [torch.zeros(len(seeds), len(steps), *column.shape[1:], dtype=torch.from_numpy(column).dtype) for column in columns]
+    padded = [
+        torch.zeros(len(seeds), len(steps), *column.shape[1:], dtype=torch.from_numpy(column).dtype)
+        for column in columns
+    ]
     for step, (rows, *columns) in enumerate(steps):
         index = torch.from_numpy(rows)
         keep[index, step] = True
