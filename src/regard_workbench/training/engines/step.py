@@ -118,7 +118,8 @@ class Step:
             return self.model.loss_of(batch, self.smoothing, seed), None
         if self.consistency:
             batch = batch.times(2)
-        with loss_terms.collecting() if self.observers else nullcontext([]) as offered:
+        offered: list[loss_terms.LossTerm] = []
+        with loss_terms.collecting() if self.observers else nullcontext(offered) as offered:
             outputs = self._outputs(batch)
         terms = []
         if offered:
