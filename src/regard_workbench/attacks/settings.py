@@ -102,13 +102,15 @@ class AttackPlan:
         """What matters for this method, by name, as plain data."""
         name = _named(self.method, self.kind)
         budget = {"eps": [level.eps for level in self.levels]} if self.levels[0].words is None else {}
-        fields: dict[str, object] = {"method": self.method, "kind": self.kind, **budget}
+        description: dict[str, object] = {"method": self.method, "kind": self.kind, **budget}
         for field in ONLY:
             if name in ONLY[field]:
-                fields[field] = [level.words for level in self.levels] if field == "words" else getattr(self, field)
-        if budget and "words" in fields:
-            del fields["words"]
-        return {**fields, "seed": self.seed}
+                description[field] = (
+                    [level.words for level in self.levels] if field == "words" else getattr(self, field)
+                )
+        if budget and "words" in description:
+            del description["words"]
+        return {**description, "seed": self.seed}
 
 
 def planned(given: AttackSettings, kind: str) -> AttackPlan:

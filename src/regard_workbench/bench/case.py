@@ -160,19 +160,19 @@ def select(only: str | None, device: str = "cpu") -> list[Case]:
     Where a device has no such case, that of the other device is measured and not judged.
     """
     every = sorted((CASES[name] for name in CASES), key=lambda one: one.rank)
-    on_device = [case for case in every if case.device == device]
-    elsewhere = [case for case in every if case.device != device]
+    on_device = [candidate for candidate in every if candidate.device == device]
+    elsewhere = [candidate for candidate in every if candidate.device != device]
     if not only:
-        return [case for case in on_device if not case.by_name]
+        return [candidate for candidate in on_device if not candidate.by_name]
     wanted: dict[str, Case] = {}
     for prefix in (p.strip().replace("_", "-") for p in only.split(",")):
         matching = next(filter(None, (_beginning(prefix, cases) for cases in (on_device, elsewhere))), None)
         if matching is None:
             families = {name.split("-")[0] for name in CASES}
             raise unknown_name("--only", prefix, [*families, *CASES])
-        wanted.update({case.name: case for case in matching})
+        wanted.update({candidate.name: candidate for candidate in matching})
     return list(wanted.values())
 
 
 def _beginning(part: str, cases: list[Case]) -> list[Case]:
-    return [case for case in cases if case.name == part or case.name.startswith(f"{part}-")]
+    return [candidate for candidate in cases if candidate.name == part or candidate.name.startswith(f"{part}-")]

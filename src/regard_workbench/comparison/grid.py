@@ -204,8 +204,8 @@ def jobs(
 def slug(contestant: Contestant) -> str:
     """A contestant as part of a folder's name: readable, and unique among all contestants."""
     every = (contestant.model, contestant.attention, contestant.init_from)
-    raw = [field for field in every if field is not None]
-    plain = [re.sub(r"[^a-z0-9-]+", "-", field.lower()).strip("-") or "run" for field in raw]
+    raw = [component for component in every if component is not None]
+    plain = [re.sub(r"[^a-z0-9-]+", "-", component.lower()).strip("-") or "run" for component in raw]
     if plain == raw and len("+".join(plain)) <= _LONGEST_SLUG:
         return "+".join(plain)
     return "+".join(plain)[:_LONGEST_SLUG] + "-" + hashlib.sha256("+".join(raw).encode()).hexdigest()[:6]

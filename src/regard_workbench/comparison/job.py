@@ -36,7 +36,7 @@ class Contestant:
     def label(self) -> str:
         """The name in tables and figures."""
         origin = None if self.init_from is None else f"from {self.init_from}"
-        return " · ".join(field for field in (self.model, self.attention, origin) if field is not None)
+        return " · ".join(component for component in (self.model, self.attention, origin) if component is not None)
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
     ]
     by_seeds = holm([difference.p for difference in differences])
     by_examples = holm([math.nan if boot is None else boot.p for boot in boots])
-    rows: list[Row] = []
+    pair_rows: list[Row] = []
     for couple, difference, boot, p_seeds, p_examples in zip(
         couples, differences, boots, by_seeds, by_examples, strict=True
     ):
@@ -245,8 +245,8 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
             "better": verdict.better,
             "claim": verdict.sentence,
         }
-        rows.append(plain(row))
-    return rows
+        pair_rows.append(plain(row))
+    return pair_rows
 
 
 def _resamples(runs: Sequence[Outcome], metric: Metric) -> tuple[dict[tuple[Contestant, int], Numbers], int]:

@@ -59,7 +59,7 @@ class _Layer:
 
 def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[Attribution], list[str]]:
     """What is worth showing of a single example, most telling first, and why something is missing."""
-    attributions: list[Attribution] = []
+    maps: list[Attribution] = []
     missing: list[str] = []
     over_inputs = False
     for layer in _layers(model, _observed(model, batch)):
@@ -67,16 +67,16 @@ def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[
             missing.append(f"{layer.words}: {layer.name} has no weights to show.")
         for path, site in layer.sites:
             try:
-                attributions.append(_labelled(layer, path, site, shown))
+                maps.append(_labelled(layer, path, site, shown))
                 over_inputs |= site.columns in ("source", "position")
             except RegardError as why:
                 missing.append(f"{layer.words}: {why}")
     if not over_inputs:
         try:
-            attributions.append(_gradient_of_answer(model, batch, shown))
+            maps.append(_gradient_of_answer(model, batch, shown))
         except NotShown as why:
-            missing += [] if attributions else [str(why)]
-    return attributions, missing
+            missing += [] if maps else [str(why)]
+    return maps, missing
 
 
 def alignment(model: models.Model, batch: Batch) -> Attribution | str:

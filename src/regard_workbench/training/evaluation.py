@@ -90,10 +90,10 @@ def completions(
     beating = model.head.register_forward_pre_hook(lambda *given: heartbeat())
     try:
         with evaluation_mode(model), torch.no_grad(), autocast():
-            metric_states = task.completed(model, split, batch_size=batch_size, most=most, device=device)
+            completed_states = task.completed(model, split, batch_size=batch_size, most=most, device=device)
     finally:
         beating.remove()
-    return {metric.name: metric.value(state) for metric, state in metric_states}
+    return {metric.name: metric.value(state) for metric, state in completed_states}
 
 
 @contextmanager

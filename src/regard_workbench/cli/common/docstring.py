@@ -43,12 +43,12 @@ def read(thing: object) -> Doc:
 
 def meanings(layer: type) -> dict[str, str]:
     """The meaning of each option of a class: declared, or in its own docstring first, then in its base classes'."""
-    meanings = {name: declaration.about for name, declaration in getattr(layer, "declared", {}).items()}
+    by_option = {name: declaration.about for name, declaration in getattr(layer, "declared", {}).items()}
     for cls in layer.__mro__:
         if "__doc__" in cls.__dict__:
             for name, meaning in read(cls).options.items():
-                meanings.setdefault(name, meaning)
-    return meanings
+                by_option.setdefault(name, meaning)
+    return by_option
 
 
 def _labelled(block: str) -> dict[str, str]:

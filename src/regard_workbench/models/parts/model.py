@@ -195,13 +195,13 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     _refuse_of_attention(cls, chosen, declared)
     read = read_options(plain, cls, chosen, declared)
     _check_sizes(read)
-    model = cls(problem, **with_preset(plain, cls.presets, read)[1])
-    model.built_as = plain, read
+    built = cls(problem, **with_preset(plain, cls.presets, read)[1])
+    built.built_as = plain, read
     if weight := getattr(problem.answer, "guide", 0.0):
         from regard_workbench.models.parts.crossing import Guide
 
-        model.add_module("guide", Guide(model, weight))
-    return model
+        built.add_module("guide", Guide(built, weight))
+    return built
 
 
 def _check_sizes(options: Mapping[str, Any]) -> None:

@@ -48,9 +48,14 @@ def for_layers(count: int, lines: Iterable[Line]) -> list[Line]:
     """The lines of each layer: {i} is its number."""
     lines = list(lines)
     return [
-        Line(line.theirs.format(i=i), tuple(name.format(i=i) for name in line.ours), line.transposed, line.row)
+        Line(
+            table_line.theirs.format(i=i),
+            tuple(name.format(i=i) for name in table_line.ours),
+            table_line.transposed,
+            table_line.row,
+        )
         for i in range(count)
-        for line in lines
+        for table_line in lines
     ]
 
 
@@ -60,48 +65,52 @@ class NameTable:
     def __init__(self, lines: Sequence[Line], sizes: Mapping[str, Tensor]) -> None:
         self.sizes = {name: tuple(tensor.shape) for name, tensor in sizes.items()}
         self.lines: list[Line] = []
-        for line in lines:
-            if all(name in self.sizes for name in line.ours):
-                self.lines.append(line)
+        for table_line in lines:
+            if all(name in self.sizes for name in table_line.ours):
+                self.lines.append(table_line)
                 continue
             for kind in KINDS:
-                names = tuple(name + kind for name in line.ours)
+                names = tuple(name + kind for name in table_line.ours)
                 if all(name in self.sizes for name in names):
-                    self.lines.append(Line(line.theirs + kind, names, line.transposed, line.row))
-        covered = {name for line in self.lines for name in line.ours}
+                    self.lines.append(Line(table_line.theirs + kind, names, table_line.transposed, table_line.row))
+        covered = {name for table_line in self.lines for name in table_line.ours}
         left = [name for name in self.sizes if name not in covered]
         if left:
             raise BadValue(f"weights: no tensor of the file stands for {listed(left)} of this model.")
 
     def check(self, where: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Refuse files whose tensors are missing or of another size, before any is read."""
-        missing = [line.theirs for line in self.lines if line.theirs not in shapes]
+        missing = [table_line.theirs for table_line in self.lines if table_line.theirs not in shapes]
         if missing:
             raise BadValue(f"{where}: {len(missing)} tensors are missing: {listed(missing)}.")
-        for line in self.lines:
-            wanted = self._shape(line)
-            if tuple(shapes[line.theirs]) != wanted:
+        for table_line in self.lines:
+            wanted = self._shape(table_line)
+            if tuple(shapes[table_line.theirs]) != wanted:
                 raise BadValue(
-                    f"{where}: {line.theirs} is {tuple(shapes[line.theirs])}, but config.json asks for {wanted}. Is it "
+                    f"{where}: {table_line.theirs} is {tuple(shapes[table_line.theirs])}, but config.json asks for {wanted}. Is it "
                     "the config.json of these weights?"
                 )
 
     def to_ours(self, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
         """Our tensors by our names; `read` gives one of the file's."""
         tensors: dict[str, Tensor] = {}
-        for line in self.lines:
-            tensor = line.from_theirs(read(line.theirs))
-            pieces = tensor.split([self.sizes[name][0] for name in line.ours]) if len(line.ours) > 1 else (tensor,)
-            tensors.update(zip(line.ours, pieces, strict=True))
+        for table_line in self.lines:
+            tensor = table_line.from_theirs(read(table_line.theirs))
+            pieces = (
+                tensor.split([self.sizes[name][0] for name in table_line.ours])
+                if len(table_line.ours) > 1
+                else (tensor,)
+            )
+            tensors.update(zip(table_line.ours, pieces, strict=True))
         return tensors
 
     def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The file's tensors by its names."""
         tensors = {}
-        for line in self.lines:
-            pieces = [ours[name].detach() for name in line.ours]
-            tensor = line.to_theirs(torch.cat(pieces) if len(pieces) > 1 else pieces[0])
-            tensors[line.theirs] = tensor.clone().contiguous()
+        for table_line in self.lines:
+            pieces = [ours[name].detach() for name in table_line.ours]
+            tensor = table_line.to_theirs(torch.cat(pieces) if len(pieces) > 1 else pieces[0])
+            tensors[table_line.theirs] = tensor.clone().contiguous()
         return tensors
 
     def _shape(self, one: Line) -> tuple[int, ...]:

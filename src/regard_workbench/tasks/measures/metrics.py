@@ -129,11 +129,11 @@ class Metric:
 
     def resampled(self, states: Sequence[State], drawn: NDArray[np.int64]) -> Numbers:
         """The value of each resample: `drawn` (resamples, states) says how often each state comes in it."""
-        values = []
+        per_resample = []
         for times in drawn:
             chosen = [state for state, count in zip(states, times, strict=True) for _ in range(count)]
-            values.append(self.value(self.merge(chosen)))
-        return np.array(values, dtype=np.float64)
+            per_resample.append(self.value(self.merge(chosen)))
+        return np.array(per_resample, dtype=np.float64)
 
     def text(self, value: float) -> str:
         """A value as people read it."""

@@ -63,8 +63,8 @@ def _mean(
 ) -> tuple[float, float] | None:
     if NEGATIVES not in answered.batch.answers:  # a training batch
         return None
-    gains = worth(answered.once(places))
-    return float(gains.sum()), float(len(gains))
+    worths = worth(answered.once(places))
+    return float(worths.sum()), float(len(worths))
 
 
 HIT = Mean("hit_at_10", unit=SHARE, over="users", look=partial(_mean, _sampled, hits))

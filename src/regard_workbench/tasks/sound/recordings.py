@@ -160,7 +160,7 @@ def _by_name(store: stores.FolderFiles) -> list[Named]:
     names = store.names(SOUNDS)
     if not names:
         raise BadValue(f"data: {store.path} holds no sound. Expected files that end in {', '.join(SOUNDS)}.")
-    files = []
+    named_files = []
     for name in names:
         match = _NAME.fullmatch(PurePosixPath(name).stem)
         if not match:
@@ -168,21 +168,21 @@ def _by_name(store: stores.FolderFiles) -> list[Named]:
                 f"data: {store.shown(name)}: expected a name of the form <digit>_<speaker>_<n>.wav. For other sounds "
                 "write a list with lines of path TAB transcript."
             )
-        files.append(Named(name, match[1], match[2], int(match[3])))
-    return files
+        named_files.append(Named(name, match[1], match[2], int(match[3])))
+    return named_files
 
 
 def _listed(lines: Sequence[str], path: Path) -> list[Named]:
     """The files of a list, beside which they lie."""
-    files = []
+    named_files = []
     for number, line in enumerate(lines, 1):
         if not trimmed(line):
             continue
         name, tab, transcript = line.partition("\t")
         if not tab or not trimmed(transcript):
             raise wrong(path, number, f"expected path TAB transcript, got {excerpt(line)}.")
-        files.append(Named(trimmed(name), " ".join(split_words(transcript)), listed=f"{path}:{number}"))
-    return files
+        named_files.append(Named(trimmed(name), " ".join(split_words(transcript)), listed=f"{path}:{number}"))
+    return named_files
 
 
 def _read(store: stores.FolderFiles, files: Iterable[Named], rate: int) -> Iterator[tuple[int, SoundRecording]]:

@@ -171,7 +171,7 @@ def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     declared = settings()
     clean: dict[str, Any] = {}
     mistakes: list[str] = []
-    for spelled, setting in flat(values).items():
+    for spelled, raw_value in flat(values).items():
         name = spelled.replace("-", "_")
         if name not in declared:
             near = closest(name, declared)
@@ -179,9 +179,9 @@ def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             mistakes.append(f"{spelled}: there is no such setting.{meant}")
             continue
         try:
-            clean[name] = declared[name].metadata["read"](setting)
+            clean[name] = declared[name].metadata["read"](raw_value)
         except Expected as wanted:
-            mistakes.append(f"{spelled}: expected {wanted}, got {setting!r}.")
+            mistakes.append(f"{spelled}: expected {wanted}, got {raw_value!r}.")
     return clean, mistakes
 
 
