@@ -87,8 +87,8 @@ class NameTable:
             wanted = self._shape(table_line)
             if tuple(shapes[table_line.theirs]) != wanted:
                 raise BadValue(
-                    f"{where}: {table_line.theirs} is {tuple(shapes[table_line.theirs])}, but config.json asks for {wanted}. Is it "
-                    "the config.json of these weights?"
+                    f"{where}: {table_line.theirs} is {tuple(shapes[table_line.theirs])}, but config.json asks for "
+                    f"{wanted}. Is it the config.json of these weights?"
                 )
 
     def to_ours(self, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
