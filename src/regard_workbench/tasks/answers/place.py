@@ -51,5 +51,5 @@ class PlaceHead(QuestionsHead):
 
     def predict(self, outputs: Found, batch: Batch) -> list[Any]:
         """The likeliest place."""
-        found: list[Any] = outputs.place.argmax(-1).tolist()
-        return found
+        places: list[Any] = outputs.place.argmax(-1).tolist()
+        return places

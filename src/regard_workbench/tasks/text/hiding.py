@@ -81,14 +81,14 @@ class HidesWords(Task):
     def understood(self, given: Mapping[str, str], example: Any) -> Understood:
         """Which of the words that were said are unknown."""
         words = [word for turn in typed_turns(given["text"]) for word in split_words(turn)]
-        known = [UNKNOWN not in self.known().encode(word) for word in words]
-        return Understood(words, known, unknown_notes(known))
+        recognised = [UNKNOWN not in self.known().encode(word) for word in words]
+        return Understood(words, recognised, unknown_notes(recognised))
 
     def hidden(self, texts: Sequence[Sequence[tuple[int, ...]]], generator: torch.Generator) -> Batch:
         """Texts with some words hidden, which are the targets."""
         data, keep = spelling.padded_words(texts)
-        shown, asked = spelling.hide(data, generator)
-        return Batch.of(shown, keep, data[..., 0].clone(), asked)
+        shown, target_keep = spelling.hide(data, generator)
+        return Batch.of(shown, keep, data[..., 0].clone(), target_keep)
 
     def state(self) -> dict[str, Any]:
         """The vocabulary."""
