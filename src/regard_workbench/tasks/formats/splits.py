@@ -129,7 +129,7 @@ def divided(
     if whole and "test" not in parts:
         every = [one for part in parts.values() for one in part]
         return {"validation": every, "test": every}
-    if "train" not in parts:
+    if "train" not in parts or set(SPLITS) <= set(parts):
         return parts
     return complete(parts, [key(one) for one in parts["train"]], seed, data)
 
