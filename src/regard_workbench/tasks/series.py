@@ -275,7 +275,7 @@ class SeriesTask(Task):
         """Mean and standard deviation of each column, from known values of the training part."""
         table, usual = self.table, (96, 24) if self.data is None else (336, 96)
         context, horizon = self.context or usual[0], self.horizon or usual[1]
-        training = table.values[: self._ends(context, horizon)[0 if not self.whole else 2]]
+        training = table.values[: self._ends(context, horizon)[2 if self.whole else 0]]
         for name, column in zip(table.names, training.T, strict=True):
             if np.isnan(column).all():
                 raise BadValue(f"data: column {name!r} has no value in the training part. Leave it out with columns=.")
