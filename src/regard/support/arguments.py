@@ -62,6 +62,14 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     return number
 
 
+def not_negative(argument: str, given: object) -> float:
+    """A finite Python number of 0 or more."""
+    number = finite_number(argument, given)
+    if number < 0:
+        raise BadValue(f"{argument}: expected 0 or more, got {given}.")
+    return number
+
+
 def is_fake_or_meta(tensor: Tensor) -> bool:
     """Whether a tensor has a shape but no contents: a fake tensor, or one on the `meta` device."""
     return tensor.is_meta or isinstance(tensor, FakeTensor)

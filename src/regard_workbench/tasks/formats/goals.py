@@ -50,6 +50,10 @@ class Goals:
             raise BadValue("slots: expected an object of lists of values, as `state` makes it.")
         return cls(state)
 
+    def state(self) -> dict[str, list[str]]:
+        """The values of each slot, as a task keeps them."""
+        return {slot: list(values) for slot, values in self.values.items()}
+
     @property
     def columns(self) -> int:
         """The width of a target: one for each goal, one for each request."""

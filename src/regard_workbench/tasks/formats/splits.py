@@ -131,7 +131,7 @@ def divided(
     if whole and "test" not in parts:
         every = [item for items in parts.values() for item in items]
         return {"validation": every, "test": every}
-    if "train" not in parts:
+    if "train" not in parts or set(SPLITS) <= set(parts):
         return parts
     return complete(parts, [key(item) for item in parts["train"]], seed, data)
 
