@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import BadValue
+from regard_workbench.tasks.parts.data import Fitted
 
 SAMPLE = 10_000  # pictures from which mean and spread are taken
 BRIGHTNESS = np.array([0.299, 0.587, 0.114])  # of red, green and blue (ITU-R BT.601)
@@ -60,7 +61,7 @@ class PictureSet(Sequence[PictureExample]):
 
 
 @dataclass(frozen=True)
-class PictureFacts:
+class PictureFacts(Fitted):
     """Classes, sizes, and the mean and standard deviation of each channel in numbers from 0 to 1."""
 
     classes: tuple[str, ...]
@@ -84,7 +85,7 @@ class PictureFacts:
         return cls(classes, channels, height, width, tuple(pixels.mean(1).tolist()), tuple(spread.tolist()))
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Self:
+    def restored(cls, state: Mapping[str, Any], task: Any) -> Self:
         """From plain data."""
         fields: dict[str, Any] = {
             name: tuple(field) if isinstance(field, list) else field for name, field in state.items()
