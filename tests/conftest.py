@@ -68,6 +68,14 @@ def seeded():
         torch.cuda.manual_seed_all(0)
 
 
+@pytest.fixture
+def fresh_tracer():
+    """Nothing that was compiled before is found again, nor left behind."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
     """Skip what `impl="sdpa"` refuses on a GPU: float32 and float64, and shapes without a fused kernel there.

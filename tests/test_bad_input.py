@@ -140,6 +140,9 @@ CASES = {
     ),
     "scale nan": (attend(scale=math.nan), ValueError, ["scale", "nan"]),
     "scale inf": (attend(scale=math.inf), ValueError, ["scale", "inf"]),
+    "scale below every number": (attend(scale=-math.inf), ValueError, ["scale", "-inf"]),
+    "scale as a truth value": (attend(scale=True), TypeError, ["scale", "True"]),
+    "scale as a text": (attend(scale="1"), TypeError, ["scale", "1"]),
     "scale as a tensor": (attend(scale=torch.tensor(0.5)), TypeError, ["scale", "Tensor|tensor"]),
     # names
     "unknown score": (

@@ -117,6 +117,21 @@ def test_a_class_may_write_its_constructor_by_hand():
     assert list(inspect.signature(Below).parameters) == ["text", "options"]
 
 
+def test_an_option_that_a_subclass_has_a_value_for_is_none():
+    class Shorter(Letters):
+        level, seed = "character", 3
+        whole: bool = option("all of it", default=False)
+
+    class Below(Shorter):
+        longest: int = option("letters", default=9)
+
+    assert list(inspect.signature(Shorter).parameters) == ["data", "longest", "hide", "whole", "encoding"]
+    assert list(inspect.signature(Below).parameters) == ["data", "longest", "hide", "whole", "encoding"]
+    assert Below().seed == 3 and Shorter(longest=101).level == "character" and Letters().seed == 7
+    with pytest.raises(BadValue, match="option of Below: there is no 'level'"):
+        Below(level="word")
+
+
 def test_every_option_of_a_task_has_a_meaning():
     for name in tasks.names():
         cls = tasks.TASKS[name]

@@ -182,6 +182,9 @@ WRONG = {
     "no tensor": lambda q, k, v: ((q, k.tolist(), v), {}),
     "dropout False": lambda q, k, v: ((q, k, v), {"dropout": False}),
     "dropout 2": lambda q, k, v: ((q, k, v), {"dropout": 2.0}),
+    "dropout below zero": lambda q, k, v: ((q, k, v), {"dropout": -0.5}),
+    "dropout nan": lambda q, k, v: ((q, k, v), {"dropout": NAN}),
+    "dropout of a masked call": lambda q, k, v: ((q, k, v), {"dropout": NAN, "mask": lengths(23, 9)}),
     "scale True": lambda q, k, v: ((q, k, v), {"scale": True}),
     "scale nan": lambda q, k, v: ((q, k, v), {"scale": NAN}),
     "unknown option": lambda q, k, v: ((q, k, v), {"causal": None}),
@@ -287,11 +290,11 @@ def test_a_compiled_function_does_not_look_into_the_table():
 
 
 def test_gradients_are_those_of_the_usual_way_and_a_second_derivative_is_refused_each_time():
-    given = [x.requires_grad_() for x in rows(queries=3)]
+    given = [x.requires_grad_() for x in rows(queries=23)]
     with torch.no_grad():
         regard.attend(*given)
         assert not regard.attend(*given).requires_grad
-    for mask in (None, lengths(23, 9)):
+    for mask in (None, lengths(23, 9), masks.causal()):
         with the_usual_way():
             output = regard.attend(*given, mask=mask)
             expected = torch.autograd.grad(output.square().sum(), given)
@@ -305,11 +308,18 @@ def test_gradients_are_those_of_the_usual_way_and_a_second_derivative_is_refused
         assert regard.attend(*given).is_inference()
 
 
+def test_few_keys_have_second_derivatives_each_time():
+    query, key, value = (x.requires_grad_() for x in rows(queries=3, keys=5))
+    for _ in range(2):
+        (first,) = torch.autograd.grad(regard.attend(query, key, value).square().sum(), query, create_graph=True)
+        assert torch.autograd.grad(first.sum(), key)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @torch.no_grad()
 def test_infinite_scores_give_nan_in_a_repeated_call(dtype):
-    query, key, value = rows(queries=3, dtype=dtype)
-    for mask in (None, lengths(23, 9)):
+    query, key, value = rows(queries=23, dtype=dtype)
+    for mask in (None, lengths(23, 9), masks.causal()):
         regard.attend(query, key, value, mask=mask)
         broken = query.clone()
         broken[0, 1, 2] = INF

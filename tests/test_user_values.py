@@ -176,15 +176,8 @@ def test_a_bias_of_the_user_travels_too():
     )
 
 
-@pytest.fixture
-def fresh():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.mark.slow
-def test_values_with_any_content_are_built_inside_a_compiled_function(fresh):
+def test_values_with_any_content_are_built_inside_a_compiled_function(fresh_tracer):
     def function(x, factor):
         out = regard.attend(x, x, x, normalize=Declared(('a"b\\\n', (math.inf, None, 2))), impl="tiled")
         capped = regard.attend(x, x, x, score=scores.softcap(factor), mask=masks.window(2))

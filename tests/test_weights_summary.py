@@ -125,15 +125,6 @@ def test_weights_are_differentiable(device):
         assert (grad != 0).any()
 
 
-def test_weights_times_values_is_attention(device):
-    for name in ("plain", "entmax15 with a sink", "hard"):
-        case = CASES[name]
-        qkv, arguments, _ = request(case, device, gradients=False)
-        weights = regard.weights(qkv[0], qkv[1], **arguments)
-        expected = regard.attend(*qkv, **arguments)
-        torch.testing.assert_close(weights @ qkv[2].repeat_interleave(2, 1), expected, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("top", [1, 3, 8, 40])
 @pytest.mark.parametrize("name", CASES)
 def test_a_summary_equals_its_definition(name, top, device):

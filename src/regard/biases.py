@@ -43,8 +43,8 @@ class Bias(Value):
         def again(*tensors: Tensor) -> Tensor:
             return self.with_tensors(tensors).values(grid, grad.dtype).expand_as(grad)
 
-        for total, part in zip(into, vjp(again, self.tensors, grad), strict=True):
-            total += part
+        for total, gradient in zip(into, vjp(again, self.tensors, grad), strict=True):
+            total += gradient
 
     def check(self, sizes: Sizes) -> None:
         """Raise when this bias does not fit a request of these sizes."""

@@ -43,14 +43,14 @@ class Hypothesis:
 @torch.no_grad()
 def greedy(step: Step, start: Tensor, *, end: int, max_length: int = 100) -> list[Hypothesis]:
     """Choose the most likely token at each step, for every row of `start`; ties go to the lowest id."""
-    found = beam_search(step, start, end=end, beam=1, max_length=max_length)
-    for row, best in enumerate(found):
+    beams = beam_search(step, start, end=end, beam=1, max_length=max_length)
+    for row, best in enumerate(beams):
         if not best:
             raise BadValue(
                 f"step: no sequence exists for row {row} of start: every prefix ends where all tokens have a "
                 f"log-probability of −inf. At least one token must stay possible until the end token {end}."
             )
-    return [best[0] for best in found]
+    return [best[0] for best in beams]
 
 
 @torch.no_grad()
@@ -82,8 +82,8 @@ def sample(
     for _ in range(max_length):
         if not alive:
             break
-        found = _log_probabilities(step, prefixes, end)
-        stuck = (found.amax(-1) == -torch.inf).nonzero().flatten().tolist()
+        log_probabilities = _log_probabilities(step, prefixes, end)
+        stuck = (log_probabilities.amax(-1) == -torch.inf).nonzero().flatten().tolist()
         if stuck:
             row = alive[stuck[0]]
             raise BadValue(
@@ -91,9 +91,9 @@ def sample(
                 f"{tokens[row]}. At least one token must stay possible until the end token {end}; beam_search avoids "
                 f"such dead ends."
             )
-        probabilities = _narrowed(found / temperature, top_k, top_p).softmax(-1)
+        probabilities = _narrowed(log_probabilities / temperature, top_k, top_p).softmax(-1)
         drawn = torch.multinomial(probabilities.float(), 1, generator=generator)
-        gained = found.gather(1, drawn).flatten().tolist()
+        gained = log_probabilities.gather(1, drawn).flatten().tolist()
         for row, token, more in zip(alive, drawn.flatten().tolist(), gained, strict=True):
             tokens[row].append(token)
             totals[row] += more
@@ -105,8 +105,8 @@ def sample(
             if stay:
                 _reorder(step, index)
     return [
-        Hypothesis(made, total / max(1, len(made)), bool(made) and made[-1] == end)
-        for made, total in zip(tokens, totals, strict=True)
+        Hypothesis(generated, total / max(1, len(generated)), bool(generated) and generated[-1] == end)
+        for generated, total in zip(tokens, totals, strict=True)
     ]
 
 
@@ -176,13 +176,13 @@ def _searched(
     """Search every row with a beam of this width."""
     if beam == 1:
         return _searched_greedily(step, prefixes, end, max_length, alpha)
-    given = prefixes.shape[1]
+    prompt_length = prefixes.shape[1]
     entries = [_Entry([], [0.0]) for _ in range(len(prefixes))]
     for length in range(1, max_length + 1):
         if not len(prefixes):
             break
         # On the host: choosing takes several small operations for each row of `start`, most of which wait for a device.
-        found = _log_probabilities(step, prefixes, end, on_host=True)
+        log_probabilities = _log_probabilities(step, prefixes, end, on_host=True)
         origins: list[int] = []
         chosen: list[int] = []
         row = 0
@@ -190,8 +190,8 @@ def _searched(
             alive = len(entry.totals)
             if not alive:
                 continue
-            totals = torch.tensor(entry.totals, dtype=torch.float64, device=found.device)
-            candidates = (found[row : row + alive] + totals[:, None]).flatten()
+            totals = torch.tensor(entry.totals, dtype=torch.float64, device=log_probabilities.device)
+            candidates = (log_probabilities[row : row + alive] + totals[:, None]).flatten()
             room = beam - len(entry.finished)
             picked = _largest(candidates, room)
             if not entry.dropped and len(picked) == room:
@@ -199,9 +199,9 @@ def _searched(
             values = candidates[picked].tolist()
             entry.totals = []
             for index, total in zip(picked.tolist(), values, strict=True):
-                origin, token = row + index // found.shape[1], index % found.shape[1]
+                origin, token = row + index // log_probabilities.shape[1], index % log_probabilities.shape[1]
                 if token == end or length == max_length:
-                    tokens = [*prefixes[origin, given:].tolist(), token]
+                    tokens = [*prefixes[origin, prompt_length:].tolist(), token]
                     entry.finished.append(Hypothesis(tokens, total / length**alpha, token == end))
                 else:
                     origins.append(origin)
@@ -298,12 +298,18 @@ def _checked_start(start: Tensor, max_length: int) -> tuple[Tensor, int]:
 
 def _log_probabilities(step: Step, prefixes: Tensor, end: int, *, on_host: bool = False) -> Tensor:
     """Call the step, check its result, and return it in float64."""
-    found = step(prefixes)
-    if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != len(prefixes):
-        raise BadValue(f"step: expected log-probabilities ({len(prefixes)}, vocab), got {described(found)}.")
-    if not 0 <= end < found.shape[1]:
-        raise BadValue(f"end: expected a token id from 0 to {found.shape[1] - 1}, got {end}.")
-    largest = float(found.max()) if found.numel() else 0.0  # NaN if any entry is
+    log_probabilities = step(prefixes)
+    if (
+        not isinstance(log_probabilities, Tensor)
+        or log_probabilities.dim() != 2
+        or len(log_probabilities) != len(prefixes)
+    ):
+        raise BadValue(
+            f"step: expected log-probabilities ({len(prefixes)}, vocab), got {described(log_probabilities)}."
+        )
+    if not 0 <= end < log_probabilities.shape[1]:
+        raise BadValue(f"end: expected a token id from 0 to {log_probabilities.shape[1] - 1}, got {end}.")
+    largest = float(log_probabilities.max()) if log_probabilities.numel() else 0.0  # NaN if any entry is
     if math.isnan(largest):
         raise BadValue("step: expected log-probabilities, got NaN.")
     if largest > _ROUNDING:
@@ -311,7 +317,7 @@ def _log_probabilities(step: Step, prefixes: Tensor, end: int, *, on_host: bool 
             f"step: expected log-probabilities, which are at most 0, got {largest:.4g}. "
             f"Apply log_softmax to the logits."
         )
-    return (found.cpu() if on_host else found).double().clamp(max=0.0)
+    return (log_probabilities.cpu() if on_host else log_probabilities).double().clamp(max=0.0)
 
 
 def _reorder(step: Step, index: Tensor) -> None:

@@ -48,5 +48,5 @@ def unknown_name(kind: str, name: object, known: Iterable[str], calls: Mapping[s
     near = closest(str(name), [*known, *calls])
     meant = "" if near is None else calls[near] if near not in known else repr(near)
     suggestion = f" Did you mean {meant}?" if meant else ""
-    others = f" To build, with what they need: {', '.join(calls.values())}." if calls and not meant else ""
-    return BadValue(f"{kind}: there is no {name!r}.{suggestion} Known: {', '.join(known)}.{others}")
+    constructors = f" To build, with what they need: {', '.join(calls.values())}." if calls and not meant else ""
+    return BadValue(f"{kind}: there is no {name!r}.{suggestion} Known: {', '.join(known)}.{constructors}")

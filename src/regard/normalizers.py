@@ -52,8 +52,8 @@ class Normalizer(Value):
         def again(scores: Tensor, *tensors: Tensor) -> Tensor:
             return (self.with_tensors(tensors) if tensors else self).rows(scores)
 
-        found = vjp(again, [scores, *self.tensors], grad)
-        return found[0], found[1:]
+        gradients = vjp(again, [scores, *self.tensors], grad)
+        return gradients[0], gradients[1:]
 
 
 class _BuiltIn(Normalizer):

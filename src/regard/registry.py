@@ -99,20 +99,20 @@ def imported_when_used(package: dict[str, Any]) -> tuple[Callable[[str], Any], C
 def calls_of(room: str) -> dict[str, str]:
     """How to call each constructor of a module such as `regard.scores`: additive → scores.additive(weight)."""
     module = sys.modules[room]
-    found = {}
+    calls = {}
     for name in module.__all__:
-        made = getattr(module, name)
-        if name.islower() and callable(made) and name != "named":
-            needed = [p.name for p in inspect.signature(made).parameters.values() if p.default is p.empty]
-            found[name] = f"{room.removeprefix('regard.')}.{name}({', '.join(needed)})"
-    return found
+        constructor = getattr(module, name)
+        if name.islower() and callable(constructor) and name != "named":
+            needed = [p.name for p in inspect.signature(constructor).parameters.values() if p.default is p.empty]
+            calls[name] = f"{room.removeprefix('regard.')}.{name}({', '.join(needed)})"
+    return calls
 
 
 def call_meant(given: object, room: str) -> str:
     """A hint where a value was expected and a name, or a constructor that was not called, was given."""
     calls = calls_of(room)
-    asked = given if isinstance(given, str) else getattr(given, "__name__", "")
-    near = closest(asked.replace("-", "_"), calls)
+    name = given if isinstance(given, str) else getattr(given, "__name__", "")
+    near = closest(name.replace("-", "_"), calls)
     if near is not None:
         return f"Did you mean {calls[near]}?"
     return f"There are {', '.join(calls.values())}."
@@ -163,7 +163,7 @@ def parse(text: object) -> tuple[str, dict[str, Any]]:
     if not isinstance(text, str):
         raise BadType(f"name: expected a text such as 'local(window=65)', got {text!r} ({type(text).__name__}).")
     call = _CALL.fullmatch(text)
-    options = [_OPTION.fullmatch(part) for part in split(call[2] or "")] if call else []
+    options = [_OPTION.fullmatch(assignment) for assignment in split(call[2] or "")] if call else []
     if call is None or not all(options):
         raise _unreadable(text)
     return call[1], {option[1]: _value(option[2], text) for option in options if option}
@@ -175,32 +175,32 @@ def written(name: str, options: Mapping[str, Any]) -> str:
     >>> written("causal", {"window": 4, "positions": "rotary(base=5)", "bias": False})
     'causal(window=4, positions=rotary(base=5), bias=False)'
     """
-    parts = []
+    assignments = []
     for option, value in options.items():
         bare = f"{option}={value}"
         plain = isinstance(value, str) and _CALL.fullmatch(value) and len(split(value)) == 1
         plain = plain and _value(value, bare) == value
-        parts.append(bare if plain else f"{option}={value!r}")
-    return f"{name}({', '.join(parts)})" if parts else name
+        assignments.append(bare if plain else f"{option}={value!r}")
+    return f"{name}({', '.join(assignments)})" if assignments else name
 
 
 def split(text: str) -> list[str]:
     """The parts of a text between commas outside of brackets and quotes, without blank parts."""
-    parts, depth, quote = [""], 0, ""
+    pieces, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
             quote = "" if letter == quote else quote
-        elif letter in "'\"" and parts[-1].rstrip()[-1:] in ("", *"=,([{"):  # not that of "it's"
+        elif letter in "'\"" and pieces[-1].rstrip()[-1:] in ("", *"=,([{"):  # not that of "it's"
             quote = letter
         elif letter in "([{":
             depth += 1
         elif letter in ")]}":
             depth = max(0, depth - 1)
         elif letter == "," and depth == 0:
-            parts.append("")
+            pieces.append("")
             continue
-        parts[-1] += letter
-    return [part for part in parts if part.strip()]
+        pieces[-1] += letter
+    return [piece for piece in pieces if piece.strip()]
 
 
 def _value(text: str, whole: str) -> Any:

@@ -22,12 +22,12 @@ def requirements() -> list[str]:
 
 def by_extra(lines: Iterable[str]) -> dict[str, list[str]]:
     """The packages of each extra for users, from lines of requirements."""
-    found: dict[str, list[str]] = {}
+    packages: dict[str, list[str]] = {}
     for line in lines:
         match = _REQUIREMENT.match(line)
         if match and match[2] not in NOT_FOR_USERS:
-            found.setdefault(match[2], []).append(plain_name(match[1]))
-    return found
+            packages.setdefault(match[2], []).append(plain_name(match[1]))
+    return packages
 
 
 def extra_of(module: str, lines: Iterable[str]) -> str | None:

@@ -54,14 +54,14 @@ def read_bytes(path: str | Path, argument: str, most: int) -> bytes:
     try:
         with opened(path) as file:
             # Python makes room for all that is asked for, so ask for no more than the file says it has.
-            found = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
-            while len(found) <= most and (piece := file.read(PIECE)):  # it has grown, or lies in /proc
-                found += piece
+            content = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
+            while len(content) <= most and (piece := file.read(PIECE)):  # it has grown, or lies in /proc
+                content += piece
     except OSError as trouble:
         raise BadValue(f"{argument}: cannot read {shown(path)}: {trouble.strerror or trouble}.") from None
-    if len(found) > most:
+    if len(content) > most:
         raise BadValue(f"{argument}: expected at most {most:,} bytes, {shown(path)} holds more.")
-    return found
+    return content
 
 
 def shown(path: str | Path) -> str:

@@ -206,7 +206,7 @@ def compare(
 
     load_plugins(use)
     named = {"task": task, "data": joined(data), "steps": steps, "budget": budget}
-    given = {
+    options = {
         "models": models,
         "attention": attention,
         "seeds": seeds,
@@ -220,7 +220,7 @@ def compare(
         "columns": columns,
         "use": use or None,
     }
-    shown = {name: value for name, value in {**named, **given, **settings}.items() if value is not None}
+    shown = {name: value for name, value in {**named, **options, **settings}.items() if value is not None}
     command = f"regard.compare({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
     plan = make_plan(
         named_settings(named, settings),

@@ -103,12 +103,12 @@ def test_a_forecast_is_printed_as_csv_rows_that_follow_the_file(folder, capsys):
     assert rows[1][0] == "2020-01-09 08:00:00" and rows[-1][0] == "2020-01-09 14:00:00"
     task, model, _ = load_run(folder / "series")
     values = np.loadtxt(folder / "new.csv", delimiter=",", skiprows=1, usecols=(1, 2))[-CONTEXT:]
-    window = torch.tensor((values - task.center) / task.spread)[None].float()
+    window = torch.tensor((values - task.fitted.center) / task.fitted.spread)[None].float()
     expected = model.predict(model(task.collate([task.parse({"table": str(folder / "new.csv")})], None)), None)[0]
     assert torch.allclose(task.parse({"table": str(folder / "new.csv")}).past, window[0], atol=1e-5)
     assert np.allclose(
         [[float(cell) for cell in row[1:]] for row in rows[1:]],
-        np.array(expected) * task.spread + task.center,
+        np.array(expected) * task.fitted.spread + task.fitted.center,
         rtol=1e-4,
     )
     assert err.startswith("looked at (causal of the last layer, of the newest position") and "2020-01-09" in err

@@ -132,16 +132,6 @@ def test_a_killed_sweep_resumes_and_chooses_the_same(tmp_path, done):
     assert json.dumps(tells).replace("/killed/", "/undisturbed/") == json.dumps(told)
 
 
-def test_killed_after_two_of_five_it_runs_three_more(tmp_path):
-    undisturbed, _ = tune(tmp_path / "undisturbed", Computer(), trials=5)
-    with pytest.raises(Killed):
-        tune(tmp_path / "killed", Computer(dies_after=2), trials=5)
-    again = Computer()
-    found, _ = tune(tmp_path / "killed", again, trials=5)
-    assert [Path(job.folder).name for job in again.jobs] == ["trial-003", "trial-004", "trial-005"]
-    assert found == undisturbed
-
-
 def test_a_longer_sweep_uses_the_trials_of_a_shorter_one(tmp_path):
     tune(tmp_path, Computer(), trials=6)
     again = Computer()

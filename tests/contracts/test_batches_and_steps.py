@@ -79,17 +79,6 @@ def test_steps_with_a_growing_cache_equal_one_causal_call(names, impl, device):
         torch.testing.assert_close(found, whole[:, :, t - 1 : t], **EXACTLY)
 
 
-@pytest.mark.parametrize("impl", EVERYTHING)
-def test_chunks_of_several_queries_equal_one_causal_call(impl, device):
-    query, key, value = (torch.randn(2, 3, 61, 5, device=device) for _ in range(3))
-    whole = regard.attend(query, key, value, mask=masks.causal(), impl=impl)
-    for start, end in ((0, 17), (17, 18), (18, 48), (48, 61)):
-        found = regard.attend(
-            query[:, :, start:end], key[:, :, :end], value[:, :, :end], mask=masks.causal(), impl=impl
-        )
-        torch.testing.assert_close(found, whole[:, :, start:end], **EXACTLY)
-
-
 @pytest.mark.parametrize("impl", [*EVERYTHING, "sdpa"])
 def test_a_split_batch_equals_the_batch_with_gradients(impl, device):
     shape = (7, 3, 19, 5)

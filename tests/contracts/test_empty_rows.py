@@ -48,13 +48,6 @@ def test_rows_of_a_bool_mask_without_true_are_zero(normalize, impl, device):
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)
-@pytest.mark.parametrize("normalize", EVERY)
-def test_causal_rows_before_the_first_key_are_zero(normalize, impl, device):
-    result = run(draw(device, q=23, k=17), impl, mask=masks.causal(), normalize=EVERY[normalize][0])
-    assert_rows_are_empty(*result, rows=list(range(6)))
-
-
-@pytest.mark.parametrize("impl", EVERYTHING)
 @pytest.mark.parametrize("normalize", NORMALIZERS)
 def test_rows_whose_bias_is_minus_infinity_are_zero(normalize, impl, device):
     bias = torch.randn(Q, K, device=device)

@@ -294,9 +294,13 @@ def test_refusals_of_what_torch_lacks_on_the_cpu(monkeypatch):
         regard.attend(query.double(), key.double(), value.double(), impl="flex")
     with pytest.raises(regard.Unsupported, match="backward pass on the CPU"):
         regard.attend(query.requires_grad_(), key, value, impl="flex")
+    query = query.detach()
+    for empty in ((query[:, :, :0], key, value), (query, key[:, :, :0], value[:, :, :0])):
+        with pytest.raises(regard.Unsupported, match="flex"):
+            regard.attend(*empty, impl="flex")
     monkeypatch.setattr(flex, "has_compiler", lambda: False)
     with pytest.raises(regard.Unsupported, match="compiler"):
-        regard.attend(query.detach(), key, value[..., :3], impl="flex")
+        regard.attend(query, key, value[..., :3], impl="flex")
 
 
 def test_it_raises_when_torch_gives_up_on_compiling():

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 import regard
 from regard import biases, masks
@@ -93,56 +92,6 @@ def test_three_dimensional_inputs_run_on_sdpa(device):
     expected = regard.attend(query[:, None], key[:, None], value[:, None], mask=masks.causal(), impl="reference")
     assert found.shape == (3, 19, 7)
     torch.testing.assert_close(found, expected[:, 0])
-
-
-FLEX = {
-    "causal": Case(mask="causal", sizes=Sizes(q=37, k=53, d=16, v=16)),
-    "alibi in a window": Case(mask="window before", bias="alibi", sizes=Sizes(q=53, k=37, d=16, v=16)),
-    "documents and softcap": Case(mask="documents", score="softcap", sizes=Sizes(q=41, k=41, d=16, v=16)),
-}
-FLEX_CUDA = {
-    "full": Case(sizes=Sizes(q=131, k=257, d=64, v=64)),
-    "padding": Case(mask="padding", sizes=Sizes(q=131, k=257, d=64, v=64)),
-    "raw mask": Case(mask="raw b h q k", sizes=Sizes(q=131, k=257, d=64, v=64)),
-    "relative": Case(bias="relative", sizes=Sizes(q=131, k=257, d=64, v=64)),
-    "bfloat16": Case(mask="causal", dtype=torch.bfloat16, sizes=Sizes(q=257, k=257, d=64, v=64)),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FLEX)
-def test_flex_runs_forward_on_the_cpu(name):
-    check(FLEX[name], "flex", "cpu", gradients=False, with_lse=False)
-
-
-@pytest.mark.slow
-def test_flex_compiles_once_for_many_lengths(device):
-    """Lengths of two blocks and more; torch itself treats a single block as a case of its own."""
-    counts = []
-    for n in (131, 163, 257, 300, 401):
-        query, key, value = (torch.randn(2, 4, m, 16, device=device) for m in (n, n + 2, n + 2))
-        found = regard.attend(query, key, value, mask=masks.causal(), impl="flex")
-        expected = regard.attend(query, key, value, mask=masks.causal(), impl="reference")
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-        counts.append(counters["stats"]["unique_graphs"])
-    assert counts[-1] == counts[0], counts
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("name", {**FLEX, **FLEX_CUDA})
-def test_flex_on_the_gpu_is_right_forward_and_backward(name):
-    assert runs({**FLEX, **FLEX_CUDA}[name], "flex", "cuda", with_lse=False, bias_gradient=False)
-
-
-def test_flex_on_the_cpu_refuses_gradients_and_empty_lengths():
-    query = torch.randn(2, 3, 17, 16)
-    with pytest.raises(regard.Unsupported, match=r"(?i)grad|backward|forward"):
-        regard.attend(query.clone().requires_grad_(), query, query, impl="flex")
-    with pytest.raises(regard.Unsupported, match="flex"):
-        regard.attend(query[:, :, :0], query, query, impl="flex")
-    with pytest.raises(regard.Unsupported, match="flex"):
-        regard.attend(query, query[:, :, :0], query[:, :, :0], impl="flex")
 
 
 def test_triton_says_why_it_cannot_run_on_the_cpu():

@@ -47,33 +47,20 @@ def assert_nothing(found, sizes):
         assert name == "logsumexp" or (x == 0).all(), name
 
 
-@pytest.mark.parametrize("impl", EVERYTHING)
-@pytest.mark.parametrize("score", entries.SCORES)
-@pytest.mark.parametrize("empty", EMPTY)
-def test_every_score_takes_empty_tensors(score, empty, impl, device):
-    assert_nothing(by_regard(Case(score=score, sizes=EMPTY[empty]), impl, device), EMPTY[empty])
+PIECES = {f"score {name}": {"score": name} for name in entries.SCORES}
+PIECES |= {f"bias {name}": {"bias": name} for name in entries.BIASES}
+PIECES |= {f"mask {name}": {"mask": name} for name in TENSOR_FREE}
+PIECES |= {
+    f"{name} with a sink": {"normalize": name, "sink": True}
+    for name in (*entries.NORMALIZERS, *entries.CUSTOM_NORMALIZERS)
+}
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)
-@pytest.mark.parametrize("bias", entries.BIASES)
+@pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("empty", EMPTY)
-def test_every_bias_takes_empty_tensors(bias, empty, impl, device):
-    assert_nothing(by_regard(Case(bias=bias, sizes=EMPTY[empty]), impl, device), EMPTY[empty])
-
-
-@pytest.mark.parametrize("impl", EVERYTHING)
-@pytest.mark.parametrize("normalize", {**entries.NORMALIZERS, **entries.CUSTOM_NORMALIZERS})
-@pytest.mark.parametrize("empty", EMPTY)
-def test_every_normalizer_takes_empty_tensors(normalize, empty, impl, device):
-    case = Case(normalize=normalize, sizes=EMPTY[empty], sink=True)
-    assert_nothing(by_regard(case, impl, device), EMPTY[empty])
-
-
-@pytest.mark.parametrize("impl", EVERYTHING)
-@pytest.mark.parametrize("empty", EMPTY)
-@pytest.mark.parametrize("mask", TENSOR_FREE)
-def test_every_mask_takes_empty_tensors(mask, empty, impl, device):
-    assert_nothing(by_regard(Case(mask=mask, sizes=EMPTY[empty]), impl, device), EMPTY[empty])
+def test_every_piece_takes_empty_tensors(piece, empty, impl, device):
+    assert_nothing(by_regard(Case(sizes=EMPTY[empty], **PIECES[piece]), impl, device), EMPTY[empty])
 
 
 @pytest.mark.parametrize("impl", EVERYTHING)

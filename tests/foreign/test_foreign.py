@@ -62,9 +62,9 @@ def test_a_test_that_no_longer_runs_differs(after):
 
 
 def test_what_fails_without_regard_too_is_no_difference():
-    before = passed_and(test_a=Outcome("failure", ("not close",)), test_b=Outcome("failure"))
-    after = passed_and(test_a=Outcome("error", ("otherwise",)), test_b=Outcome("passed"))
-    assert compare("pytorch/sdpa", before, after, LISTED) == ({}, {}, ["A::test_b"])
+    before = passed_and(test_a=Outcome("failure", ("not close",)), test_b=Outcome("failure"), test_c=Outcome("failure"))
+    after = passed_and(test_a=Outcome("error", ("otherwise",)), test_b=Outcome("passed"), test_c=Outcome("skipped"))
+    assert compare("pytorch/sdpa", before, after, LISTED) == ({}, {}, ["A::test_b", "A::test_c"])
 
 
 def test_every_listed_difference_has_a_message_and_a_reason():
@@ -84,6 +84,15 @@ def test_outcomes_are_read_from_a_junit_file(tmp_path):
         "C::t2": Outcome("failure", ("AssertionError\nline 3",)),
         "C::t3": Outcome("skipped", ("no GPU\n",)),
     }
+
+
+def test_a_case_of_a_parameter_has_one_name_with_and_without_regard(tmp_path):
+    file = tmp_path / "results.xml"
+    names = ("test_window_1_regard", "test_window_1_regard_left", "test_regards_nothing")
+    file.write_text(
+        "<testsuite>" + "".join(f'<testcase classname="C" name="{name}"/>' for name in names) + "</testsuite>"
+    )
+    assert list(read(file)) == ["C::test_window_1_sdpa", "C::test_window_1_sdpa_left", "C::test_regards_nothing"]
 
 
 def test_without_a_checkout_it_says_what_it_needs(tmp_path, capsys):

@@ -125,23 +125,17 @@ def test_a_traced_layer_gives_what_the_layer_gives(name):
         torch.testing.assert_close(traced(given, padding), call(given, padding))
 
 
-def test_a_compiled_layer_gives_what_the_layer_gives():
-    _, ours = pair(batch_first=True)
-    extra = CALLS["causal-and-padding"]
-    compiled = torch.compile(SelfAttention(ours), fullgraph=True, backend="aot_eager")
-    given = rows(2, LENGTH, 15)
-    assert_same(
-        outputs_and_gradients(ours, compiled, given, extra),
-        outputs_and_gradients(ours, SelfAttention(ours), given, extra),
-        1e-4,
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("extra", CALLS.values(), ids=list(CALLS))
-@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True, "add_zero_attn": True}], ids=["plain", "added-keys"])
-def test_every_call_compiles_in_one_graph(options, extra):
+@pytest.mark.parametrize(
+    "name", [name if name == "causal-and-padding" else pytest.param(name, marks=pytest.mark.slow) for name in CALLS]
+)
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"add_bias_kv": True, "add_zero_attn": True}, marks=pytest.mark.slow)],
+    ids=["plain", "added-keys"],
+)
+def test_every_call_compiles_in_one_graph(options, name):
     torch.compiler.reset()
+    extra = CALLS[name]
     _, ours = pair(batch_first=True, **options)
     compiled = torch.compile(SelfAttention(ours), fullgraph=True, backend="aot_eager")
     given = rows(2, LENGTH, 15)

@@ -1,7 +1,5 @@
 """The key-value cache: any split into steps equals one call; states are immutable; beams can be reordered."""
 
-import copy
-import pickle
 import threading
 
 import pytest
@@ -13,68 +11,6 @@ from regard.nn import Cache, build
 from regard.nn.parts.cache import Store
 
 B, N, DIM = 3, 13, 12
-
-
-def stepped(layer, x, splits, mask=None, **options):
-    """The outputs of consecutive calls, joined, and the last state."""
-    state, outputs, done = layer.initial_state(x.shape[0]), [], 0
-    for size in splits:
-        part = x[:, done : done + size]
-        given = None if mask is None else masks.padding(mask[:, done : done + size])
-        output, state = layer(part, mask=given, state=state, **options)
-        outputs.append(output)
-        done += size
-    assert done == x.shape[1]
-    return torch.cat(outputs, 1), state
-
-
-@pytest.mark.parametrize("grad", [True, False])
-@pytest.mark.parametrize("splits", [(13,), (1,) * 13, (5, 1, 1, 6), (1, 12), (0, 4, 0, 9)])
-@pytest.mark.parametrize("name", ["causal", "local(window=4, causal=True)", "multihead(causal=True, positions=rotary)"])
-def test_any_split_equals_one_call(name, splits, grad):
-    layer = build(name, dim=DIM, num_heads=2).double()
-    x = torch.randn(B, N, DIM, dtype=torch.float64)
-    with torch.set_grad_enabled(grad):
-        assert torch.allclose(stepped(layer, x, splits)[0], layer(x), atol=1e-12)
-
-
-def test_gradients_flow_through_the_cache():
-    layer = build("causal", dim=DIM).double()
-    x = torch.randn(B, N, DIM, dtype=torch.float64, requires_grad=True)
-    direction = torch.randn(B, N, DIM, dtype=torch.float64)
-    inputs = [x, *layer.parameters()]
-    whole = torch.autograd.grad(layer(x), inputs, direction)
-    parts = torch.autograd.grad(stepped(layer, x, (4, 1, 8))[0], inputs, direction)
-    for one, other in zip(whole, parts, strict=True):
-        assert torch.allclose(one, other, atol=1e-11)
-
-
-@pytest.mark.parametrize("splits", [(5, 1, 1, 6), (1,) * 13])
-@pytest.mark.parametrize("name", ["causal", "local(window=4, causal=True)"])
-def test_the_cache_keeps_padding_hidden(name, splits):
-    layer = build(name, dim=DIM).double()
-    keep = torch.rand(B, N) > 0.3
-    x = torch.randn(B, N, DIM, dtype=torch.float64)
-    x[~keep] = torch.nan
-    whole = layer(x, mask=masks.padding(keep))
-    parts = stepped(layer, x, splits, keep)[0]
-    assert torch.allclose(parts[keep], whole[keep], atol=1e-12)
-    assert parts[keep].isfinite().all()
-
-
-def test_a_mask_may_cover_all_positions_or_only_the_new_ones():
-    layer = build("local(window=4, causal=True)", dim=DIM).double()
-    keep = torch.rand(B, N) > 0.3
-    x = torch.randn(B, N, DIM, dtype=torch.float64)
-    whole = layer(x, mask=masks.padding(keep))
-    lengths = torch.tensor([13, 7, 2])
-    shorter = layer(x, mask=masks.lengths(lengths))
-    state, again = layer.initial_state(B), layer.initial_state(B)
-    for t in range(N):
-        row, state = layer(x[:, t : t + 1], mask=masks.padding(keep[:, : t + 1]), state=state)
-        assert torch.allclose(row[keep[:, t]], whole[keep[:, t], t][:, None], atol=1e-12)
-        row, again = layer(x[:, t : t + 1], mask=masks.lengths(lengths), state=again)
-        assert torch.allclose(row[lengths > t], shorter[lengths > t, t][:, None], atol=1e-12)
 
 
 def test_a_pairwise_mask_is_cut_to_the_keys_that_a_window_has_kept():
@@ -99,22 +35,6 @@ def test_a_window_keeps_no_more_than_its_size(grad):
     assert state.seen == state.steps == 200
     if not grad:  # with gradients nothing is preallocated
         assert state.store.keys.shape[2] <= 4 + 64
-
-
-def test_a_state_can_be_continued_twice_and_differently():
-    layer = build("causal", dim=DIM).double()
-    x, left, right = (torch.randn(B, n, DIM, dtype=torch.float64) for n in (5, 3, 3))
-    with torch.no_grad():
-        _, state = layer(x, state=layer.initial_state(B))
-        kept = state.keys.clone()
-        first, after = layer(left[:, :1], state=state)
-        other, _ = layer(right[:, :1], state=state)  # a second branch from the same state
-        again, _ = layer(left[:, :1], state=state)
-        second, _ = layer(left[:, 1:], state=after)  # the first branch continues, unaffected by the others
-    assert torch.equal(first, again) and not torch.equal(first, other)
-    assert torch.equal(state.keys, kept)
-    assert torch.allclose(torch.cat([first, second], 1), layer(torch.cat([x, left], 1))[:, 5:], atol=1e-12)
-    assert torch.allclose(other, layer(torch.cat([x, right[:, :1]], 1))[:, 5:], atol=1e-12)
 
 
 def test_only_one_thread_may_extend_the_store_of_a_cache(monkeypatch):
@@ -160,31 +80,6 @@ def test_keys_come_back_in_time_order():
             cache = cache.extend(new, -new).cut()
             assert cache.keys.flatten().tolist() == [float(s) for s in range(max(0, t - 2), t + 1)]
             assert torch.equal(cache.values, -cache.keys)
-
-
-def test_beams_can_be_reordered():
-    layer = build("causal", dim=DIM).double()
-    x = torch.randn(B, N, DIM, dtype=torch.float64)
-    index = torch.tensor([2, 0, 0, 1])
-    with torch.no_grad():
-        _, state = layer(x[:, :6], state=layer.initial_state(B))
-        moved = state.reorder(index)
-        rest, _ = layer(x[index, 6:], state=moved)
-    assert torch.allclose(rest, layer(x[index])[:, 6:], atol=1e-12)
-
-
-def test_states_can_be_copied_pickled_and_detached():
-    layer = build("causal", dim=DIM)
-    x = torch.randn(B, 5, DIM)
-    keep = torch.tensor([[True] * 4]).expand(B, 4)
-    for grad in (True, False):
-        with torch.set_grad_enabled(grad):
-            _, state = layer(x[:, :4], mask=masks.padding(keep), state=layer.initial_state(B))
-        expected = layer(x[:, 4:], state=state)[0]
-        for twin in (copy.deepcopy(state), state.detach(), state.to("cpu")):
-            assert torch.equal(layer(x[:, 4:], state=twin)[0], expected)
-        loaded = pickle.loads(pickle.dumps(state.detach()))
-        assert torch.equal(layer(x[:, 4:], state=loaded)[0], expected)
 
 
 def test_inference_mode_and_normal_mode_can_alternate():

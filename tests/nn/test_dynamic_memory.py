@@ -1,8 +1,5 @@
 """Dynamic memory against its definition, computed element by element."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 from torch.nn.functional import linear
@@ -90,15 +87,6 @@ def test_any_split_into_calls_equals_one_call(segment, sizes):
     assert state.count.tolist() == [n % segment for n in GAPS.sum(1).tolist()]
 
 
-def test_a_later_call_may_pass_a_mask_over_all_positions_so_far():
-    layer, x = layer_of(), rows(B, LENGTH, DIM)
-    state, found = layer.initial_state(B), []
-    for part in (slice(0, 4), slice(4, LENGTH)):
-        out, state = layer(x[:, part], mask=masks.padding(GAPS[:, : part.stop]), state=state)
-        found.append(out)
-    torch.testing.assert_close(torch.cat(found, 1), layer(x, mask=masks.padding(GAPS)), **EXACT)
-
-
 def test_a_segment_writes_only_when_it_is_complete():
     layer, x = layer_of(4), rows(1, 4, DIM)
     _, state = layer(x[:, :3], state=layer.initial_state(1))
@@ -157,37 +145,6 @@ def test_a_non_finite_element_shows_in_its_own_and_later_outputs_only(poison):
         torch.testing.assert_close(found, wanted, **EXACT)
 
 
-def test_nan_in_padding_reaches_no_gradient():
-    layer, x = layer_of(), rows(B, LENGTH, DIM)
-    found = []
-    for given in (x, x.masked_fill(~GAPS[..., None], torch.nan)):
-        given.requires_grad_()
-        out = layer(given, mask=masks.padding(GAPS))
-        loss = (out * rows(B, LENGTH, DIM, seed=3)).sum()
-        found.append([out, *torch.autograd.grad(loss, [given, *layer.parameters()])])
-    for clean, nonfinite in zip(*found, strict=True):
-        torch.testing.assert_close(nonfinite, clean, **EXACT)
-    assert (found[1][1][~GAPS] == 0).all()
-
-
-def test_the_learned_slots_receive_gradient_through_a_state():
-    layer, x = layer_of(), rows(B, LENGTH, DIM)
-    whole = torch.autograd.grad(layer(x).square().sum(), layer.slots)[0]
-    steps = torch.autograd.grad(fed(layer, x, (2, 5, 4))[0].square().sum(), layer.slots)[0]
-    torch.testing.assert_close(steps, whole, **EXACT)
-
-
-def test_a_state_can_be_copied_reordered_and_continued_twice():
-    layer, x = layer_of(), rows(B, LENGTH, DIM)
-    _, state = layer(x[:, :5], mask=masks.padding(GAPS[:, :5]), state=layer.initial_state(B))
-    expected, _ = layer(x[:, 5:], state=state)
-    for copied in (state, copy.deepcopy(state), pickle.loads(pickle.dumps(state.detach()))):
-        torch.testing.assert_close(layer(x[:, 5:], state=copied)[0], expected, rtol=0, atol=0)
-    index = torch.tensor([2, 0, 0, 1])
-    torch.testing.assert_close(layer(x[index, 5:], state=state.reorder(index))[0], expected[index], **EXACT)
-    copy.deepcopy(layer.initial_state(2))
-
-
 def test_errors_name_the_argument():
     layer, x = layer_of(), rows(B, LENGTH, DIM)
     _, state = layer(x, state=layer.initial_state(B))
@@ -204,24 +161,3 @@ def test_errors_name_the_argument():
         with pytest.raises(ValueError, match=f"{option}: expected a whole number of at least 1"):
             build("dynamic-memory", dim=DIM, **{option: 0})
     assert "slots=4, segment=3" in repr(layer)
-
-
-def test_numeric_gradients_agree():
-    layer, x = layer_of(2), rows(2, 4, DIM)
-    mask = masks.padding(torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0]], dtype=torch.bool))
-
-    def every_use(x, *_):
-        steps = fed(layer, x, (1, 3))[0]
-        return torch.cat([layer(x), layer(x, mask=mask), layer(x[:, :2], x, mask=mask), steps], 1)
-
-    assert torch.autograd.gradcheck(every_use, [x.requires_grad_(), *layer.parameters()], fast_mode=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_stays_finite_and_near(dtype):
-    layer, x = layer_of().float(), rows(B, LENGTH, DIM).float()
-    expected = layer(x)
-    with torch.autocast("cpu", dtype):
-        for out in (layer(x), fed(layer, x, (4, 7))[0], layer(x, mask=masks.padding(torch.ones_like(GAPS)))):
-            torch.testing.assert_close(out.float(), expected, rtol=0.1, atol=0.1)
-        assert layer(x, x, mask=masks.padding(GAPS)).isfinite().all()

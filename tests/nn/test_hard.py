@@ -1,9 +1,7 @@
 """`hard`: choices, their distribution, and both gradient estimators, against formulas on dense arrays."""
 
-import copy
 import itertools
 import math
-import pickle
 
 import pytest
 import torch
@@ -351,15 +349,6 @@ def test_dropped_choices_are_zero_and_the_others_are_scaled_up():
         assert (hit | gone).all() and 0.4 < float(gone.double().mean()) < 0.6
 
 
-def test_steps_with_a_cache_equal_one_call_in_evaluation():
-    layer, query = made(causal=True).eval(), rows(B, 7, DIM)
-    state, found = layer.initial_state(B), []
-    for part in query.split([1, 1, 3, 2], 1):
-        out, state = layer(part, state=state)
-        found.append(out)
-    close(torch.cat(found, 1), layer(query), atol=1e-10)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_stays_finite(dtype):
     layer, query, source = (build("hard", dim=8, num_heads=2), rows(B, Q, 8).float(), rows(B, 300, 8).float() * 5)
@@ -371,12 +360,6 @@ def test_autocast_stays_finite(dtype):
     assert all(p.grad.isfinite().all() for p in layer.parameters())
 
 
-def test_it_can_be_copied_and_compiles_to_one_graph():
-    layer, query, source = made().eval(), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
-    expected = layer(query, source)
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert torch.equal(twin(query, source), expected)
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    close(compiled(query, source), expected)
-    layer.train()
-    assert compiled(query, source).isfinite().all()
+def test_sampling_compiles_to_one_graph():
+    layer, query, source = made(), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
+    assert torch.compile(layer, fullgraph=True, backend="eager")(query, source).isfinite().all()

@@ -234,44 +234,11 @@ def test_mask_and_query_mask_apply_to_source_and_sequence(kind):
     torch.testing.assert_close(same[keep], out[keep], **EXACT)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_nan_in_padding_reaches_no_gradient_of_a_layer(kind, norm):
-    layer, x = made_layer(kind, norm=norm), rows(B, K, DIM)
-    found = []
-    for given in (x, x.masked_fill(~HOLES[..., None], torch.nan)):
-        out = layer(given, mask=masks.padding(HOLES))
-        assert out.isfinite().all()
-        loss = (out[HOLES] * rows(int(HOLES.sum()), DIM, seed=5)).sum()
-        found.append([out, *torch.autograd.grad(loss, list(layer.parameters()))])
-    for clean, nonfinite in zip(*found, strict=True):
-        torch.testing.assert_close(nonfinite, clean, **EXACT)
-
-
-@pytest.mark.parametrize("sizes", [(1, 1, 1, 1, 1, 1, 1), (3, 4), (2, 0, 5)])
-@pytest.mark.parametrize("kind", LAYERS)
-def test_steps_of_a_layer_alone_equal_one_call(kind, sizes):
-    layer, x = made_layer(kind), rows(B, K, DIM)
-    found, state = in_steps(layer, x, sizes=sizes)
-    torch.testing.assert_close(found, layer(x), **EXACT)
+def test_a_state_of_a_layer_keeps_what_its_windows_see(kind):
+    _, state = in_steps(made_layer(kind), rows(B, K, DIM), sizes=(3, 4))
     length = 2 if kind == "local" else K  # a window of three keeps two
     assert (state.memory.keys.shape[2], state.history.keys.shape[2]) == (length, length)
-    state, found = layer.initial_state(B), []
-    for i in range(K):
-        out, state = layer(x[:, i : i + 1], mask=masks.padding(HOLES[:, i : i + 1]), state=state)
-        found.append(out)
-    expected = layer(x, mask=masks.padding(HOLES))
-    torch.testing.assert_close(torch.cat(found, 1)[HOLES], expected[HOLES], **EXACT)
-
-
-@pytest.mark.parametrize("again", [True, False])
-@pytest.mark.parametrize("kind", LAYERS)
-def test_steps_of_a_layer_over_a_source_equal_one_call(kind, again):
-    layer = made_layer(kind, source_dim=WIDE, **({"align": "top-left"} if kind == "local" else {}))
-    query, source = rows(B, Q, DIM), rows(B, K, WIDE)
-    mask = masks.padding(HOLES)
-    found, _ = in_steps(layer, query, source, mask=mask, again=again)
-    torch.testing.assert_close(found, layer(query, source, mask=mask), **EXACT)
 
 
 def test_a_local_layer_aligned_with_the_end_of_a_source_refuses_steps():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import gradgradcheck
 
 from bench.cases.ntm import differences, small_case
 from regard.nn.ntm import op, plain
@@ -63,20 +63,6 @@ def test_without_gradients_the_results_are_the_same_bits(form):
         found = op.sequence(*arguments)
     for x, y in zip(found, op.sequence(*arguments), strict=True):
         assert torch.equal(x, y)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["one of each, lstm", "feed-forward"])
-def test_gradients_equal_finite_differences(form):
-    machine = build(form, slots=3, width=2, hidden=3)
-    names, weights = zip(*machine.named_parameters(), strict=True)
-
-    def call(x, *weights):
-        outputs, state = torch.func.functional_call(machine, dict(zip(names, weights, strict=True)), (x,))
-        return outputs, state.memory, state.read_weights
-
-    x = inputs(b=2, t=3).requires_grad_()
-    assert gradcheck(call, (x, *weights))
 
 
 def test_second_derivatives_use_the_plain_steps():

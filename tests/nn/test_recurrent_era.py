@@ -1,8 +1,6 @@
 """`dot`, `general`, `concat`, `additive` against loops over the equations of their papers."""
 
-import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -145,96 +143,9 @@ def test_steps_over_a_source_project_it_once(name, monkeypatch):
     torch.testing.assert_close(torch.cat(found, 1), whole, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("sizes", [[1] * 5, [2, 3], [4, 1]])
-@pytest.mark.parametrize("name", NAMES)
-def test_any_split_into_steps_equals_one_call(name, sizes):
-    layer, query = made(name, num_heads=2, causal=True), rows(B, K, DIM)
-    state, found = layer.initial_state(B), []
-    for part in query.split(sizes, 1):
-        out, state = layer(part, state=state)
-        found.append(out)
-    torch.testing.assert_close(torch.cat(found, 1), layer(query), rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_padded_batch_equals_its_sequences(name):
-    layer, query, source = made(name, num_heads=2), rows(B, Q, DIM), rows(B, K, DIM, seed=1)
-    out = layer(query, source, mask=masks.lengths(torch.tensor([5, 2])))
-    torch.testing.assert_close(out[1:], layer(query[1:], source[1:, :2]), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_hidden_rows_reach_neither_outputs_nor_gradients(name):
-    layer, query = made(name, num_heads=2, source_dim=7), rows(B, Q, DIM)
-    keep = torch.tensor([[True, False, True, True, True], [False] * 5])
-    results = []
-    for poison in (0.0, torch.nan, torch.inf):
-        source = rows(B, K, 7, seed=1).masked_fill(~keep[..., None], poison).requires_grad_()
-        layer.zero_grad()
-        out = layer(query, source, mask=masks.padding(keep))
-        (out * rows(*out.shape, seed=3)).sum().backward()
-        results.append([out.detach(), source.grad, *[p.grad.clone() for p in layer.parameters()]])
-    assert (results[0][0][1] == 0).all(), "an entry that sees nothing gets zeros"
-    for nonfinite in results[1:]:
-        for clean, other in zip(results[0], nonfinite, strict=True):
-            torch.testing.assert_close(other, clean, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_are_exact(name):
-    layer = made(name, num_heads=2, source_dim=5)
-    query, source = rows(1, 2, DIM).requires_grad_(), rows(1, 4, 5, seed=1).requires_grad_()
-    keep = torch.tensor([[True, True, False, True]])
-    parameters = list(layer.parameters())
-
-    def call(query, source, *weights):
-        names = [n for n, _ in layer.named_parameters()]
-        given = dict(zip(names, weights, strict=True))
-        return torch.func.functional_call(layer, given, (query, source), {"mask": masks.padding(keep)})
-
-    assert torch.autograd.gradcheck(call, (query, source, *parameters))
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_autocast_stays_finite_and_close(name, dtype):
-    layer, query, source = build(name, dim=8), rows(B, Q, 8).float(), rows(B, K, 8, seed=1).float() * 3
-    keep = torch.tensor([[True] * K, [False] * K])
-    with torch.autocast("cpu", dtype):
-        out = layer(query.requires_grad_(), source, mask=masks.padding(keep))
-    out.float().sum().backward()
-    assert query.grad.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in layer.parameters())
-    torch.testing.assert_close(out.float(), layer(query, source, mask=masks.padding(keep)), rtol=0.1, atol=0.1)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_copies_pickles_and_state_dicts_give_the_same_layer(name):
-    layer, query = made(name, num_heads=2), rows(B, Q, DIM)
-    loaded = made(name, num_heads=2)
-    loaded.load_state_dict(layer.state_dict())
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
-        assert torch.equal(twin(query), layer(query))
-
-
 def test_a_layer_without_parameters_makes_states_of_its_own_dtype():
     assert build("dot", dim=DIM).double().initial_state(B).keys.dtype == torch.float64
     assert build("dot", dim=DIM).initial_state(B, dtype=torch.bfloat16).keys.dtype == torch.bfloat16
-
-
-def test_dropout_acts_in_training_only():
-    layer, query = made("additive", dropout=0.5), rows(B, K, DIM)
-    assert torch.equal(layer.eval()(query), layer(query))
-    assert not torch.equal(layer.train()(query), layer(query))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["general", "additive"])
-def test_they_compile_to_one_graph(name):
-    layer, query, source = made(name, num_heads=2), rows(B, Q, DIM), rows(B, 17, DIM, seed=1)
-    mask = masks.lengths(torch.tensor([17, 4]))
-    compiled = torch.compile(layer, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(query, source, mask=mask), layer(query, source, mask=mask))
 
 
 @pytest.mark.parametrize("num_heads", [1, 2])

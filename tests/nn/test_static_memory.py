@@ -108,22 +108,7 @@ def test_a_state_can_be_copied_reordered_and_continued_twice():
         layer(x, state=layer.reader.initial_state(B))
 
 
-def test_masks_that_depend_on_the_query_are_refused():
-    layer, x = layer_of(), rows(B, K, DIM)
-    for mask in (masks.causal(), masks.window(1), torch.ones(K, K, dtype=torch.bool).tril()):
-        with pytest.raises(ValueError, match=r"mask: .* depends on the query"):
-            layer(x, mask=mask)
-
-
 def test_at_least_one_slot_is_needed():
     with pytest.raises(ValueError, match="slots: expected a whole number of at least 1"):
         build("static-memory", dim=DIM, slots=0)
     assert "slots=4" in repr(layer_of())
-
-
-def test_numeric_gradients_agree():
-    layer, query, source = layer_of(), rows(2, 2, DIM), rows(2, 3, DIM)
-    keep = torch.tensor([[True, False, True], [False, False, False]])
-    call = lambda q, s, *_: layer(q, s, mask=masks.padding(keep))  # noqa: E731
-    inputs = [query.requires_grad_(), source.requires_grad_(), *layer.parameters()]
-    assert torch.autograd.gradcheck(call, inputs, fast_mode=True)

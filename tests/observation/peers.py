@@ -88,7 +88,11 @@ def small(kind: str) -> Any:
     """A Hugging Face model of a small random configuration: several heads, prime sizes where they may be."""
     import transformers
 
-    shared_sizes = {"vocab_size": WORDS, "hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 29}
+    of_layers = {"hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 29}
+    shared_sizes = {"vocab_size": WORDS, **of_layers}
+    sides = {"layers": 2, "attention_heads": 3, "ffn_dim": 29}
+    both = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()}
+    both |= {"vocab_size": WORDS, "d_model": 24}
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     grouped = {**shared_sizes, **ends, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 4}
     makers = {
@@ -117,64 +121,38 @@ def small(kind: str) -> Any:
             t.PhiConfig(**shared_sizes, **ends, num_attention_heads=3, partial_rotary_factor=0.5)
         ),
         "bart": lambda t: t.BartForConditionalGeneration(
-            t.BartConfig(
-                vocab_size=WORDS,
-                d_model=24,
-                encoder_layers=2,
-                decoder_layers=2,
-                encoder_attention_heads=3,
-                decoder_attention_heads=3,
-                encoder_ffn_dim=29,
-                decoder_ffn_dim=29,
-                max_position_embeddings=64,
-                **ends,
-                decoder_start_token_id=2,
-                forced_eos_token_id=None,
-            )
+            t.BartConfig(**both, max_position_embeddings=64, **ends, decoder_start_token_id=2, forced_eos_token_id=None)
         ),
         "whisper": lambda t: t.WhisperForConditionalGeneration(
             t.WhisperConfig(
-                vocab_size=WORDS,
-                d_model=24,
-                encoder_layers=2,
-                decoder_layers=2,
-                encoder_attention_heads=3,
-                decoder_attention_heads=3,
-                encoder_ffn_dim=29,
-                decoder_ffn_dim=29,
+                **both,
+                **ends,
                 num_mel_bins=13,
                 max_source_positions=23,
                 max_target_positions=64,
-                **ends,
                 decoder_start_token_id=1,
             )
         ),
         "t5": lambda t: t.T5ForConditionalGeneration(
             t.T5Config(
-                vocab_size=WORDS,
-                d_model=24,
-                d_kv=8,
-                d_ff=29,
-                num_layers=2,
-                num_heads=3,
-                decoder_start_token_id=0,
-                eos_token_id=1,
-                pad_token_id=0,
+                **{"vocab_size": WORDS, "d_model": 24, "d_kv": 8, "d_ff": 29, "num_layers": 2, "num_heads": 3},
+                **{"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0},
             )
         ),
-        "vit": lambda t: t.ViTModel(
-            t.ViTConfig(
-                hidden_size=24,
-                num_hidden_layers=2,
-                num_attention_heads=3,
-                intermediate_size=29,
-                image_size=20,
-                patch_size=5,
-            )
-        ),
+        "vit": lambda t: t.ViTModel(t.ViTConfig(**of_layers, num_attention_heads=3, image_size=20, patch_size=5)),
     }
     torch.manual_seed(7)
     return makers[kind](transformers).eval()
+
+
+def small_of_timm() -> Any:
+    """A classifier of pictures of 20 × 20 pixels."""
+    with stand_in_for_torchvision():
+        timm = pytest.importorskip("timm")
+    torch.manual_seed(2)
+    return timm.models.vision_transformer.VisionTransformer(
+        img_size=20, patch_size=5, embed_dim=24, depth=2, num_heads=3, num_classes=7
+    ).eval()
 
 
 def ids(length: int, batch: int = 2) -> torch.Tensor:

@@ -103,12 +103,7 @@ def test_tokens_of_language_models_are_attributed_with_a_small_gap(kind):
 
 
 def test_pixels_are_attributed_and_compared_on_the_grid_of_patches():
-    with peers.stand_in_for_torchvision():
-        timm = pytest.importorskip("timm")
-    torch.manual_seed(2)
-    model = timm.models.vision_transformer.VisionTransformer(
-        img_size=20, patch_size=5, embed_dim=24, depth=2, num_heads=3, num_classes=7
-    ).eval()
+    model = peers.small_of_timm()
     picture = torch.randn(1, 3, 20, 20)
     seen = observed(model, picture)
     found = seen.attributions(answer=2)

@@ -79,12 +79,6 @@ def test_a_mask_that_differs_by_head_and_entry():
     assert largest(site.weights(rows=[1, 5], heads=[1, 3]), expected[:, [1, 3]][:, :, [1, 5]]) <= BAR
 
 
-def test_a_function_that_was_imported_by_name_is_seen():
-    query, key, value = drawn()
-    site = watched(lambda q, k, v: imported_by_name(q, k, v), query, key, value)
-    assert largest(site.weights(), formula(query, key).float()) <= BAR
-
-
 def test_arguments_by_position():
     query, key, value = drawn()
     site = watched(lambda q, k, v: imported_by_name(q, k, v, KEEP, 0.0, False), query, key, value)

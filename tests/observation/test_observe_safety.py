@@ -51,6 +51,8 @@ def traces(model):
         nn.TransformerEncoderLayer.forward,
         nn.TransformerEncoder.forward,
         torch.matmul,
+        torch._native_multi_head_attention,
+        regard.attend,
     ]
     hooks = [
         (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks), sorted(vars(m)))

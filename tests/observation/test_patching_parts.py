@@ -50,12 +50,7 @@ def test_a_layer_whose_parts_are_called_is_patched_too():
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_timms_heads_are_patched_fused_or_written_out(fused):
-    with peers.stand_in_for_torchvision():
-        timm = pytest.importorskip("timm")
-    torch.manual_seed(2)
-    model = timm.models.vision_transformer.VisionTransformer(
-        img_size=20, patch_size=5, embed_dim=24, depth=2, num_heads=3, num_classes=7
-    ).eval()
+    model = peers.small_of_timm()
     for block in model.blocks:
         block.attn.fused_attn = fused
     clean, corrupted = torch.randn(2, 1, 3, 20, 20).unbind()

@@ -25,7 +25,6 @@ train dates(nosuch=1)
 train
 train --modle decoder dates
 train language --model seq2seq
-train digits --attention additive --model encoder
 train dates --model transformer(dim=7,num_heads=2)
 train dates --model transformer(layers=0)
 train dates --seed x

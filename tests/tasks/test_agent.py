@@ -318,7 +318,7 @@ def test_a_task_pickles_without_its_episodes():
     model = models.build("agent(dim=8, num_heads=2)", task.problem).train()
     task.batch(task.examples("train"), range(3), seeded(), model)
     copy = pickle.loads(pickle.dumps(task))
-    assert copy._held is None and copy.problems() == task.problems()
+    assert copy._rollout is None and copy.problems() == task.problems()
 
 
 def test_wrong_options_are_refused():

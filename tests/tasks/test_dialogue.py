@@ -132,7 +132,7 @@ def test_without_an_ontology_the_training_labels_are_the_values(folder):
     (folder / "ontology.json").unlink()
     task = tasks.build("dialogue", data=folder)
     areas = ("north", "south", "dontcare")
-    assert task.goals.values == {"area": areas, "food": ("dontcare", "thai"), "request": ("phone",)}
+    assert task.fitted.slots.values == {"area": areas, "food": ("dontcare", "thai"), "request": ("phone",)}
 
 
 def test_the_loss_is_that_of_its_slots_one_by_one(folder):

@@ -74,7 +74,7 @@ def test_a_small_tracker_learns_and_is_measured_with_its_protocol(tracked):
 def test_a_typed_dialogue_gets_its_goals(tracked, capsys):
     assert main(["predict", str(tracked[0]), "--text", "cuban food | cuban where ? | the south", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
-    columns = tasks.build("dialogue", data=str(tracked[0].parent)).goals.columns
+    columns = tasks.build("dialogue", data=str(tracked[0].parent)).fitted.slots.columns
     assert found["kind"] == "answer" and len(found["predicted"]) == 2 * columns
     seen = found["attention"]
     assert seen["rows"] == ["area", "food", "request"]
@@ -127,7 +127,7 @@ def test_a_chat_with_a_matcher_replies_with_what_it_knows(matched, monkeypatch, 
     found = json.loads(capsys.readouterr().out)
     known = tasks.build("respond", data=str(matched[0].parent))
     known.examples("train")
-    assert found["output"] in known.offered
+    assert found["output"] in known.fitted.offered
     seen = found["attention"]
     assert seen["rows"] == ["[reply]", *found["output"].split()] and seen["columns"] == ["[user]", "thai", "food"]
     assert [sum(row) for row in seen["weights"]] == pytest.approx([1.0] * len(seen["rows"]), abs=1e-3)

@@ -78,9 +78,11 @@ def test_a_limit_holds_for_the_cache_of_a_language_model():
 def test_a_yardstick_learns_from_all_training_examples_whatever_the_limit_is(monkeypatch):
     task, model = posed("series")
     learned = []
-    fitted = series.fitted
-    monkeypatch.setattr(series, "fitted", lambda windows: fitted(learned.extend(windows) or learned))
+    fitted = series.linear_forecast.fitted
+    monkeypatch.setattr(series.linear_forecast, "fitted", lambda windows: fitted(learned.extend(windows) or learned))
     task.examined = 1
     states = [state for _, state in task.examine(model, "train", batch_size=4, device="cpu")]
     assert sum(len(past) for past, _, _ in learned) == len(task.examples("train"))
-    assert {count for _, count in states} == {task.horizon * len(task.names)}, "it is measured on one window"
+    assert {count for _, count in states} == {task.fitted.horizon * len(task.fitted.columns)}, (
+        "it is measured on one window"
+    )

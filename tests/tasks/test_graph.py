@@ -222,7 +222,7 @@ def listed(folder, edges="paper0 paper1\npaper3\tpaper2  # cites\npaper4,paper9\
 def test_an_edge_list_with_a_table_of_nodes_is_read(tmp_path):
     task = tasks.build("graph", data=listed(tmp_path))
     assert task.graph.edges.T.tolist() == [[0, 1], [3, 2], [4, 9]]
-    assert task.classes == ["art", "law"] and task.graph.names[7] == "paper7"
+    assert task.fitted.classes == ["art", "law"] and task.graph.names[7] == "paper7"
     sets = [set(task.examples(split)) for split in ("train", "validation", "test")]
     assert set.union(*sets) == set(range(20)) and [len(one) for one in sets] == [16, 2, 2]
 
@@ -285,7 +285,7 @@ def test_a_node_is_named_and_shown_with_its_neighbourhood():
 def test_the_state_of_a_run_restores_sizes_and_classes(tmp_path):
     task = tasks.build("graph", data=str(saved(tmp_path)))
     again = tasks.build("graph", task.state())
-    assert again.problems() == task.problems() and again.classes == ["0", "1", "2"]
+    assert again.problems() == task.problems() and again.fitted.classes == ["0", "1", "2"]
 
 
 def test_the_penalty_is_half_the_sum_of_squares_and_only_in_training():

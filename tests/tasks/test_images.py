@@ -18,7 +18,7 @@ from regard_workbench import tasks
 from regard_workbench.cli.main import main
 from regard_workbench.inspection.inspection import inspect_run
 from regard_workbench.tasks.figures.colours import ON_PICTURES
-from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.formats.image_files import PicturesRead
 from regard_workbench.tasks.parts.shown import Looked
 from regard_workbench.tasks.pictures.patches import fold, names
 from regard_workbench.training import train
@@ -73,7 +73,7 @@ def idx_files(folder, packed=False, train=11, test=5):
 
 def test_class_folders_are_split_and_their_pictures_keep_their_classes(tmp_path):
     task = tasks.build("images", data=written(tmp_path, members()))
-    assert task.facts.classes == ("cat", "dog") and task.facts.channels == 1 and task.spec.rows == 3
+    assert task.fitted.classes == ("cat", "dog") and task.fitted.channels == 1 and task.spec.rows == 3
     sizes = {split: len(task.examples(split)) for split in ("train", "validation", "test")}
     assert sizes == {"train": 24, "validation": 3, "test": 3}
     for split in sizes:
@@ -98,7 +98,7 @@ def test_zip_and_tar_archives_hold_the_same_pictures_as_their_folder(tmp_path):
         first, *others = (one.examples(split) for one in whole)
         for other in others:
             assert torch.equal(first.pixels, other.pixels) and torch.equal(first.labels, other.labels)
-    assert whole[0].facts.channels == 3
+    assert whole[0].fitted.channels == 3
 
 
 def test_folders_named_train_val_and_test_are_the_splits(tmp_path):
@@ -121,7 +121,7 @@ def test_idx_files_are_read_as_they_are(tmp_path, packed):
     task = tasks.build("images(patch=2)", data=idx_files(tmp_path, packed))
     random = np.random.default_rng(5)
     train, test = (random.integers(0, 255, (count, 6, 4), np.uint8) for count in (11, 5))
-    assert task.facts.classes == ("0", "1", "2") and (task.spec.rows, task.spec.columns) == (3, 2)
+    assert task.fitted.classes == ("0", "1", "2") and (task.spec.rows, task.spec.columns) == (3, 2)
     found = task.examples("test")
     assert np.array_equal(found.pixels[:, 0].numpy(), test) and found.labels.tolist() == [0, 1, 2, 0, 1]
     kept = {one.pixels.numpy().tobytes() for split in ("train", "validation") for one in task.examples(split)}

@@ -110,7 +110,7 @@ def test_levels_differ_and_only_training_text_makes_the_vocabulary(tmp_path, lev
         assert UNKNOWN in ids and UNKNOWN not in task.tokens("train").tolist()
     if level == "word":
         assert len(ids) == 5, "words, and the ends of two lines"
-    assert task.problem.answer.outputs == task.problem.inputs.count == len(task.vocabulary)
+    assert task.problem.answer.outputs == task.problem.inputs.count == len(task.fitted.vocabulary)
 
 
 def test_fifteen_in_a_hundred_are_hidden_most_of_them_blank():
@@ -177,16 +177,16 @@ def test_completion_judges_the_second_half_of_each_sentence(tmp_path, kind):
     sentences = ["hij!", "cdc.", "abcdefg."]  # "ab." is too short to have an opening; short ones come first
     batches = task.completion_batches()
     assert [batch.size for batch in batches] == [2, 1] and all(batch.keep is None for batch in batches)
-    letters = task.vocabulary.entries
+    letters = task.fitted.vocabulary.entries
     asked = [token for batch in batches for token in batch.targets[batch.target_keep].tolist()]
     expected = "".join(sentence[len(sentence) // 2 :] for sentence in sentences)
-    assert asked == task.vocabulary.encode(expected)
+    assert asked == task.fitted.vocabulary.encode(expected)
     if kind:
         shown = task.output_pieces(batches[1].inputs[0].tolist())
         assert shown == [*"abcd", *["<mask>"] * 4]
     else:
         given = [row for batch in batches for row in rows_of(batch)]
-        assert given == [task.vocabulary.encode(sentence[:-1]) for sentence in sentences]
+        assert given == [task.fitted.vocabulary.encode(sentence[:-1]) for sentence in sentences]
     torch.manual_seed(3)
     count = len(letters) + 5
     table = torch.randn(8, count, count)  # logits by position and the token there
@@ -197,7 +197,7 @@ def test_completion_judges_the_second_half_of_each_sentence(tmp_path, kind):
     found = {metric.name: metric.value(state) for metric, state in task.completed(model, batch_size=7)}
     expected = {True: [0, 0.0, 0], False: [0, 0.0, 0]}  # on the own prefix or not: right, cost, count
     for sentence in sentences:
-        ids, half = task.vocabulary.encode(sentence), len(sentence) // 2
+        ids, half = task.fitted.vocabulary.encode(sentence), len(sentence) // 2
         hidden = [*ids[:half], *[BLANK] * (len(ids) - half)]
         own = [*ids[:half], *greedy(table, [ids[:half]], len(ids) - half)[0]]
         for forced, given in ((True, ids), (False, own)):

@@ -9,7 +9,7 @@ from PIL import Image
 
 from regard.errors import BadValue
 from regard_workbench import tasks
-from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.formats.image_files import PicturesRead
 from regard_workbench.tasks.match import INK, SPREAD
 from regard_workbench.tasks.pictures import written_digits
 from regard_workbench.tasks.pictures.digit_pictures import WORDS

@@ -148,10 +148,10 @@ def test_likeness_by_tfidf_is_that_of_scikit_learn():
 
 def test_the_yardstick_ranks_by_likeness_and_loses_ties(folder):
     task = tasks.build("respond", data=folder)
-    task.exchanges["test"] = [one._replace(reply=one.context[0]) for one in task.exchanges["test"][::2]]
+    task.rows["test"] = [one._replace(reply=one.context[0]) for one in task.rows["test"][::2]]
     found = task.likeness("test")
     assert found["recall_at_1"] == (11, 11), "a reply that repeats the context is the most alike"
-    task.exchanges["test"] = [one._replace(context=("zebra",)) for one in task.exchanges["test"]]
+    task.rows["test"] = [one._replace(context=("zebra",)) for one in task.rows["test"]]
     assert task.likeness("test")["recall_at_5"] == (0, 11), "no word is shared, so that all are equally alike"
 
 

@@ -141,7 +141,7 @@ def test_changing_the_future_changes_no_forecast(name, tmp_path):
 def test_a_window_of_the_test_part_looks_back_into_validation(tmp_path):
     task = series(tmp_path)
     first = task.examples("test")[0]
-    scaled = (table() - task.center) / task.spread
+    scaled = (table() - task.fitted.center) / task.fitted.spread
     middle = ROWS - ROWS * 20 // 100
     assert np.allclose(first.past.numpy(), scaled[middle - CONTEXT : middle], atol=1e-5)
     assert np.allclose(first.future.numpy(), scaled[middle : middle + HORIZON], atol=1e-5)
@@ -226,12 +226,12 @@ def test_a_restored_task_needs_no_data_and_forecasts_another_file(tmp_path):
     lines = ["t,c,a,b", *(",".join(map(repr, [n, *row])) for n, row in enumerate(newer.tolist()))]
     path.write_text("\n".join(lines))
     example = gone.parse({"table": str(path)})
-    scaled = (table()[50 - CONTEXT : 50] - task.center) / task.spread
+    scaled = (table()[50 - CONTEXT : 50] - task.fitted.center) / task.fitted.spread
     assert np.allclose(example.past.numpy(), scaled, atol=1e-5), "columns are found by name"
     text = gone.answer_text((torch.arange(HORIZON * COLUMNS).view(HORIZON, COLUMNS) / 4).tolist(), example)
     rows = [line.split(",") for line in text.split("\n")]
     assert rows[0] == ["time", "a", "b", "c"] and [row[0] for row in rows[1:]] == ["50", "51", "52", "53", "54"]
-    expected = task.center + np.array([3, 4, 5]) / 4 * task.spread
+    expected = task.fitted.center + np.array([3, 4, 5]) / 4 * task.fitted.spread
     assert np.allclose([float(cell) for cell in rows[2][1:]], expected, rtol=1e-4)
 
 
@@ -246,7 +246,7 @@ def test_a_forecast_quotes_its_names_and_runs_no_formula(tmp_path):
     header, *rows = csv.reader(io.StringIO(text))
     assert header == ["time", names[0], "'" + names[1], "-1", "'@a", names[4]] and not text.endswith("\n")
     assert [row[0] for row in rows] == ["101", "102"]
-    assert np.allclose([[float(cell) for cell in row[1:]] for row in rows], task.center, rtol=1e-4)
+    assert np.allclose([[float(cell) for cell in row[1:]] for row in rows], task.fitted.center, rtol=1e-4)
 
 
 @pytest.mark.parametrize("cell", ["=1+1", "+x", "-x", "@x", "\t=1", "\r=1", "-", "=", "+1e", "-1.5.2"])
@@ -274,7 +274,7 @@ def test_columns_are_chosen_by_name_and_a_constant_one_is_no_trouble(tmp_path):
     values = table()
     values[:, 0] = 4.0
     task = series(tmp_path, values, columns="c,a")
-    assert task.streams()["inputs"].width == 2 and task.names == ("c", "a")
+    assert task.streams()["inputs"].width == 2 and task.fitted.columns == ["c", "a"]
     past = task.examples("test")[0].past
     assert torch.isfinite(past).all() and (past[:, 1] == 0).all()
     with torch.no_grad():

@@ -62,7 +62,7 @@ def test_iob1_is_recognised_and_read_as_bio(tmp_path):
     iob1 = "Anna I-person\nBerg I-person\nOtto B-person\nin O\nOslo I-place\n"
     task = three(tmp_path, train=iob1, dev=iob1, test=iob1)
     assert tags_of(task) == [["B-person", "I-person", "B-person", "O", "B-place"]]
-    assert task.tags == ("O", "B-person", "I-person", "B-place", "I-place")
+    assert task.fitted.tags == ("O", "B-person", "I-person", "B-place", "I-place")
 
 
 WRONG = [
@@ -221,7 +221,7 @@ def test_the_shape_of_a_word_writes_runs_of_one_sort_once(word, expected):
 
 def test_shapes_seen_three_times_in_training_are_known_and_an_earlier_run_has_none(tmp_path):
     task = three(tmp_path, train=f"{BIO}\n{BIO}")
-    counts = Counter(shape(word) for row in task.sentences["train"] for word in row.words)
+    counts = Counter(shape(word) for row in task.rows["train"] for word in row.words)
     assert set(task.streams()) == {"words", "characters", "shapes"}
     assert set(task.forms.shapes.entries) == {form for form, count in counts.items() if count >= 3}
     batch = task.collate([task.parse({"text": "Nobody nobody #%&"})], seeded())
@@ -250,7 +250,7 @@ def test_words_with_parts_keep_them_where_the_word_is_hidden(tmp_path):
 def test_a_typed_sentence_is_shown_with_its_entities_in_brackets(tmp_path):
     task = three(tmp_path)
     example = task.parse({"text": "Anna Nobody left Oslo"})
-    numbers = [task.tags.index(tag) for tag in ("B-person", "I-person", "O", "B-place")]
+    numbers = [task.fitted.tags.index(tag) for tag in ("B-person", "I-person", "O", "B-place")]
     assert task.answer_text(numbers, example) == "[Anna Nobody](person) left [Oslo](place)"
     read = task.understood({"text": ""}, example)
     assert read.known == [True, False, True, True] and "1 of 4 words are unknown" in read.notes[0]
@@ -281,7 +281,7 @@ def test_generated_sentences_have_names_that_training_never_saw():
         if tag.startswith("B-")
     ]
     assert sum(name not in seen for name in names) > 0.5 * len(names)
-    assert task.tags == ("O", "B-company", "I-company", "B-person", "I-person", "B-place", "I-place")
+    assert task.fitted.tags == ("O", "B-company", "I-company", "B-person", "I-person", "B-place", "I-place")
 
 
 @pytest.mark.parametrize(

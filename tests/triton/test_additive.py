@@ -101,7 +101,11 @@ def names(asked):
 def check(asked, seed=None):
     """Promise 7: at most twice the error of the plain formula, three times for gradients, and four roundings."""
     grads = upstream(asked)
-    found = by_kernels(asked, grads, seed)
+    return hold(by_kernels(asked, grads, seed), asked, grads, seed)
+
+
+def hold(found, asked, grads, seed):
+    """Hold what kernels gave to that promise."""
     exact = by_formula(asked, grads, torch.float64, seed)
     sizes = SimpleNamespace(d=asked.query.shape[3], v=asked.value.shape[3])
 

@@ -16,16 +16,10 @@ from regard.implementations.triton.dot import decode, decode_calls, direct
 from regard.implementations.triton.launch import launching, raw_launches
 
 from .conftest import DEVICE, GPU
+from .repeating import empty_table  # noqa: F401 - a fixture
 from .test_launch import _Kernel, raw  # noqa: F401 - a fixture
 
 B, H, G, D = 2, 6, 2, 16
-
-
-@pytest.fixture(autouse=True)
-def empty_table():
-    repeated_calls.KNOWN.clear()
-    yield
-    repeated_calls.KNOWN.clear()
 
 
 def drawn(queries, keys, width=D, dtype=torch.float32):

@@ -14,7 +14,6 @@ from regard.dispatch import plan
 from regard.implementations.triton.launch import blocks, kernel_work, launching, raw_launches
 
 from .conftest import DEVICE, GPU, LARGE_BLOCKS
-from .repeating import Before
 
 _MASKS = {
     "none": None,
@@ -275,24 +274,6 @@ def test_a_failed_check_of_raw_launches_says_what_failed(monkeypatch):
     assert plan._reason("triton") == plan._REASONS["triton"]
 
 
-@pytest.mark.parametrize("name", _MASKS)
-def test_calls_that_repeat_a_signature_give_the_same_bits(name):
-    rows = [_rows(1, 2, 35, 16, seed=n) for n in range(3)]
-    upstream = _rows(1, 2, 35, 16, seed=3).detach()
-
-    def call(given):
-        output = regard.attend(*given, mask=_MASKS[name], impl="triton")
-        return [output, *torch.autograd.grad(output, given, upstream)]
-
-    first = call(rows)
-    for _ in range(2):
-        assert all(torch.equal(a, b) for a, b in zip(call(rows), first, strict=True))
-    moved = [part.detach().clone().requires_grad_() for part in rows]
-    assert all(torch.equal(a, b) for a, b in zip(call(moved), first, strict=True))
-    only_keys = regard.attend(rows[0].detach(), *rows[1:], mask=_MASKS[name], impl="triton")
-    assert torch.equal(torch.autograd.grad(only_keys, rows[1], upstream)[0], first[2])
-
-
 def test_kept_launches_hold_no_tensor_of_a_call():
     given, mask = ([_rows(1, 1, 19, 16, seed=n) for n in range(3)], masks.window(6, 1) | masks.global_tokens([2]))
     output = regard.attend(*given, mask=mask, impl="triton")
@@ -312,16 +293,6 @@ def test_kept_launches_hold_no_tensor_of_a_call():
         assert all(id(tensor) in own or tensor.dtype == torch.int32 for tensor in tensors)
 
 
-def test_a_repeated_call_can_be_differentiated_twice():
-    rows, found = [_rows(1, 1, 5, 16, seed=n) for n in range(3)], []
-    for impl in ("reference", "triton", "triton"):
-        output = regard.attend(*rows, mask=masks.causal(), impl=impl)
-        (slope,) = torch.autograd.grad(output.square().sum(), rows[0], create_graph=True)
-        found.append(torch.autograd.grad(slope.square().sum(), rows[1])[0])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found[2], found[0], rtol=1e-4, atol=1e-5)
-
-
 def test_a_mask_with_tensors_is_prepared_once_and_let_go_with_it():
     mask = masks.causal() & masks.documents(torch.arange(35, device=DEVICE)[None] // 8)
     sizes, device = (1, 1, 35, 35), torch.device(DEVICE)
@@ -331,14 +302,6 @@ def test_a_mask_with_tensors_is_prepared_once_and_let_go_with_it():
     before = len(blocks._OF_MASKS)
     del mask
     assert len(blocks._OF_MASKS) == before - 1
-
-
-def test_a_mask_whose_tensor_was_changed_is_prepared_again():
-    mask, rows = Before(torch.tensor(5, device=DEVICE)), [_rows(1, 1, 20, 16, seed=n) for n in range(3)]
-    for last in (5, 11):
-        mask.last.fill_(last)
-        found, truth = (regard.attend(*rows, mask=mask, impl=impl) for impl in ("triton", "reference"))
-        torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", [masks.window(3), masks.lengths(torch.tensor([9]))], ids=["window", "lengths"])

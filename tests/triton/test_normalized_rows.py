@@ -46,6 +46,10 @@ def rows_of_scores(count=KEYS):
         "geometric": -(0.9**steps),
         "some hidden by infinity": drawn[3].where(steps % 3 == 0, -torch.inf),
         "at the edge": torch.where(steps == 77, 0.0, -2.0),
+        "near the edge": torch.where(steps == 77, 0.0, -0.999),
+        "logarithmic": torch.log1p(steps) * 0.3,
+        "falling towards the edge": -(1 - 0.8**steps),
+        "far from zero": 1e4 + steps * 1e-2,
     }
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import regard
+import regard_fast
 from regard.implementations import gpu
 from regard.implementations.triton.launch.block_sizes import padded
 from regard_fast.fused_memory import refusal
 from regard_fast.fused_memory import static as static_memory
 from regard_fast.fused_rows import short_attention
 
-SOURCE = Path(regard.__file__).parent
+SOURCES = [Path(package.__file__).parent for package in (regard, regard_fast)]
 FEWER_ROWS = {"write_backward": refusal.MOST_SLOTS, "read_backward": refusal.LONGEST}  # the most rows of a block
 GUARDED = {"short_backward": short_attention, "static_backward": static_memory}
 LOADED = {"vector_gradients", "_weight_tile", "of_values"}  # `of_values` loads scores that another kernel stored
@@ -29,7 +30,7 @@ def named(call, name):
 def transposing_kernels():
     """The kernels in which the first factor of a product is transposed, and where they are."""
     found = {}
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in sorted(path for source in SOURCES for path in source.rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(function, ast.FunctionDef) and any(
                 named(call, "tl.dot") and named(call.args[0], "tl.trans") for call in ast.walk(function)

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 
 import regard
 from regard_workbench.viewer.page_model import PageModel, Variant
+from tests.observation.maps import Maps
 
 
 class StandIn:
@@ -53,22 +54,10 @@ class StandIn:
         return F.adaptive_max_pool2d(found, (height, width))
 
 
-class Seen:
+class Seen(Maps):
     def __init__(self, sites, model=None):
-        self.sites = {site.name: site for site in sites}
+        super().__init__(*sites)
         self.model = model
-
-    def names(self):
-        return list(self.sites)
-
-    def __getitem__(self, name):
-        return self.sites[name]
-
-    def __len__(self):
-        return len(self.sites)
-
-    def __iter__(self):
-        return iter(self.sites)
 
 
 def random_map(heads, queries, keys, seed=0, sharp=2.0):

@@ -68,9 +68,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
     repeated = None if compiling else repeated_calls.signature(query, key, value, options)
     if repeated is not None:
         run = repeated_calls.KNOWN.get(repeated)
-        found = None if run is None else run(query, key, value, options)
-        if found is not None:
-            return found
+        repeated_output = None if run is None else run(query, key, value, options)
+        if repeated_output is not None:
+            return repeated_output
     call = read_call("attend", OPTIONS, query, key, value, options) if options else Call(query, key, value)
     implementation, signature = None, None
     if not compiling:
@@ -79,14 +79,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor 
             implementation = _PLANS.get(signature)
         except (AttributeError, TypeError, RuntimeError):
             pass  # an argument of a wrong type, or a nested tensor: the check below raises for it
-    asked = request.build(call, check=implementation is None)
+    call_request = request.build(call, check=implementation is None)
     if implementation is None:
-        implementation = plan.implementation(plan.make(asked, call.impl).impl)
+        implementation = plan.implementation(plan.make(call_request, call.impl).impl)
         if signature is not None:
             _remember(signature, implementation)
-    output, logsumexp = implementation.run(asked)
+    output, logsumexp = implementation.run(call_request)
     if repeated is not None and repeated not in repeated_calls.KNOWN:
-        repeated_calls.remember(repeated, implementation, call, asked)
+        repeated_calls.remember(repeated, implementation, call, call_request)
     if query.dim() == 3:
         output = output.squeeze(1)
         logsumexp = None if logsumexp is None else logsumexp.squeeze(1)
@@ -114,30 +114,36 @@ def weights(query: Tensor, key: Tensor, *, rows: Rows = None, heads: Rows = None
 
     They are what `attend` multiplies the values with, before dropout, whichever implementation ran it.
     """
-    asked = request.build(read_call("weights", SCORING, query, key, key, options))
-    dtype, wide, device = asked.query.dtype, formula.accumulation_dtype(asked.query.dtype), asked.query.device
-    _, head_count, row_count, _ = asked.sizes
+    call_request = request.build(read_call("weights", SCORING, query, key, key, options))
+    dtype, wide, device = (
+        call_request.query.dtype,
+        formula.accumulation_dtype(call_request.query.dtype),
+        call_request.query.device,
+    )
+    _, head_count, row_count, _ = call_request.sizes
     chosen_rows = selection("rows", rows, row_count, device)
     chosen_heads = selection("heads", None if query.dim() == 3 else heads, head_count, device)
     with without_autocast(device):
-        fused = _fused_weights(asked, chosen_rows, chosen_heads) if device.type == "cuda" and HAS_TRITON else None
+        fused = (
+            _fused_weights(call_request, chosen_rows, chosen_heads) if device.type == "cuda" and HAS_TRITON else None
+        )
         if fused is not None:
             return fused.squeeze(1) if query.dim() == 3 else fused
-        score_of_pairs, wide_query, wide_key = asked.score.reduce(
-            asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None
+        score_of_pairs, wide_query, wide_key = call_request.score.reduce(
+            call_request.query.to(wide), call_request.key.to(wide), guarded=call_request.mask is not None
         )
-        grid = full_grid(asked.sizes, device).part(heads=chosen_heads, rows=chosen_rows)
+        grid = full_grid(call_request.sizes, device).part(heads=chosen_heads, rows=chosen_rows)
         if chosen_heads is not None:
             wide_key = _take(spread_heads(wide_key, head_count), 1, chosen_heads)
             wide_query = _take(wide_query, 1, chosen_heads)
         if chosen_rows is not None:
             wide_query = _take(wide_query, 2, chosen_rows)
         scores, visible = formula.masked_scores(
-            score_of_pairs, wide_query, wide_key, asked.mask, asked.bias, grid, asked.scale
+            score_of_pairs, wide_query, wide_key, call_request.mask, call_request.bias, grid, call_request.scale
         )
-        rows_found = formula.normalize_rows(asked.normalizer, scores, visible, asked.sink, grid)
-        found = rows_found.merge(rows_found.weights, rows_found.raw).to(dtype)
-    return found.squeeze(1) if query.dim() == 3 else found
+        rows_found = formula.normalize_rows(call_request.normalizer, scores, visible, call_request.sink, grid)
+        exact_weights = rows_found.merge(rows_found.weights, rows_found.raw).to(dtype)
+    return exact_weights.squeeze(1) if query.dim() == 3 else exact_weights
 
 
 def _fused_weights(asked: request.Request, rows: Part | None, heads: Part | None) -> Tensor | None:
@@ -155,9 +161,9 @@ def summarize(query: Tensor, key: Tensor, *, top: int = 8, **options: Unpack[Sco
     """What the weights look like, in memory linear in the length: entropy, received weight, strongest keys."""
     from regard.dispatch.summary import summarize_request
 
-    asked = request.build(read_call("summarize", SCORING, query, key, key, options))
-    found = summarize_request(asked, top)
-    return found.without_heads() if query.dim() == 3 else found
+    call_request = request.build(read_call("summarize", SCORING, query, key, key, options))
+    summary = summarize_request(call_request, top)
+    return summary.without_heads() if query.dim() == 3 else summary
 
 
 def selection(argument: str, chosen: Rows, length: int, device: torch.device) -> Part | None:
@@ -183,7 +189,7 @@ def selection(argument: str, chosen: Rows, length: int, device: torch.device) ->
         raise BadType(f"{argument}: expected a sequence of ints, a slice or a 1-D tensor, got {described(chosen)}.")
     index = index.long()
     if not isinstance(chosen, Tensor):
-        numbers = [int(one) for one in chosen]
+        numbers = [int(number) for number in chosen]
     elif is_fake_or_meta(index) or torch.compiler.is_compiling() or transforming():
         numbers = []  # the contents cannot be read
     else:

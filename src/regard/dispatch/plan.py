@@ -142,8 +142,8 @@ def _automatic(request: Request, complete: bool) -> Plan:
 def _reason(chosen: str) -> str:
     """Why an implementation is chosen, and what slows it down here, if it knows of something."""
     remark: Callable[[], str | None] | None = getattr(implementation(chosen), "remark", None)
-    known = None if remark is None else remark()
-    return _REASONS[chosen] if known is None else f"{_REASONS[chosen]}; {known}"
+    slowdown = None if remark is None else remark()
+    return _REASONS[chosen] if slowdown is None else f"{_REASONS[chosen]}; {slowdown}"
 
 
 def _fastest_first(request: Request) -> tuple[str, ...]:

@@ -68,36 +68,36 @@ def signature(query: Any, key: Any, value: Any, options: Mapping[str, Any]) -> t
         return None
     trains = _grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     counted = length if trains or rows[2] > FEW_QUERIES else None
-    asked: Any = None
+    option_signature: Any = None
     if options:
         named: list[Any] = []
-        for name, given in options.items():
-            kind = type(given)
-            if kind is str or kind is float or given is None:
-                named += (name, given)
+        for name, argument in options.items():
+            kind = type(argument)
+            if kind is str or kind is float or argument is None:
+                named += (name, argument)
             elif kind is bool or kind is int:  # False and True are equal to 0 and 1, which may be refused
-                named += (name, kind, given)
-            elif isinstance(given, Mask):
-                if given.tensors:
-                    named += (name, given.structure(), length)
+                named += (name, kind, argument)
+            elif isinstance(argument, Mask):
+                if argument.tensors:
+                    named += (name, argument.structure(), length)
                 else:
-                    named += (name, given.spec, None if rows[2] == 1 else length)
+                    named += (name, argument.spec, None if rows[2] == 1 else length)
             elif kind is Tensor and name == "mask" and not on_gpu:
-                if _layout(given) is not _STRIDED or given.is_nested:
+                if _layout(argument) is not _STRIDED or argument.is_nested:
                     return None
-                named += (name, given.shape, given.dtype, given.device, length)
-            elif isinstance(given, Value) and not given.tensors:
-                named += (name, given.spec, length)
+                named += (name, argument.shape, argument.dtype, argument.device, length)
+            elif isinstance(argument, Value) and not argument.tensors:
+                named += (name, argument.spec, length)
             else:
                 return None
-        asked = tuple(named)
+        option_signature = tuple(named)
     enough: Any = length >= SHORTEST_ROW
     if on_gpu:
         few = counted is None and key.numel() <= FEW_ELEMENTS
         enough = (enough, few, *_switches(dtype))
     elif not query.is_cpu:
         return None
-    return rows, batch, groups, counted, width, across[3], enough, dtype, device, trains, _inference(), asked
+    return rows, batch, groups, counted, width, across[3], enough, dtype, device, trains, _inference(), option_signature
 
 
 def _autocast_keeps(dtype: torch.dtype) -> bool:

@@ -33,7 +33,7 @@ class Summary:
 
     def without_heads(self) -> Summary:
         """The same for inputs without a head axis."""
-        return Summary(*[getattr(self, part.name).squeeze(1) for part in fields(self)])
+        return Summary(*[getattr(self, field.name).squeeze(1) for field in fields(self)])
 
 
 @torch.no_grad()
@@ -69,11 +69,11 @@ def summarize_strips(request: Request, top: int) -> Summary:
         weights = strip.weights()[..., : strip.scores.shape[-1]]
         rows = strip.index
         hidden = None if strip.sees_all else strip.scores == -torch.inf
-        found, columns = strongest(weights, hidden, min(top, weights.shape[-1]))
-        top_weights[(*rows, slice(0, found.shape[-1]))] = found
+        largest, columns = strongest(weights, hidden, min(top, weights.shape[-1]))
+        top_weights[(*rows, slice(0, largest.shape[-1]))] = largest
         keys_found = strip.grid.column[columns.clamp(min=0)]
-        top_keys[(*rows, slice(0, found.shape[-1]))] = torch.where(columns < 0, -1, keys_found)
-        logsumexp[rows] = strip.log_sum_exp(found[..., 0] if top else weights.amax(-1))
+        top_keys[(*rows, slice(0, largest.shape[-1]))] = torch.where(columns < 0, -1, keys_found)
+        logsumexp[rows] = strip.log_sum_exp(largest[..., 0] if top else weights.amax(-1))
         entropy[rows] = _entropy(strip, weights, logsumexp[rows])
         _add_columns(received, strip.grid.parts, weights.sum(2))  # type: ignore[arg-type]
     nonempty = (logsumexp != -torch.inf).sum(2, keepdim=True).clamp(min=1)
@@ -114,7 +114,7 @@ def strongest(weights: Tensor, hidden: Tensor | None, count: int) -> tuple[Tenso
     order = weights if hidden is None else weights.masked_fill(hidden, -1)
     if length <= 4 * _CHUNK or count * _CHUNK >= length:
         columns = _largest(order, count)
-        found = order.gather(-1, columns)
+        largest = order.gather(-1, columns)
     else:
         chunks = pad(order, (0, -length % _CHUNK), value=-1) if length % _CHUNK else order
         chunks = chunks.unflatten(-1, (-1, _CHUNK))
@@ -122,8 +122,8 @@ def strongest(weights: Tensor, hidden: Tensor | None, count: int) -> tuple[Tenso
         inside = chunks.gather(-2, best[..., None].expand(*best.shape, _CHUNK)).flatten(-2)
         columns = (best[..., None] * _CHUNK + torch.arange(_CHUNK, device=weights.device)).flatten(-2)
         index = _largest(inside, count)
-        found, columns = inside.gather(-1, index), columns.gather(-1, index)
-    return found.clamp(min=0), torch.where(found < 0, -1, columns)
+        largest, columns = inside.gather(-1, index), columns.gather(-1, index)
+    return largest.clamp(min=0), torch.where(largest < 0, -1, columns)
 
 
 def _largest(numbers: Tensor, count: int) -> Tensor:

@@ -77,8 +77,8 @@ def spell_out(names: Set[str]) -> Callable[[Verb], Verb]:
     """Decorate a verb that takes `**options`: `help` and `inspect.signature` show these options by name."""
 
     def decorate(verb: Verb) -> Verb:
-        own, hints = inspect.signature(verb), get_type_hints(Call)
-        parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        declared, hints = inspect.signature(verb), get_type_hints(Call)
+        parameters = [p for p in declared.parameters.values() if p.kind is not p.VAR_KEYWORD]
         tensors = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
         options = [
             inspect.Parameter(
@@ -87,8 +87,8 @@ def spell_out(names: Set[str]) -> Callable[[Verb], Verb]:
             for name in OPTIONS
             if name in names
         ]
-        others = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in names]
-        verb.__signature__ = own.replace(parameters=[*tensors, *options, *others])  # type: ignore[attr-defined]
+        further = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in names]
+        verb.__signature__ = declared.replace(parameters=[*tensors, *options, *further])  # type: ignore[attr-defined]
         return verb
 
     return decorate

@@ -41,11 +41,11 @@ class Edges:
             hint = " Transpose it." if pairs.dim() == 2 and pairs.shape[1] == 2 else ""
             raise BadValue(f"edges: expected pairs (2,e) of nodes (from, to), got {described(pairs)}.{hint}")
         nodes = whole_number("nodes", nodes, 0)
-        others = nodes if sources is None else whole_number("sources", sources, 0)
-        if loops and others != nodes:
-            raise BadValue(f"loops: {others} source nodes and {nodes} target nodes are not the same nodes.")
+        source_count = nodes if sources is None else whole_number("sources", sources, 0)
+        if loops and source_count != nodes:
+            raise BadValue(f"loops: {source_count} source nodes and {nodes} target nodes are not the same nodes.")
         start, end = pairs.long()
-        for name, ends, count in (("from", start, others), ("to", end, nodes)):
+        for name, ends, count in (("from", start, source_count), ("to", end, nodes)):
             if len(ends) and not (int(ends.min()) >= 0 and int(ends.max()) < count):
                 wrong = int(((ends < 0) | (ends >= count)).nonzero()[0])
                 raise BadValue(
@@ -55,10 +55,10 @@ class Edges:
         if loops:
             every = torch.arange(nodes, device=pairs.device)
             start, end = torch.cat([start, every]), torch.cat([end, every])
-        codes = torch.unique(end * max(1, others) + start)  # sorted
-        start, end = codes % max(1, others), codes // max(1, others)
+        codes = torch.unique(end * max(1, source_count) + start)  # sorted
+        start, end = codes % max(1, source_count), codes // max(1, source_count)
         order = torch.argsort(start, stable=True)
-        return cls(start, end, _begins(end, nodes), order, _begins(start[order], others))
+        return cls(start, end, _begins(end, nodes), order, _begins(start[order], source_count))
 
     @property
     def nodes(self) -> int:
@@ -79,8 +79,8 @@ class Edges:
 
     def to(self, device: torch.device | str) -> Edges:
         """The same edges on another device."""
-        parts = (self.sources, self.targets, self.into, self.by_source, self.out_of)
-        return Edges(*(part.to(device) for part in parts))
+        tensors = (self.sources, self.targets, self.into, self.by_source, self.out_of)
+        return Edges(*(tensor.to(device) for tensor in tensors))
 
 
 def _begins(rising: Tensor, count: int) -> Tensor:

@@ -155,13 +155,13 @@ def weighted_sum(weights: Tensor, value: Tensor, visible: Tensor | None) -> Tens
         marks = torch.cat([value.isnan(), value == torch.inf, value == -torch.inf], -1)
         if readable(marks) and not bool(marks.any()):
             return finite
-        seen = visible.expand_as(weights).to(weights.dtype)
-        nan, high, low = (apply(seen, marks.to(weights.dtype)) > 0).chunk(3, -1)
-    found = torch.where(low, -torch.inf, torch.where(high, torch.inf, finite))
-    found = torch.where(nan | (high & low), torch.nan, found)
+        visible_pairs = visible.expand_as(weights).to(weights.dtype)
+        nan, high, low = (apply(visible_pairs, marks.to(weights.dtype)) > 0).chunk(3, -1)
+    total = torch.where(low, -torch.inf, torch.where(high, torch.inf, finite))
+    total = torch.where(nan | (high & low), torch.nan, total)
     if not recorded():
-        return found
-    return found + torch.where(nan | high | low, zeros_with_infinite_slope(weights).sum(-1, keepdim=True), 0)
+        return total
+    return total + torch.where(nan | high | low, zeros_with_infinite_slope(weights).sum(-1, keepdim=True), 0)
 
 
 def mix_values(rows: RowWeights, value: Tensor, visible: Tensor | None, drop: Callable[[Tensor], Tensor]) -> Tensor:
@@ -188,7 +188,7 @@ def log_sum_exp(scores: Tensor) -> Tensor:
         return scores.sum(-1) - torch.inf
     largest = scores.detach().amax(-1)
     empty, nonfinite = largest == -torch.inf, ~(largest < torch.inf)
-    found = torch.logsumexp(scores.masked_fill((empty | nonfinite)[..., None], 0), -1).masked_fill(empty, -torch.inf)
+    log_sum = torch.logsumexp(scores.masked_fill((empty | nonfinite)[..., None], 0), -1).masked_fill(empty, -torch.inf)
     if not scores.requires_grad:
-        return torch.where(nonfinite, largest, found)
-    return torch.where(nonfinite, largest, found) + poison_gradient(scores, nonfinite[..., None])[..., 0]
+        return torch.where(nonfinite, largest, log_sum)
+    return torch.where(nonfinite, largest, log_sum) + poison_gradient(scores, nonfinite[..., None])[..., 0]

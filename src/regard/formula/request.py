@@ -126,7 +126,7 @@ def build(call: Call, check: bool = True) -> Request:
     if single:
         query, key, value = query[:, None], key[:, None], value[:, None]
     if autocasts(query.device):
-        query, key, value = (part.to(autocast_dtype(part)) for part in (query, key, value))
+        query, key, value = (rows.to(autocast_dtype(rows)) for rows in (query, key, value))
         if isinstance(bias, biases.DenseBias):
             bias = biases.DenseBias(bias.tensor.to(autocast_dtype(bias.tensor)))
     sink = call.sink

@@ -113,8 +113,8 @@ class Passes(NamedTuple):
 
 def run(compared: Compared, passes: Passes) -> Tensor:
     """The numbers of `reference` in memory linear in edges + nodes × width."""
-    left, right, value, weight, *rest = compared
-    output: Tensor = EdgeAttention.apply(passes, rest, left, right, value, weight)
+    left, right, value, weight, *edge_lists = compared
+    output: Tensor = EdgeAttention.apply(passes, edge_lists, left, right, value, weight)
     return output
 
 
@@ -153,16 +153,16 @@ def _backward(
     left, right, value, weight, slope, edges, *_ = compared
     weights, kept = needed
     assert weights is not None
-    asked = _asked(grad, weights, output, edges)
-    weights = weights if asked is None else torch.where(asked, weights, 0)
+    wanted_edges = _asked(grad, weights, output, edges)
+    weights = weights if wanted_edges is None else torch.where(wanted_edges, weights, 0)
     used = weights if kept is None else weights * kept
     grad_value = _sum(used.index_select(0, edges.by_source), grad, edges.targets[edges.by_source], edges.out_of)
     slopes = _dots(grad, value, edges)
     slopes = slopes if kept is None else slopes.mul_(kept)
     past = (grad * output).sum(-1).index_select(0, edges.targets)
     slopes = slopes.sub_(past).mul_(weights)  # of the scores, (e,h)
-    slopes = slopes if asked is None else torch.where(asked, slopes, 0)
-    grad_left, grad_right, grad_weight = _score_gradients(left, right, weight, slope, edges, slopes, asked)
+    slopes = slopes if wanted_edges is None else torch.where(wanted_edges, slopes, 0)
+    grad_left, grad_right, grad_weight = _score_gradients(left, right, weight, slope, edges, slopes, wanted_edges)
     return grad_left, grad_right, grad_value, grad_weight
 
 
@@ -181,10 +181,10 @@ def _asked(grad: Tensor, found: Tensor, output: Tensor, edges: Edges) -> Tensor 
 
 def _scores(left: Tensor, right: Tensor, weight: Tensor | None, slope: float, edges: Edges) -> Tensor:
     """`scores`, piece by piece."""
-    found = left.new_empty(len(edges), left.shape[1])
-    for part, targets, sources in _pieces(left, right, edges):
-        torch.sum(_times(F.leaky_relu_(targets.add_(sources), slope), weight), -1, out=found[part])
-    return found
+    edge_scores = left.new_empty(len(edges), left.shape[1])
+    for piece, targets, sources in _pieces(left, right, edges):
+        torch.sum(_times(F.leaky_relu_(targets.add_(sources), slope), weight), -1, out=edge_scores[piece])
+    return edge_scores
 
 
 def _softmax(scored: Tensor, edges: Edges) -> Tensor:
@@ -199,10 +199,10 @@ def _softmax(scored: Tensor, edges: Edges) -> Tensor:
 
 def _sum(weights: Tensor, rows: Tensor, index: Tensor, begins: Tensor) -> Tensor:
     """Σ over the edges of each range of weights (e,h) times rows (n,h,c), those that `index` names: (ranges,h,c)."""
-    found = rows.new_zeros(len(begins) - 1, *rows.shape[1:])
+    sums = rows.new_zeros(len(begins) - 1, *rows.shape[1:])
     if len(index):
         for head in range(rows.shape[1]):
-            found[:, head] = F.embedding_bag(
+            sums[:, head] = F.embedding_bag(
                 index,
                 rows[:, head].contiguous(),
                 begins,
@@ -210,15 +210,15 @@ def _sum(weights: Tensor, rows: Tensor, index: Tensor, begins: Tensor) -> Tensor
                 per_sample_weights=weights[:, head].contiguous(),
                 include_last_offset=True,
             )
-    return found
+    return sums
 
 
 def _dots(targets: Tensor, sources: Tensor, edges: Edges) -> Tensor:
     """The dot product of the target's and the source's row for each edge, (e,h)."""
-    found = targets.new_empty(len(edges), targets.shape[1])
-    for part, target, source in _pieces(targets, sources, edges):
-        torch.sum(target.mul_(source), -1, out=found[part])
-    return found
+    dots = targets.new_empty(len(edges), targets.shape[1])
+    for piece, target, source in _pieces(targets, sources, edges):
+        torch.sum(target.mul_(source), -1, out=dots[piece])
+    return dots
 
 
 def _score_gradients(
@@ -229,18 +229,18 @@ def _score_gradients(
         steep = _steep(_scores(left, right, None, 1.0, edges), slopes, slope, asked)
         ordered = steep.index_select(0, edges.by_source)
         ends = ((steep, edges.into), (ordered, edges.out_of))
-        by_end = [torch.segment_reduce(part, "sum", offsets=begins, axis=0) for part, begins in ends]
+        by_end = [torch.segment_reduce(slopes_by_end, "sum", offsets=begins, axis=0) for slopes_by_end, begins in ends]
         return by_end[0][..., None], by_end[1][..., None], None
     grad_left, grad_right = torch.zeros_like(left), torch.zeros_like(right)
     of_weight = None if weight is None else torch.zeros_like(weight, dtype=summation_dtype(weight))
-    for part, targets, sources in _pieces(left, right, edges):
-        compared, each = targets.add_(sources), slopes[part][..., None]
-        pull = each if weight is None else torch.mul(each, weight, out=sources)
-        steep = _steep(compared, pull, slope, None if asked is None else asked[part][..., None])
+    for piece, targets, sources in _pieces(left, right, edges):
+        compared, edge_slopes = targets.add_(sources), slopes[piece][..., None]
+        pull = edge_slopes if weight is None else torch.mul(edge_slopes, weight, out=sources)
+        steep = _steep(compared, pull, slope, None if asked is None else asked[piece][..., None])
         if of_weight is not None:
-            of_weight += (F.leaky_relu_(compared, slope) * each).sum(0, dtype=of_weight.dtype)
-        grad_left.index_add_(0, edges.targets[part], steep)
-        grad_right.index_add_(0, edges.sources[part], steep)
+            of_weight += (F.leaky_relu_(compared, slope) * edge_slopes).sum(0, dtype=of_weight.dtype)
+        grad_left.index_add_(0, edges.targets[piece], steep)
+        grad_right.index_add_(0, edges.sources[piece], steep)
     return grad_left, grad_right, None if weight is None else of_weight.to(weight.dtype)  # type: ignore[union-attr]
 
 
@@ -248,8 +248,8 @@ def _steep(compared: Tensor, grad: Tensor, slope: float, asked: Tensor | None) -
     """The gradient through the LeakyReLU of `compared`, which is set to 0 where it is not asked for."""
     if asked is not None:
         compared.masked_fill_(~asked, 0)
-    found: Tensor = torch.ops.aten.leaky_relu_backward(grad, compared, slope, False)
-    return found
+    gradient: Tensor = torch.ops.aten.leaky_relu_backward(grad, compared, slope, False)
+    return gradient
 
 
 def _pieces(left: Tensor, right: Tensor, edges: Edges) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -259,11 +259,11 @@ def _pieces(left: Tensor, right: Tensor, edges: Edges) -> Iterator[tuple[slice, 
     most = min(most, max(1, len(edges)))
     buffers = left.new_empty(2, most, *left.shape[1:])
     for begin in range(0, len(edges), most):
-        part = slice(begin, min(begin + most, len(edges)))
-        targets, sources = buffers[:, : part.stop - begin]
-        torch.index_select(left, 0, edges.targets[part], out=targets)
-        torch.index_select(right, 0, edges.sources[part], out=sources)
-        yield part, targets, sources
+        piece = slice(begin, min(begin + most, len(edges)))
+        targets, sources = buffers[:, : piece.stop - begin]
+        torch.index_select(left, 0, edges.targets[piece], out=targets)
+        torch.index_select(right, 0, edges.sources[piece], out=sources)
+        yield piece, targets, sources
 
 
 def _weighed(compared: Tensor, weight: Tensor | None) -> Tensor:

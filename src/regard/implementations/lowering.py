@@ -229,8 +229,8 @@ def by_distance(bias: Bias, sizes: Sizes, device: torch.device) -> Tensor:
     columns = torch.arange(1 - sizes[2], sizes[3], device=device)
     heads = torch.arange(sizes[1], device=device).view(-1, 1, 1)
     first = torch.zeros(1, 1, dtype=torch.int64, device=device)
-    parts = (slice(0, 1), slice(0, sizes[1]), slice(0, 1), columns)
-    grid = Grid(sizes, batch=first, head=heads, row=first, column=columns, parts=parts)
+    sections = (slice(0, 1), slice(0, sizes[1]), slice(0, 1), columns)
+    grid = Grid(sizes, batch=first, head=heads, row=first, column=columns, parts=sections)
     return bias.values(grid, torch.float32).view(1, -1, 1, columns.shape[0])
 
 

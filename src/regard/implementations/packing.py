@@ -45,7 +45,7 @@ def spec_of(*values: Value | str | None) -> str:
 
 @lru_cache(maxsize=1024)
 def _specs(spec: str) -> tuple[str | None, ...]:
-    return tuple(None if part is None else json.dumps(part) for part in json.loads(spec))
+    return tuple(None if spec_of_value is None else json.dumps(spec_of_value) for spec_of_value in json.loads(spec))
 
 
 def unpack_values(spec: str, tensors: list[Tensor]) -> Values:
@@ -62,7 +62,7 @@ def outline(request: Request) -> Outline:
 def filled(outline: Outline, tensors: list[Tensor]) -> Values:
     """The values of an outline with these tensors."""
     remaining = iter(tensors)
-    values: Any = [rebuild(part, remaining) if isinstance(part, str) else part for part in outline]
+    values: Any = [rebuild(template, remaining) if isinstance(template, str) else template for template in outline]
     return tuple(values)
 
 

@@ -89,10 +89,10 @@ def _padded(request: Request, options: dict[str, Any]) -> Repeated:
         # Scores of bounded rows are finite, so that no row of NaN can be lost either.
         if not (bounded(query) and bounded(key) and bounded(value)):
             return None
-        seen = mask.real_keys(keys, batch, query.device).reshape(-1, 1, 1, keys)
-        if seen.shape[0] != batch:
-            seen = seen.expand(batch, -1, -1, -1)
-        output = scaled_dot_product_attention(query, key, value, seen, **options)
+        visible = mask.real_keys(keys, batch, query.device).reshape(-1, 1, 1, keys)
+        if visible.shape[0] != batch:
+            visible = visible.expand(batch, -1, -1, -1)
+        output = scaled_dot_product_attention(query, key, value, visible, **options)
         if trains:
             forbid_second_derivative(output, _KERNEL)
         return output

@@ -71,11 +71,11 @@ def window(
 
 def lengths(key_lengths: Tensor, query_lengths: Tensor | None = None) -> Mask:
     """Batch entry b has key_lengths[b] real keys and, where given, query_lengths[b] real queries, from the left."""
-    what = "whole numbers of shape (b,)"
-    keys = _whole_numbers("key_lengths", key_lengths, what)
+    expected = "whole numbers of shape (b,)"
+    keys = _whole_numbers("key_lengths", key_lengths, expected)
     if query_lengths is None:
         return LengthsMask(keys)
-    return LengthsMask(keys, _whole_numbers("query_lengths", query_lengths, what))
+    return LengthsMask(keys, _whole_numbers("query_lengths", query_lengths, expected))
 
 
 def padding(keep: Tensor, query_keep: Tensor | None = None) -> Mask:
@@ -96,16 +96,16 @@ def documents(query_ids: Tensor, key_ids: Tensor | None = None) -> Mask:
 
 def packed(offsets: Tensor | Sequence[int]) -> Mask:
     """Concatenated documents, from cumulative lengths: [0, 3, 8] is one of three and one of five positions."""
-    what = "rising whole numbers of shape (documents + 1,)"
-    found = _whole_numbers("offsets", offsets, what)
-    if len(found) < 1:
-        raise BadValue(f"offsets: expected {what}, got an empty tensor.")
-    if readable(found) and bool((found.diff(prepend=found.new_zeros(1)) < 0).any()):
+    expected = "rising whole numbers of shape (documents + 1,)"
+    cumulative = _whole_numbers("offsets", offsets, expected)
+    if len(cumulative) < 1:
+        raise BadValue(f"offsets: expected {expected}, got an empty tensor.")
+    if readable(cumulative) and bool((cumulative.diff(prepend=cumulative.new_zeros(1)) < 0).any()):
         raise BadValue(
-            f"offsets: expected {what}, none below the one before it and none below 0, got {_excerpt(found)}. "
+            f"offsets: expected {expected}, none below the one before it and none below 0, got {_excerpt(cumulative)}. "
             f"They are cumulative lengths: [0, 3, 8] for documents of 3 and 5 positions."
         )
-    return PackedMask(found)
+    return PackedMask(cumulative)
 
 
 def prefix(n: int | Tensor) -> Mask:
@@ -145,8 +145,8 @@ def _anchor(align: str, offset: int | Tensor | None) -> tuple[str, int | Tensor 
     if offset is None:
         return align, None
     if isinstance(offset, Tensor):
-        found = _whole_numbers("offset", offset, "an int or whole numbers of shape (b,)")
-        return align, found.clamp(-_FARTHEST, _FARTHEST)
+        offsets = _whole_numbers("offset", offset, "an int or whole numbers of shape (b,)")
+        return align, offsets.clamp(-_FARTHEST, _FARTHEST)
     return align, _distance("offset", offset)
 
 
@@ -166,7 +166,7 @@ def _excerpt(numbers: Tensor) -> str:
 
 
 def _ids(argument: str, ids: Tensor) -> Tensor:
-    what = "whole numbers of shape (b,length) or (length,)"
+    expected = "whole numbers of shape (b,length) or (length,)"
     if isinstance(ids, Tensor) and ids.dim() == 1:
         ids = ids[None]
-    return tensor_copy(argument, ids, INTEGERS, what, rank=2)
+    return tensor_copy(argument, ids, INTEGERS, expected, rank=2)

@@ -72,8 +72,8 @@ class Mask(Value):
 
     def tile(self, grid: Grid) -> Tensor:
         """`visible` with four axes, (b|1, h|1, q, k)."""
-        seen = self.visible(grid)
-        return seen[(None,) * (4 - seen.dim())].expand(-1, -1, grid.row.shape[0], grid.column.shape[0])
+        visible = self.visible(grid)
+        return visible[(None,) * (4 - visible.dim())].expand(-1, -1, grid.row.shape[0], grid.column.shape[0])
 
     def grades(self, blocks: Blocks) -> Tensor:
         """EMPTY, PARTIAL or FULL for each block, int8 (b|1, h|1, nq, nk). PARTIAL is always allowed."""

@@ -26,10 +26,10 @@ class LengthsMask(Mask):
     query_lengths: Tensor | None = None
 
     def visible(self, grid: Grid) -> Tensor:
-        seen = grid.column < grid.pick(self.key_lengths.view(-1, 1, 1, 1))
+        visible = grid.column < grid.pick(self.key_lengths.view(-1, 1, 1, 1))
         if self.query_lengths is None:
-            return seen
-        return seen & (grid.row < grid.pick(self.query_lengths.view(-1, 1, 1, 1)))
+            return visible
+        return visible & (grid.row < grid.pick(self.query_lengths.view(-1, 1, 1, 1)))
 
     def grades(self, blocks: Blocks) -> Tensor:
         if not blocks.read_tensors:
@@ -68,8 +68,8 @@ class PaddingMask(Mask):
     query_keep: Tensor | None = None
 
     def visible(self, grid: Grid) -> Tensor:
-        seen = grid.pick(self.keep_keys[:, None, None, :])
-        return seen if self.query_keep is None else seen & grid.pick(self.query_keep[:, None, :, None])
+        visible = grid.pick(self.keep_keys[:, None, None, :])
+        return visible if self.query_keep is None else visible & grid.pick(self.query_keep[:, None, :, None])
 
     def grades(self, blocks: Blocks) -> Tensor:
         if not blocks.read_tensors:
@@ -79,8 +79,8 @@ class PaddingMask(Mask):
         rows = torch.ones_like(blocks.first_row, dtype=torch.bool)
         some_query = every_query = rows
         if self.query_keep is not None:
-            found = _reduce(self.query_keep, blocks.block_q)
-            some_query, every_query = found[0][:, None, :, None], found[1][:, None, :, None]
+            reduced = _reduce(self.query_keep, blocks.block_q)
+            some_query, every_query = reduced[0][:, None, :, None], reduced[1][:, None, :, None]
         return grade(some & some_query, every & every_query)
 
     def check(self, sizes: Sizes) -> None:
@@ -224,8 +224,8 @@ def dense_mask(tensor: Tensor) -> DenseMask:
 def _blocked(tensor: Tensor, size: int, filler: int | bool) -> Tensor:
     """(…, length) as (…, blocks, size), the last block padded with `filler`."""
     # Not by `pad`, which takes a float and so cannot represent the largest int64.
-    rest = tensor.new_full((*tensor.shape[:-1], -tensor.shape[-1] % size), filler)
-    filled = torch.cat([tensor, rest], -1)
+    filling = tensor.new_full((*tensor.shape[:-1], -tensor.shape[-1] % size), filler)
+    filled = torch.cat([tensor, filling], -1)
     return filled.reshape(*filled.shape[:-1], filled.shape[-1] // size, size)
 
 

@@ -20,17 +20,20 @@ _CELLS = 1 << 22  # pairs evaluated at once
 def visible_keys(mask: Mask, sizes: Sizes, device: torch.device) -> Tensor | None:
     """True for the keys that some query sees, bool (b|1, h|1, k); None when every key is seen."""
     if not mask.tensors:
-        seen = _seen_by_structure(mask.spec, sizes)
-        return None if seen is None else seen.to(device, copy=True)  # an ordinary tensor, wherever it was cached
+        visible = _seen_by_structure(mask.spec, sizes)
+        return None if visible is None else visible.to(device, copy=True)  # an ordinary tensor, wherever it was cached
     if mask.by_key:
         return mask.real_keys(sizes[3], sizes[0], device)[:, None]
     if isinstance(mask, DenseMask):
         return mask.tensor.any(-2).expand(-1, -1, sizes[3])
     if isinstance(mask, And):
-        for keys, rest in ((mask.left, mask.right), (mask.right, mask.left)):
+        for keys, partner in ((mask.left, mask.right), (mask.right, mask.left)):
             if keys.by_key:
-                real, seen = (keys.real_keys(sizes[3], sizes[0], device)[:, None], visible_keys(rest, sizes, device))
-                return real if seen is None else real & seen
+                real, visible = (
+                    keys.real_keys(sizes[3], sizes[0], device)[:, None],
+                    visible_keys(partner, sizes, device),
+                )
+                return real if visible is None else real & visible
     return _evaluate(mask, sizes, slice(0, sizes[3]), device)
 
 
@@ -44,27 +47,27 @@ def _seen_by_structure(spec: str, sizes: Sizes) -> Tensor | None:
     assert isinstance(mask, Mask)
     grades = mask.grades(cut(sizes, _BLOCK, _BLOCK, "cpu"))
     full, empty = (grades == FULL).any(2), (grades == EMPTY).all(2)  # (b|1, h|1, blocks of keys)
-    parts: list[Tensor] = []
+    blocks: list[Tensor] = []
     for block in range(grades.shape[3]):
         keys = slice(block * _BLOCK, min(sizes[3], (block + 1) * _BLOCK))
         if bool((full | empty)[..., block].all()):
-            parts.append(full[..., block, None].expand(-1, -1, keys.stop - keys.start))
+            blocks.append(full[..., block, None].expand(-1, -1, keys.stop - keys.start))
         else:
-            parts.append(_evaluate(mask, sizes, keys, torch.device("cpu")))
-    if all(bool(part.all()) for part in parts):
+            blocks.append(_evaluate(mask, sizes, keys, torch.device("cpu")))
+    if all(bool(block_of_keys.all()) for block_of_keys in blocks):
         return None
-    shape = torch.broadcast_shapes(*[part.shape[:2] for part in parts])
-    return torch.cat([part.expand(*shape, -1) for part in parts], 2)
+    shape = torch.broadcast_shapes(*[block_of_keys.shape[:2] for block_of_keys in blocks])
+    return torch.cat([block_of_keys.expand(*shape, -1) for block_of_keys in blocks], 2)
 
 
 def _evaluate(mask: Mask, sizes: Sizes, keys: slice, device: torch.device) -> Tensor:
     rows = max(1, _CELLS // max(1, sizes[0] * sizes[1] * (keys.stop - keys.start)))
-    seen = torch.zeros(1, 1, keys.stop - keys.start, dtype=torch.bool, device=device)
+    visible = torch.zeros(1, 1, keys.stop - keys.start, dtype=torch.bool, device=device)
     complete = full_grid(sizes, device)
     for top in range(0, sizes[2], rows):
         grid = complete.part(rows=slice(top, min(sizes[2], top + rows)), columns=keys)
-        seen = seen | mask.tile(grid).any(-2)
-    return seen
+        visible = visible | mask.tile(grid).any(-2)
+    return visible
 
 
 def hides_queries(mask: Mask) -> bool:

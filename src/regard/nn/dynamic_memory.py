@@ -132,12 +132,12 @@ class DynamicMemory(Mechanism):
             memory = self._summary(source, mask, query.shape[1], before)
         else:
             memory = before.memory
-        found: Tensor = self.reader(query, memory)
+        output: Tensor = self.reader(query, memory)
         if before is None:
-            return found
+            return output
         length = before.source if source is None else source.shape[1]
-        seen = before.seen + query.shape[1]
-        return found, replace(before, memory=memory, written=True, source=length, seen=seen)
+        length_so_far = before.seen + query.shape[1]
+        return output, replace(before, memory=memory, written=True, source=length, seen=length_so_far)
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -159,8 +159,8 @@ class DynamicMemory(Mechanism):
         self, query: Tensor, mask: Mask | Tensor | None, state: DynamicState | None
     ) -> Tensor | tuple[Tensor, State]:
         """Self-attention: the queries read the memory and are then written to it."""
-        (batch, new, _), seen = query.shape, 0 if state is None else state.seen
-        keep = masking.kept(mask, batch, new, new, seen, query.device)
+        (batch, new, _), past_length = query.shape, 0 if state is None else state.seen
+        keep = masking.kept(mask, batch, new, new, past_length, query.device)
         rows = masking.without_padding(query, keep)
         # The state holds fewer elements than a segment; this is the most segments that they and the new ones can fill.
         segments = self._segments(new if state is None else new + self.segment - 1)
@@ -176,17 +176,17 @@ class DynamicMemory(Mechanism):
         # The memory after the last segment is only read by a later call.
         last = segments - 1 if state is None else segments
         memories = self._written(before.memory, clean, segments, complete, last=last)
-        found = _with_nan(self._read(memories[:, :segments], clean[:, :width]), nonfinite)
-        found = _gathered(pad(found, (0, 0, 0, 1)), index)  # padding gets the row of zeros at the end
+        output = _with_nan(self._read(memories[:, :segments], clean[:, :width]), nonfinite)
+        output = _gathered(pad(output, (0, 0, 0, 1)), index)  # padding gets the row of zeros at the end
         if state is None:
-            return found
+            return output
         count = total % self.segment
-        rest = (total - count)[:, None] + torch.arange(self.segment, device=query.device)
-        pending = _gathered(line, rest.clamp(max=width))
+        open_places = (total - count)[:, None] + torch.arange(self.segment, device=query.device)
+        pending = _gathered(line, open_places.clamp(max=width))
         assert nonfinite is not None
-        lost = (nonfinite & (torch.arange(width + 1, device=query.device) < rest[:, :1])).any(1)
+        lost = (nonfinite & (torch.arange(width + 1, device=query.device) < open_places[:, :1])).any(1)
         memory = memories[:, -1].masked_fill(lost[:, None, None], torch.nan)
-        return found, replace(state, memory=memory, open=pending, count=count, seen=seen + new)
+        return output, replace(state, memory=memory, open=pending, count=count, seen=past_length + new)
 
     def _within_both(self, query: Tensor, mask: Mask | Tensor | None) -> Tensor:
         """Self-attention to the memories of the segments before and after, and to the whole own segment."""
@@ -202,13 +202,13 @@ class DynamicMemory(Mechanism):
         earlier, later = self._written_both(self._slots(batch), clean, segments, real, last=segments - 1)
         memory = torch.cat([earlier[:, :segments], later[:, :segments].flip(1)], 2).flatten(0, 1)
         elements = self._apart(clean)
-        seen = None
+        padding = None
         if real is not None:
-            seen = PaddingMask(pad(self._apart(real), (memory.shape[1], 0), value=True))
-        found = self.reader(elements, torch.cat([memory, elements], 1), mask=seen).reshape(clean.shape)
+            padding = PaddingMask(pad(self._apart(real), (memory.shape[1], 0), value=True))
+        output = self.reader(elements, torch.cat([memory, elements], 1), mask=padding).reshape(clean.shape)
         assert nonfinite is not None
-        found = found.masked_fill(nonfinite.any(1)[:, None, None], torch.nan)  # every element sees it
-        return _gathered(pad(found, (0, 0, 0, 1)), index)  # padding gets the row of zeros at the end
+        output = output.masked_fill(nonfinite.any(1)[:, None, None], torch.nan)  # every element sees it
+        return _gathered(pad(output, (0, 0, 0, 1)), index)  # padding gets the row of zeros at the end
 
     def _summary(self, source: Tensor, mask: Mask | Tensor | None, queries: int, state: DynamicState | None) -> Tensor:
         """Return the memory (b,m|2m,dim) after the whole source, including its last short segment."""
@@ -245,8 +245,8 @@ class DynamicMemory(Mechanism):
 
         batch, real = rows.shape[0], None if real is None else both(real)
         writes = None if real is None else real[:, :: self.segment]
-        found = self._written(torch.cat(memory.chunk(2, 1)), both(rows), segments, writes, real, last)
-        return found[:batch], found[batch:]
+        both_ways = self._written(torch.cat(memory.chunk(2, 1)), both(rows), segments, writes, real, last)
+        return both_ways[:batch], both_ways[batch:]
 
     def _written(
         self,
@@ -284,40 +284,40 @@ class DynamicMemory(Mechanism):
         impl = "reference" if self.segment < _FEW else "auto"
 
         def write(carry: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-            memory, (key, value, *rest) = carry[0], given
-            mask = None if real is None else PaddingMask(rest[-1])
+            memory, (key, value, *optional) = carry[0], given
+            mask = None if real is None else PaddingMask(optional[-1])
             query = self.writer.project_query(memory, 0)
             dropout = self.writer.weights_dropout
             mixed = dispatch.attend(query, key, value, mask=mask, dropout=dropout, impl=impl)
             updated = self._updated(self.writer.output(mixed).to(memory.dtype), memory)
-            after = updated if writes is None else torch.where(rest[0][:, None, None], updated, memory)
+            after = updated if writes is None else torch.where(optional[0][:, None, None], updated, memory)
             return [after], [after]
 
-        inputs = [each.unflatten(2, (segments, self.segment)).movedim(2, 0) for each in (keys, values)]
+        inputs = [rows.unflatten(2, (segments, self.segment)).movedim(2, 0) for rows in (keys, values)]
         if writes is not None:
             inputs.append(writes[:, :segments].mT)
         if real is not None:
             real = real.narrow(1, 0, segments * self.segment)
             inputs.append(real.unflatten(1, (segments, self.segment)).movedim(1, 0))
-        _, (found,) = run_steps(write, [memory], inputs)
-        return torch.cat([memory[None], found]).transpose(0, 1)
+        _, (memories,) = run_steps(write, [memory], inputs)
+        return torch.cat([memory[None], memories]).transpose(0, 1)
 
     def _updated(self, candidate: Tensor, memory: Tensor) -> Tensor:
         """Return the next memory (b,m,dim) from the candidates C_s and the memory."""
         if self.gate is None:
             assert self.norm is not None
-            found: Tensor = self.norm(memory + candidate)
+            updated: Tensor = self.norm(memory + candidate)
         else:
-            found = self.gate(candidate.flatten(0, 1), memory.flatten(0, 1)).view(memory.shape)
-        return found.to(memory.dtype)
+            updated = self.gate(candidate.flatten(0, 1), memory.flatten(0, 1)).view(memory.shape)
+        return updated.to(memory.dtype)
 
     def _read(self, memories: Tensor, rows: Tensor) -> Tensor:
         """Let elements (b,length,dim) attend to the memory before their segment and to the segment up to themselves."""
         elements = self._apart(rows)  # all segments of all batch entries at once
         memory = memories.flatten(0, 1)
         # With the slots first, bottom-right causal() lets an element see all slots and the segment up to itself.
-        found: Tensor = self.reader(elements, torch.cat([memory, elements], 1), mask=masks.causal())
-        return found.reshape(rows.shape)
+        read: Tensor = self.reader(elements, torch.cat([memory, elements], 1), mask=masks.causal())
+        return read.reshape(rows.shape)
 
     def _slots(self, batch: int) -> Tensor:
         slots = self.slots if self.later_slots is None else torch.cat([self.slots, self.later_slots])

@@ -126,21 +126,21 @@ class GlobalQuery(Attention):
         past = self._past(state, query)
         if source is not None or (past is not None and past.source.fixed):
             self._refuse_pairwise(query, source, mask, past)
-            found = super().forward(query, source, mask=mask, state=None if past is None else past.source)
+            attended = super().forward(query, source, mask=mask, state=None if past is None else past.source)
             if past is None:
-                return found
-            output, cache = found
+                return attended
+            output, cache = attended
             assert isinstance(cache, Cache)
             return output, replace(past, source=cache)
-        asked, heads, keep = self._within_inputs(query, mask, past)
-        if past is not None and not (self.causal or asked):
+        masked_causal, heads, keep = self._within_inputs(query, mask, past)
+        if past is not None and not (self.causal or masked_causal):
             raise BadValue(
                 "state: a mean over all positions cannot continue from a state, because outputs for earlier positions "
                 "would change. Build the layer with causal=True, or pass mask=masks.causal()."
             )
         carry = None if past is None else past.carry()
         activation, dropout = activation_of(self.activation), self.weights_dropout
-        mixed, after = mixed_rows(heads, keep, self.causal or asked, activation, dropout, carry)
+        mixed, after = mixed_rows(heads, keep, self.causal or masked_causal, activation, dropout, carry)
         rows = self.output(mixed.transpose(1, 2))
         if past is None:
             return rows
@@ -166,12 +166,14 @@ class GlobalQuery(Attention):
             raise BadValue(
                 "state: it holds only a summary of earlier positions, so there are no weights. Call without a state."
             )
-        asked, (queries, keys, hidden), keep = self._within_inputs(query, mask, None)
+        masked_causal, (queries, keys, hidden), keep = self._within_inputs(query, mask, None)
         # The output is linear in the hidden rows; with unit vectors in their place it equals the weights.
         units = torch.eye(query.shape[1], dtype=hidden.dtype, device=hidden.device)[None, :, None]
         units = units.expand(query.shape[0], -1, self.num_heads, -1)
-        found, _ = mixed_rows([queries, keys, units], keep, self.causal or asked, activation_of(self.activation))
-        chosen = found.transpose(1, 2) if heads is None else found.transpose(1, 2)[:, heads]
+        mixed, _ = mixed_rows(
+            [queries, keys, units], keep, self.causal or masked_causal, activation_of(self.activation)
+        )
+        chosen = mixed.transpose(1, 2) if heads is None else mixed.transpose(1, 2)[:, heads]
         return chosen if rows is None else chosen[:, :, rows]
 
     def initial_state(  # type: ignore[override]
@@ -205,13 +207,13 @@ class GlobalQuery(Attention):
     ) -> tuple[bool, list[Tensor], Tensor | None]:
         """Return whether the mask contains causal(); query, key and hidden (b,l,h,d); False for padding (b,l)."""
         check_inputs(self, rows, None)
-        (batch, length, _), seen = rows.shape, 0 if past is None else past.seen
-        asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
-        keep = masking.kept(rest, batch, length, length, seen, rows.device)
+        (batch, length, _), past_length = rows.shape, 0 if past is None else past.seen
+        masked_causal, padding = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
+        keep = masking.kept(padding, batch, length, length, past_length, rows.device)
         if self.projects:  # keep padding out of the gradients of the maps
             rows = masking.without_padding(rows, keep)
-        heads = (self.project_query(rows, seen), *self.project_source(rows, seen))
-        return asked, [tensor.transpose(1, 2) for tensor in heads], keep
+        heads = (self.project_query(rows, past_length), *self.project_source(rows, past_length))
+        return masked_causal, [tensor.transpose(1, 2) for tensor in heads], keep
 
     def _refuse_pairwise(
         self, query: Tensor, source: Tensor | None, mask: Mask | Tensor | None, past: GlobalQueryState | None
@@ -223,9 +225,9 @@ class GlobalQuery(Attention):
             )
         rows = source if past is None or source is not None else past.source.keys[:, 0]
         length = 0 if rows is None else rows.shape[1]
-        given = masking.as_mask(mask, (query.shape[0], self.num_heads, query.shape[1], length))
-        if given is not None and not given.by_key:
-            given.keep(length, query.shape[0])  # raises and explains
+        call_mask = masking.as_mask(mask, (query.shape[0], self.num_heads, query.shape[1], length))
+        if call_mask is not None and not call_mask.by_key:
+            call_mask.keep(length, query.shape[0])  # raises and explains
 
     def _past(self, state: State | None, query: Tensor) -> GlobalQueryState | None:
         past = of_kind(GlobalQueryState, state)

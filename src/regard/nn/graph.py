@@ -87,13 +87,13 @@ class GraphAttention(nn.Module):
         self.version, self.join, self.loops = version, join, bool(loops)
         self.dropout, self.slope = dropout_rate(dropout), finite_number("slope", slope)
         self.value_dropout = nn.Dropout(dropout_rate(value_dropout))
-        inner = self.num_heads * self.width
-        self.source_map = glorot_linear(self.dim, inner, bias=bias and version == 2)
+        joined_width = self.num_heads * self.width
+        self.source_map = glorot_linear(self.dim, joined_width, bias=bias and version == 2)
         self.source_weight, self.target_map = None, None
         if version == 1:
             self.source_weight = self._vector()
         else:
-            self.target_map = glorot_linear(self.dim, inner, bias=bias)
+            self.target_map = glorot_linear(self.dim, joined_width, bias=bias)
         self.target_weight = self._vector()  # version 2: the one weight of the score
         self.score_bias = nn.Parameter(torch.zeros(self.num_heads)) if score_bias else None
         self.bias = nn.Parameter(torch.zeros(self.output_width)) if bias else None
@@ -106,10 +106,12 @@ class GraphAttention(nn.Module):
     def forward(self, nodes: Tensor, edges: Tensor | Edges) -> Tensor:
         """Nodes (b,n,dim) → (b,n,output_width). Edges (2,e), from and to, are those of each of the b examples."""
         graph = self.edges(nodes, edges)
-        parts = self.parts(nodes)
+        halves = self.parts(nodes)
         rate = self.dropout if self.training else 0.0
-        value = self.value_dropout(parts.value)
-        mixed = attend_edges(parts.left, parts.right, value, graph, weight=parts.weight, slope=self.slope, dropout=rate)
+        value = self.value_dropout(halves.value)
+        mixed = attend_edges(
+            halves.left, halves.right, value, graph, weight=halves.weight, slope=self.slope, dropout=rate
+        )
         heads = mixed.unflatten(1, (len(nodes), self.num_heads)).transpose(0, 1)  # (b,n,h,width)
         joined: Tensor = heads.flatten(2) if self.join == "concat" else heads.mean(2)
         return joined if self.bias is None else joined + self.bias
@@ -138,33 +140,33 @@ class GraphAttention(nn.Module):
             return NodeParts(self._heads(self.target_map(nodes), broken), value, value, weight)
         assert self.source_weight is not None
         heads = mapped.unflatten(2, (self.num_heads, self.width))
-        target, source = ((heads * own).sum(-1) for own in (self.target_weight, self.source_weight))
+        target, source = ((heads * weight).sum(-1) for weight in (self.target_weight, self.source_weight))
         if self.score_bias is not None:
             target = target + self.score_bias
-        left, right = (self._heads(part, broken) for part in (target, source))
+        left, right = (self._heads(score, broken) for score in (target, source))
         return NodeParts(left, right, value, None)
 
     def weights(self, nodes: Tensor, edges: Tensor | Edges, *, rows: Any = None, heads: Any = None) -> Tensor:
         """The exact weights (b, heads, rows, n) with which the nodes `rows` attend to nodes; 0 where no edge leads."""
-        graph, found = self.edge_weights(nodes, edges)
+        graph, by_edge = self.edge_weights(nodes, edges)
         count, device = graph.nodes, nodes.device
         chosen = torch.arange(count, device=device)[_index(selection("rows", rows, count, device))]
         picked = _index(selection("heads", heads, self.num_heads, device))
-        found = found[:, picked]  # (b,heads,e)
+        by_edge = by_edge[:, picked]  # (b,heads,e)
         place = torch.full((count,), -1, device=device)
         place[chosen] = torch.arange(len(chosen), device=device)
         at = place[graph.targets]
-        made: Tensor = found.new_zeros(*found.shape[:2], len(chosen) * count)
+        dense: Tensor = by_edge.new_zeros(*by_edge.shape[:2], len(chosen) * count)
         cells = at[at >= 0] * count + graph.sources[at >= 0]
-        made = made.index_add(2, cells, found[..., at >= 0]).unflatten(2, (len(chosen), count))
-        return made[:, :, place[chosen]]  # a node that is asked for twice is there twice
+        dense = dense.index_add(2, cells, by_edge[..., at >= 0]).unflatten(2, (len(chosen), count))
+        return dense[:, :, place[chosen]]  # a node that is asked for twice is there twice
 
     def edge_weights(self, nodes: Tensor, edges: Tensor | Edges) -> tuple[Edges, Tensor]:
         """The edges, sorted and with loops, and the weight of each before dropout, (b,h,e)."""
         graph = self.edges(nodes, edges)
-        parts = self.parts(nodes)
-        found = edge_weights(parts.left, parts.right, graph, weight=parts.weight, slope=self.slope)
-        return graph, found.T.unflatten(0, (len(nodes), self.num_heads))
+        halves = self.parts(nodes)
+        per_edge = edge_weights(halves.left, halves.right, graph, weight=halves.weight, slope=self.slope)
+        return graph, per_edge.T.unflatten(0, (len(nodes), self.num_heads))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, num_heads={self.num_heads}, width={self.width}, version={self.version}"

@@ -69,8 +69,8 @@ class StraightThrough(normalizers.Hardmax):
     def backward(self, scores: Tensor, weights: Tensor, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
         soft = normalizers.softmax()
         scaled = scores / self.temperature
-        found, _ = soft.backward(scaled, soft.rows(scaled), grad)
-        return found / self.temperature, []
+        gradient, _ = soft.backward(scaled, soft.rows(scaled), grad)
+        return gradient / self.temperature, []
 
 
 class EntropyTerms(Normalizer):
@@ -159,18 +159,18 @@ class Hard(Multihead):
             )
 
     def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
-        found = super().pieces(inputs)
+        pieces = super().pieces(inputs)
         if not self.training:
-            return found
-        return self._noisy(found, inputs) | {"normalize": StraightThrough(self.temperature)}
+            return pieces
+        return self._noisy(pieces, inputs) | {"normalize": StraightThrough(self.temperature)}
 
     def mix(self, inputs: AttentionInputs) -> Tensor:
         if self.reinforce is None or not self.training:
             return super().mix(inputs)
-        mixed, made = self._chosen(inputs)
+        mixed, choice = self._chosen(inputs)
         if self.soft_share:
-            mixed, made = self._partly_soft(inputs, mixed, made)
-        self.reinforce.offer(made)
+            mixed, choice = self._partly_soft(inputs, mixed, choice)
+        self.reinforce.offer(choice)
         return mixed
 
     def _partly_soft(
@@ -203,8 +203,8 @@ class Hard(Multihead):
 
         Values learn from the output, scores through `surrogate`. `index` (b,h,q) repeats given choices.
         """
-        mixed, made = self._chosen(self.prepare(query, source, mask, None), index)
-        return self.output(mixed), made if isinstance(made, Choice) else made.choice()
+        mixed, choice = self._chosen(self.prepare(query, source, mask, None), index)
+        return self.output(mixed), choice if isinstance(choice, Choice) else choice.choice()
 
     def _chosen(self, inputs: AttentionInputs, index: Tensor | None = None) -> tuple[Tensor, Choice | Drawn]:
         """Return the chosen values (b,h,q,v), and the choice."""
@@ -309,7 +309,7 @@ def _scores_at(inputs: AttentionInputs, pieces: dict[str, Any], index: Tensor) -
         column=index.transpose(1, 2).reshape(entries, heads, 1, 1),
         parts=(slice(0, entries), slice(0, heads), slice(0, 1), slice(0, 1)),
     )
-    found = score.pairs(query, key, grid, kind.factor(pieces.get("scale"), dim))
+    pair_scores = score.pairs(query, key, grid, kind.factor(pieces.get("scale"), dim))
     if pieces.get("bias") is not None:
-        found = found + pieces["bias"].values(grid, found.dtype)
-    return found.view(batch, queries, heads).transpose(1, 2)
+        pair_scores = pair_scores + pieces["bias"].values(grid, pair_scores.dtype)
+    return pair_scores.view(batch, queries, heads).transpose(1, 2)

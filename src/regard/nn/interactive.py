@@ -63,8 +63,8 @@ class Interactive(Mechanism):
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
         """Return the query stream after attending to the source, (b,q,dim); with a state, also the next state."""
-        found: Tensor | tuple[Tensor, State] = self.to_source(query, source, mask=mask, state=state)
-        return found
+        attended: Tensor | tuple[Tensor, State] = self.to_source(query, source, mask=mask, state=state)
+        return attended
 
     def both(
         self, a: Tensor, b: Tensor, a_mask: Mask | Tensor | None = None, b_mask: Mask | Tensor | None = None

@@ -71,17 +71,17 @@ class KeyValueMemory(Multihead):
         if source is None:
             return self._within(query, mask, cache)
         sizes = (query.shape[0], self.num_heads, query.shape[1], source.shape[1])
-        given = masking.as_mask(mask, sizes)
+        call_mask = masking.as_mask(mask, sizes)
         if cache is not None:
-            refuse_counting_from_the_end(given)
-            given = from_query(given, cache.steps, sizes)
-        if given is not None:
-            given.check(sizes)
+            refuse_counting_from_the_end(call_mask)
+            call_mask = from_query(call_mask, cache.steps, sizes)
+        if call_mask is not None:
+            call_mask.check(sizes)
         before = self.initial_state(sizes[0], query.device, query.dtype) if cache is None else cache
         if not before.seen:
-            before = self._primed(before, source, given)
-        found = self._within(query, _over_source(given, sizes, before.seen, query.device), before)
-        return found if cache is not None else replace(found, cache=None)
+            before = self._primed(before, source, call_mask)
+        inputs = self._within(query, _over_source(call_mask, sizes, before.seen, query.device), before)
+        return inputs if cache is not None else replace(inputs, cache=None)
 
     def _primed(self, cache: Cache, source: Tensor, given: Mask | None) -> Cache:
         """Return an empty cache with the keys and values of the source added."""
@@ -103,10 +103,10 @@ class KeyValueMemory(Multihead):
         if not isinstance(state, Cache) or not state.seen:
             return super()._checked(query, source, state)
         check_inputs(self, query, source, remembered=True)
-        held = state.seen - state.steps  # keys without a query: those of the source
-        if source is not None and source.shape[1] != held:
+        keys = state.seen - state.steps  # keys without a query: those of the source
+        if source is not None and source.shape[1] != keys:
             raise BadValue(
-                f"source: the state {f'holds a source of length {held}' if held else 'has no source'}, got a source of "
+                f"source: the state {f'holds a source of length {keys}' if keys else 'has no source'}, got a source of "
                 f"length {source.shape[1]}. A new source needs a new initial_state()."
             )
         super()._checked(query, None, replace(state, fixed=True))  # the remaining checks, without the source

@@ -44,10 +44,10 @@ def linear_attention(
     rows = [tensor.transpose(1, 2) for tensor in (query, key, value)]  # the scan has the length as its second axis
     nothing = empty_sums(key.shape[0], key.shape[1], key.shape[3], value.shape[3], key.device)
     if causal and align == "top-left":
-        found, _ = followed(rows[0], rows[1], rows[2], keep, feature_map, nothing)
+        output, _ = followed(rows[0], rows[1], rows[2], keep, feature_map, nothing)
     else:
-        found, _ = attended(rows[0], rows[1], rows[2], keep, causal, feature_map, nothing)
-    return found.transpose(1, 2)
+        output, _ = attended(rows[0], rows[1], rows[2], keep, causal, feature_map, nothing)
+    return output.transpose(1, 2)
 
 
 def attended(
@@ -64,8 +64,8 @@ def attended(
         sums = absorbed(key[:, :before], value[:, :before], real, feature_map, sums)
         key, value = key[:, before:], value[:, before:]
     empty = max(0, -before)
-    (found,), sums = scan(f"linear-causal-{feature_map}", [query[:, empty:], key, value], keep, sums)
-    return (F.pad(found, (0, 0, 0, 0, empty, 0)) if empty else found), sums
+    (output,), sums = scan(f"linear-causal-{feature_map}", [query[:, empty:], key, value], keep, sums)
+    return (F.pad(output, (0, 0, 0, 0, empty, 0)) if empty else output), sums
 
 
 def followed(
@@ -77,10 +77,10 @@ def followed(
     """
     pairs = min(query.shape[1], key.shape[1])
     real = None if keep is None else keep[:, :pairs]
-    found, sums = attended(query[:, :pairs], key[:, :pairs], value[:, :pairs], real, True, feature_map, sums)
+    output, sums = attended(query[:, :pairs], key[:, :pairs], value[:, :pairs], real, True, feature_map, sums)
     if pairs == query.shape[1]:
-        return found, sums
-    return torch.cat([found, read(query[:, pairs:], feature_map, sums)], 1), sums
+        return output, sums
+    return torch.cat([output, read(query[:, pairs:], feature_map, sums)], 1), sums
 
 
 def absorbed(key: Tensor, value: Tensor, keep: Kept, feature_map: str, sums: Tensors) -> Tensors:
@@ -181,10 +181,10 @@ class Linear(Mechanism):
         past = self._checked(query, source, state)
         remembered = past is not None and past.fixed
         within, (batch, queries, _) = source is None and not remembered, query.shape
-        asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
-        causal = self.causal or asked
+        masked_causal, padding = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
+        causal = self.causal or masked_causal
         follows = self.causal and self.align == "top-left" and not within
-        if past is not None and within != causal and (asked or not follows):
+        if past is not None and within != causal and (masked_causal or not follows):
             raise BadValue(
                 "state: with a source, a causal layer aligns queries with the source's end, but a step does not know "
                 "how many queries will follow: build it with align='top-left', and leave masks.causal() out. Without a "
@@ -193,30 +193,30 @@ class Linear(Mechanism):
             )
         if past is not None and remembered:
             # Padding was left out when the source was summed; this only raises for masks that the layer cannot use.
-            masking.kept(rest, batch, queries, past.seen, 0, query.device)
+            masking.kept(padding, batch, queries, past.seen, 0, query.device)
             asking = self._heads(self.query_map(query))
             if follows:
                 mixed, past = self._followed(asking, past.pending, past.keep, past)
                 return self._output(mixed), past
             return self._output(read(asking, self.feature_map, past.exact())), past
-        rows, seen = query if source is None else source, 0 if past is None else past.seen
-        keep = masking.kept(rest, batch, queries, rows.shape[1], seen, query.device)
+        rows, past_length = query if source is None else source, 0 if past is None else past.seen
+        keep = masking.kept(padding, batch, queries, rows.shape[1], past_length, query.device)
         rows = masking.without_padding(rows, keep)
         asking = self._heads(self.query_map(rows if within else query))
         offered = self._heads(self.key_map(rows)), self._heads(self.value_map(rows))
         # With both alignments the stricter one decides: bottom-right if the source is shorter than the queries.
-        if follows and not (asked and queries > rows.shape[1]):
+        if follows and not (masked_causal and queries > rows.shape[1]):
             before = self.initial_state(batch, query.device, query.dtype) if past is None else past
             mixed, after = self._followed(asking, offered, keep, before)
             after = replace(after, seen=rows.shape[1], fixed=True)
             return self._output(mixed) if past is None else (self._output(mixed), after)
         sums = self._nothing(batch, query.device) if past is None else past.exact()
         mixed, sums = attended(asking, *offered, keep, causal, self.feature_map, sums)
-        found = self._output(mixed)
+        output = self._output(mixed)
         if past is None:
-            return found
-        return found, LinearState.of(
-            sums, torch.promote_types(past.sums.dtype, query.dtype), seen + rows.shape[1], fixed=not within
+            return output
+        return output, LinearState.of(
+            sums, torch.promote_types(past.sums.dtype, query.dtype), past_length + rows.shape[1], fixed=not within
         )
 
     def initial_state(
@@ -232,14 +232,14 @@ class Linear(Mechanism):
         """Continue causal queries through the pending keys and values; return the outputs and the next state."""
         key, value = pending
         mixed, sums = followed(query, key, value, keep, self.feature_map, past.exact())
-        rest = slice(min(query.shape[1], key.shape[1]), None)
+        remaining = slice(min(query.shape[1], key.shape[1]), None)
         return mixed, LinearState.of(
             sums,
             torch.promote_types(past.sums.dtype, query.dtype),
             past.seen,
             past.fixed,
-            pending=(key[:, rest], value[:, rest]),
-            keep=None if keep is None else keep[:, rest],
+            pending=(key[:, remaining], value[:, remaining]),
+            keep=None if keep is None else keep[:, remaining],
         )
 
     def _nothing(self, batch: int, device: torch.device | str | None) -> Tensors:

@@ -69,10 +69,10 @@ class LocalAlignment(Alignment):
     def scaled_mix(self, inputs: AttentionInputs, pieces: dict[str, Any]) -> Tensor:
         """Return the attended values for these arguments of `attend`."""
         if pieces["bias"] is None or self.renormalize:
-            found: Tensor = dispatch.attend(
+            attended: Tensor = dispatch.attend(
                 inputs.query, inputs.key, inputs.value, dropout=self.weights_dropout, **pieces
             )
-            return found
+            return attended
         if inputs.query.shape[2] == 1 and inputs.value.dtype in (torch.float32, torch.float64):
             return self._step_mix(inputs, pieces)
         mixed, scaled = dispatch.attend(
@@ -91,10 +91,10 @@ class LocalAlignment(Alignment):
         """The same for a single query, whose factors can multiply the values: one pass instead of two."""
         grid = full_grid((*inputs.query.shape[:3], inputs.key.shape[2]), inputs.query.device)
         factor = pieces["bias"].values(grid, inputs.value.dtype).exp()  # (b|1,h|1,1,k)
-        found: Tensor = dispatch.attend(
+        mixed: Tensor = dispatch.attend(
             inputs.query, inputs.key, inputs.value * factor.mT, dropout=self.weights_dropout, **pieces | {"bias": None}
         )
-        return found
+        return mixed
 
     def weights(
         self,
@@ -111,17 +111,17 @@ class LocalAlignment(Alignment):
         log_gaussian = None if self.renormalize else pieces["bias"]
         if log_gaussian is not None:
             pieces["bias"] = None
-        found: Tensor = dispatch.weights(inputs.query, inputs.key, **pieces, rows=rows, heads=heads)
+        weights: Tensor = dispatch.weights(inputs.query, inputs.key, **pieces, rows=rows, heads=heads)
         if log_gaussian is None:
-            return found
-        sizes, device = (*inputs.query.shape[:3], inputs.key.shape[2]), found.device
+            return weights
+        sizes, device = (*inputs.query.shape[:3], inputs.key.shape[2]), weights.device
         grid = full_grid(sizes, device).part(
             heads=dispatch.selection("heads", heads, sizes[1], device),
             rows=dispatch.selection("rows", rows, sizes[2], device),
         )
-        wide = torch.promote_types(found.dtype, torch.float32)
+        wide = torch.promote_types(weights.dtype, torch.float32)
         factor: Tensor = log_gaussian.values(grid, wide).exp()
-        return (found * factor).to(found.dtype)
+        return (weights * factor).to(weights.dtype)
 
 
 @mechanism("local-m", causal="option", time="n·w·d", memory="n·d", window=5)

@@ -75,14 +75,14 @@ def visible_counts(mask: Mask | None, sizes: Sizes, device: torch.device) -> Ten
     """Count the keys each query sees, (b|1,h|1,q|1). Padding and causal masks need no q×k array."""
     if sizes[3] == 0:
         return torch.zeros(1, 1, 1, dtype=torch.int64, device=device)
-    parts = _parts(mask)
-    if any(not part.by_key and not isinstance(part, CausalMask) for part in parts):
+    components = _parts(mask)
+    if any(not component.by_key and not isinstance(component, CausalMask) for component in components):
         return _counted(mask, sizes, device)
     real = torch.ones(1, sizes[3], dtype=torch.bool, device=device)
-    for part in parts:
-        if part.by_key:
-            real = real & part.real_keys(sizes[3], sizes[0], device)
-    end = _ends(parts, sizes, device)
+    for component in components:
+        if component.by_key:
+            real = real & component.real_keys(sizes[3], sizes[0], device)
+    end = _ends(components, sizes, device)
     if end is None:
         return real.sum(-1)[:, None, None]
     before = pad(real.cumsum(-1), (1, 0))  # number of visible keys among the first n
@@ -100,12 +100,12 @@ def _parts(mask: Mask | None) -> list[Mask]:
 def _ends(parts: list[Mask], sizes: Sizes, device: torch.device) -> Tensor | None:
     """Return the first key that the causal masks among these hide from each query, (b|1,q)."""
     end = None
-    for part in parts:
-        if isinstance(part, CausalMask):
-            shift = position_shift(part.align, part.offset, sizes[2], sizes[3])
+    for component in parts:
+        if isinstance(component, CausalMask):
+            shift = position_shift(component.align, component.offset, sizes[2], sizes[3])
             shift = shift[:, None] if isinstance(shift, Tensor) else shift
-            own = (torch.arange(sizes[2], device=device)[None] + shift + 1).clamp(0, sizes[3])
-            end = own if end is None else torch.minimum(end, own)
+            own_end = (torch.arange(sizes[2], device=device)[None] + shift + 1).clamp(0, sizes[3])
+            end = own_end if end is None else torch.minimum(end, own_end)
     return end
 
 
@@ -114,11 +114,11 @@ def _counted(mask: Mask | None, sizes: Sizes, device: torch.device) -> Tensor:
     assert mask is not None
     complete = full_grid(sizes, device)
     height = max(1, _CELLS // max(1, sizes[0] * sizes[1] * sizes[3]))
-    found = [
+    counts = [
         mask.tile(complete.part(rows=slice(top, min(sizes[2], top + height)))).sum(-1)
         for top in range(0, max(1, sizes[2]), height)
     ]
-    return torch.cat(found, -1)
+    return torch.cat(counts, -1)
 
 
 @mechanism("local-p", causal="option", time="n·w·d", memory="n·d", window=5)
@@ -213,19 +213,21 @@ class LocalP(LocalAlignment):
         On a CPU the queries are sorted by their centres, so that neighbouring queries see the same keys and most blocks
         are empty: the work is then n·w instead of n².
         """
-        parts, (batch, heads, queries, _) = _parts(inputs.mask), inputs.query.shape
-        pairwise = any(not part.by_key and not isinstance(part, CausalMask) for part in parts)
+        components, (batch, heads, queries, _) = _parts(inputs.mask), inputs.query.shape
+        pairwise = any(not component.by_key and not isinstance(component, CausalMask) for component in components)
         if pairwise or inputs.rows.device.type != "cpu":
             return super().mix(inputs)
         if not torch.compiler.is_compiling() and queries <= _FEW:  # a graph serves every length
             return super().mix(inputs)
         center = self.centers(inputs)
         order = center.detach().argsort(-1)
-        end = _ends(parts, (batch, heads, queries, inputs.key.shape[2]), order.device)
+        end = _ends(components, (batch, heads, queries, inputs.key.shape[2]), order.device)
         if end is not None:
             end = end[:, None].expand_as(order).gather(-1, order)
         sorted_inputs = replace(
-            inputs, query=_taken(inputs.query, order), mask=joined(*[part for part in parts if part.by_key])
+            inputs,
+            query=_taken(inputs.query, order),
+            mask=joined(*[component for component in components if component.by_key]),
         )
         mixed = self.scaled_mix(sorted_inputs, self._around(sorted_inputs, center.gather(-1, order), end))
         return _taken(mixed, order.argsort(-1))

@@ -109,14 +109,14 @@ class Multihead(HeadProjections, Attention):
         return self.positions.rotate(self.key_heads(source), position), self.value_heads(source)
 
     def pieces(self, inputs: AttentionInputs) -> dict[str, Any]:
-        found = {"mask": inputs.mask, **self.positions.pieces(self, inputs)}
+        pieces = {"mask": inputs.mask, **self.positions.pieces(self, inputs)}
         if self.scale is not None:
-            found["scale"] = self.scale
+            pieces["scale"] = self.scale
         if self.normalize != "softmax":
-            found["normalize"] = self.normalize
+            pieces["normalize"] = self.normalize
         if self.sink is not None:
-            found["sink"] = self.sink
-        return found
+            pieces["sink"] = self.sink
+        return pieces
 
     @property
     def head_dim(self) -> int:

@@ -94,11 +94,11 @@ class MultiheadAttention(HeadProjections):
         keys = queries if keys is None else keys
         values = keys if values is None else values
         self._check_inputs(queries, keys, values)
-        given, query, key = self._compared(queries, keys, mask)
-        clean, nonfinite = zero_nonfinite(values, given is not None)
+        call_mask, query, key = self._compared(queries, keys, mask)
+        clean, nonfinite = zero_nonfinite(values, call_mask is not None)
         value = restore_nonfinite(self.value_heads(clean), nonfinite)
         dropout = self.dropout if self.training else 0.0
-        return self.output_rows(dispatch.attend(query, key, value, mask=given, dropout=dropout, impl=self.impl))
+        return self.output_rows(dispatch.attend(query, key, value, mask=call_mask, dropout=dropout, impl=self.impl))
 
     def weights(
         self,
@@ -112,12 +112,12 @@ class MultiheadAttention(HeadProjections):
         """The exact weights (b, heads, rows, k) with which a call would mix its values, before dropout."""
         keys = queries if keys is None else keys
         self._check_inputs(queries, keys, None)
-        given, query, key = self._compared(queries, keys, mask)
-        return dispatch.weights(query, key, mask=given, rows=rows, heads=heads)
+        call_mask, query, key = self._compared(queries, keys, mask)
+        return dispatch.weights(query, key, mask=call_mask, rows=rows, heads=heads)
 
     def extra_repr(self) -> str:
-        others = {"kdim": self.kdim, "vdim": self.vdim}
-        shown = "".join(f", {name}={width}" for name, width in others.items() if width != self.embed_dim)
+        widths = {"kdim": self.kdim, "vdim": self.vdim}
+        shown = "".join(f", {name}={width}" for name, width in widths.items() if width != self.embed_dim)
         return f"embed_dim={self.embed_dim}, num_heads={self.num_heads}{shown}"
 
     def _compared(
@@ -125,37 +125,35 @@ class MultiheadAttention(HeadProjections):
     ) -> tuple[Mask | None, Tensor, Tensor]:
         """The mask as a value, and the heads of queries and keys."""
         sizes = (queries.shape[0], self.num_heads, queries.shape[1], keys.shape[1])
-        given = masking.as_mask(mask, sizes)
-        if given is not None:
-            given.check(sizes)
-        clean, nonfinite = zero_nonfinite(keys, given is not None)
+        call_mask = masking.as_mask(mask, sizes)
+        if call_mask is not None:
+            call_mask.check(sizes)
+        clean, nonfinite = zero_nonfinite(keys, call_mask is not None)
         key = restore_nonfinite(self.key_heads(clean), nonfinite)
         real = None
         if queries is keys:  # padding of a sequence that attends to itself is padding among its queries too
-            real = masking.real_sides(given, sizes, queries.device)[1]
+            real = masking.real_sides(call_mask, sizes, queries.device)[1]
         else:
-            clean, nonfinite = zero_nonfinite(queries, given is not None)
-        return given, restore_nonfinite(self.query_heads(clean), nonfinite, real), key
+            clean, nonfinite = zero_nonfinite(queries, call_mask is not None)
+        return call_mask, restore_nonfinite(self.query_heads(clean), nonfinite, real), key
 
     def _check_inputs(self, queries: object, keys: object, values: object) -> None:
         """Raise unless the inputs have the widths of this layer, one batch, and a value for each key."""
         shapes = {}
-        for argument, given, name, width in (
+        for argument, rows, name, width in (
             ("queries", queries, "embed_dim", self.embed_dim),
             ("keys", keys, "kdim", self.kdim),
             ("values", values, "vdim", self.vdim),
         ):
-            if given is None:
+            if rows is None:
                 continue
-            if not isinstance(given, Tensor) or not given.is_floating_point():
-                raise BadType(
-                    f"{argument}: expected a floating-point tensor (b,length,{name}), got {described(given)}."
-                )
-            if given.dim() != 3 or given.shape[2] != width:
+            if not isinstance(rows, Tensor) or not rows.is_floating_point():
+                raise BadType(f"{argument}: expected a floating-point tensor (b,length,{name}), got {described(rows)}.")
+            if rows.dim() != 3 or rows.shape[2] != width:
                 raise BadValue(
-                    f"{argument}: expected (b,length,{name}) with {name}={width}, got shape {tuple(given.shape)}."
+                    f"{argument}: expected (b,length,{name}) with {name}={width}, got shape {tuple(rows.shape)}."
                 )
-            shapes[argument] = tuple(given.shape)
+            shapes[argument] = tuple(rows.shape)
         if len({shape[0] for shape in shapes.values()}) > 1:
             raise BadValue(f"keys: queries, keys and values must have one batch size, got {shapes}.")
         if "values" in shapes and shapes["keys"][1] != shapes["values"][1]:

@@ -81,8 +81,8 @@ def rotary(x: Tensor, positions: Tensor, base: float = _BASE, scaling: RotarySca
     base = finite_number("base", base, above=0)
     if not isinstance(positions, Tensor) or positions.dtype == torch.bool or positions.is_complex():
         raise BadType(f"positions: expected a tensor of numbers (l,) or (b,l), got {described(positions)}.")
-    each = positions.dim() == 2
-    if positions.dim() not in (1, 2) or positions.shape[-1] != length or (each and positions.shape[0] != batch):
+    per_example = positions.dim() == 2
+    if positions.dim() not in (1, 2) or positions.shape[-1] != length or (per_example and positions.shape[0] != batch):
         raise BadValue(
             f"positions: expected (l,) = ({length},) or (b,l) = ({batch}, {length}), got shape "
             f"{tuple(positions.shape)}."
@@ -92,7 +92,7 @@ def rotary(x: Tensor, positions: Tensor, base: float = _BASE, scaling: RotarySca
     if scaling is not None:
         frequencies = scaling.scaled(frequencies, base)
     angles = positions.to(x.device).double()[..., None] * frequencies
-    angles = angles[:, None] if each else angles  # (b,1,l,d/2) or (l,d/2)
+    angles = angles[:, None] if per_example else angles  # (b,1,l,d/2) or (l,d/2)
     cos, sin = angles.cos().to(wide), angles.sin().to(wide)
     if scaling is not None and scaling.growth != 1.0:
         cos, sin = cos * scaling.growth, sin * scaling.growth
@@ -232,10 +232,10 @@ def names() -> list[str]:
 
 def build(name: str, dim: int, max_length: int | None = None) -> PositionalEncoding:
     """Build the positional encoding of that name; "learned" and "half-wave" need a `max_length`."""
-    found = ADDITIVE[name]
-    if "max_length" not in registry.options_of(found, leading=1):
-        return found(dim)
-    return found(dim, _needed(name, max_length))
+    encoding = ADDITIVE[name]
+    if "max_length" not in registry.options_of(encoding, leading=1):
+        return encoding(dim)
+    return encoding(dim, _needed(name, max_length))
 
 
 def _needed(name: str, max_length: int | None) -> int:

@@ -79,10 +79,10 @@ class StaticMemory(Mechanism):
     ) -> Tensor | tuple[Tensor, State]:
         """Return what the queries read from the memory, (b,q,dim); with a state, also the next state."""
         before = checked_state(self, MemoryState, query, source, state)
-        (batch, new, _), seen = query.shape, 0 if before is None else before.seen
+        (batch, new, _), past_length = query.shape, 0 if before is None else before.seen
         keep = None
         if source is None and (before is None or before.source is None):  # the queries are summarised
-            keep = masking.kept(mask, batch, new, new, seen, query.device)
+            keep = masking.kept(mask, batch, new, new, past_length, query.device)
             query = masking.without_padding(query, keep)
         if before is None or not before.written:
             if source is not None:
@@ -90,11 +90,11 @@ class StaticMemory(Mechanism):
             memory = self.write(query if source is None else source, keep)
         else:
             memory = before.memory
-        found: Tensor = self.reader(query, memory)
+        output: Tensor = self.reader(query, memory)
         if before is None:
-            return found
+            return output
         length = before.source if source is None else source.shape[1]
-        return found, replace(before, memory=memory, written=True, source=length, seen=seen + new)
+        return output, replace(before, memory=memory, written=True, source=length, seen=past_length + new)
 
     def write(self, source: Tensor, keep: Tensor | None = None) -> Tensor:
         """Return the memory (b,m,dim) of a source (b,k,source_dim); `keep` (b,k) is False for padding."""
@@ -123,11 +123,11 @@ def checked_state(
     if past is None:
         return None
     check_batch(past.memory, query)
-    begun = past.written or past.seen > 0
-    if source is not None and begun and source.shape[1] != past.source:
-        held = "was written by the queries" if past.source is None else f"holds a source of length {past.source}"
+    is_written = past.written or past.seen > 0
+    if source is not None and is_written and source.shape[1] != past.source:
+        words = "was written by the queries" if past.source is None else f"holds a source of length {past.source}"
         raise BadValue(
-            f"source: the memory of this state {held}, got a source of length {source.shape[1]}. A new source needs a "
+            f"source: the memory of this state {words}, got a source of length {source.shape[1]}. A new source needs a "
             f"new initial_state()."
         )
     return past

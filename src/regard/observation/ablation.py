@@ -68,12 +68,12 @@ def ablate(
             chosen = checked_heads(seen, heads)
             after = _number(measure(_quietly(seen, chosen, run)), words)
             return Ablation(_listed(chosen), before, after, words)
-        found = []
+        ablations = []
         for name in seen.names():
             for head in range(seen[name].shape()[1]):
                 after = _number(measure(_quietly(seen, {name: [head]}, run)), words)
-                found.append(Ablation(((name, head),), before, after, words))
-    return sorted(found, key=lambda one: -abs(one.change))
+                ablations.append(Ablation(((name, head),), before, after, words))
+    return sorted(ablations, key=lambda one: -abs(one.change))
 
 
 def _quietly(seen: Seen, heads: Mapping[str, Sequence[int]], run: Callable[[], Any]) -> Any:
@@ -105,7 +105,7 @@ def _again(seen: Seen) -> Callable[[], Any]:
 
 def checked_heads(seen: Seen, heads: Heads, argument: str = "heads") -> dict[str, list[int]]:
     """Heads by site, each from 0; wrong ones are refused in the name of an argument."""
-    found: dict[str, list[int]] = {}
+    heads_by_site: dict[str, list[int]] = {}
     pairs = [(site, head) for site, many in heads.items() for head in many] if isinstance(heads, Mapping) else heads
     for site, head in pairs:
         count = seen[site].shape()[1]
@@ -113,10 +113,10 @@ def checked_heads(seen: Seen, heads: Heads, argument: str = "heads") -> dict[str
             raise BadValue(
                 f"{argument}: {site} has {count} heads; expected a number from 0 to {count - 1}, got {head}."
             )
-        found.setdefault(site, []).append(head % count)
-    if not found:
+        heads_by_site.setdefault(site, []).append(head % count)
+    if not heads_by_site:
         raise BadValue(f"{argument}: expected at least one head; leave it out to try each head on its own.")
-    return found
+    return heads_by_site
 
 
 def _listed(heads: Mapping[str, Sequence[int]]) -> tuple[tuple[str, int], ...]:
@@ -136,20 +136,24 @@ def _measure(loss: Measure | None, logit: int | tuple[int, ...] | None) -> tuple
 
 
 def _own_loss(output: Any) -> Any:
-    found = getattr(output, "loss", None)
-    if found is None:
+    own_loss = getattr(output, "loss", None)
+    if own_loss is None:
         raise BadValue(
             "loss: the model's output has no loss of its own. Pass loss=lambda output: …, or logit= the number of a "
             "class or token."
         )
-    return found
+    return own_loss
 
 
 def logits_of(output: Any) -> Tensor:
     """The logits of a model's output: a tensor, `.logits`, or the first element of a tuple."""
-    for found in (output, getattr(output, "logits", None), output[0] if isinstance(output, tuple) and output else None):
-        if isinstance(found, Tensor):
-            return found
+    for candidate in (
+        output,
+        getattr(output, "logits", None),
+        output[0] if isinstance(output, tuple) and output else None,
+    ):
+        if isinstance(candidate, Tensor):
+            return candidate
     raise BadValue(
         f"logit: there are no logits in the model's output, {described(output)}. Pass loss=lambda output: …."
     )
@@ -158,12 +162,12 @@ def logits_of(output: Any) -> Tensor:
 def _at(output: Any, index: tuple[int, ...]) -> Tensor:
     logits = logits_of(output)
     try:
-        found = logits[index]
+        logit = logits[index]
     except IndexError:
         raise BadValue(f"logit: expected an index into logits of {tuple(logits.shape)}, got {index}.") from None
-    if found.dim():
+    if logit.dim():
         raise BadValue(f"logit: expected {logits.dim()} numbers for logits of {tuple(logits.shape)}, got {index}.")
-    return found
+    return logit
 
 
 def _number(found: Any, words: str) -> float:

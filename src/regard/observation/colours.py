@@ -56,8 +56,8 @@ def _between(stops: tuple[tuple[float, float, float], ...]) -> NDArray[np.float6
     lightness, chroma, hue = np.array(stops).T
     turn = np.radians(hue)
     table = np.stack([lightness, chroma * np.cos(turn), chroma * np.sin(turn)], 1)
-    at, given = np.linspace(0, 1, 256), np.linspace(0, 1, len(table))
-    return _rgb(np.stack([np.interp(at, given, table[:, part]) for part in range(3)], 1))
+    at, stops_at = np.linspace(0, 1, 256), np.linspace(0, 1, len(table))
+    return _rgb(np.stack([np.interp(at, stops_at, table[:, channel]) for channel in range(3)], 1))
 
 
 def norm(scale: str, largest: float) -> Normalize:

@@ -40,7 +40,7 @@ def unseen_parts(
     """
     hidden_below = [path for module, path in parts.items() if compiled(module)]
     covered = {path for module, path in parts.items() if id(module) in noted}
-    found: dict[str, Unseen] = {}
+    unseen: dict[str, Unseen] = {}
     for module, path in parts.items():
         hidden = next((above for above in hidden_below if _any_within([path], above)), None)
         if hidden is None and id(module) not in ran:
@@ -51,12 +51,12 @@ def unseen_parts(
             why = f"{hidden or 'the model'} is compiled, and what a compiled graph computes cannot be seen"
         else:
             why = missed.get(id(module), "its code names neither a known function nor a softmax")
-        found[path] = Unseen(path, type(module).__name__, why)
-    return [one for path, one in found.items() if not _any_within(found.keys() - {path}, path)]
+        unseen[path] = Unseen(path, type(module).__name__, why)
+    return [module_unseen for path, module_unseen in unseen.items() if not _any_within(unseen.keys() - {path}, path)]
 
 
 def _any_within(paths: Collection[str], path: str) -> bool:
-    return any(one == path or one.startswith(f"{path}." if path else "") for one in paths)
+    return any(candidate == path or candidate.startswith(f"{path}." if path else "") for candidate in paths)
 
 
 def warn_if_partial(unseen: Sequence[Unseen], seen: int, called: bool) -> None:
@@ -64,10 +64,10 @@ def warn_if_partial(unseen: Sequence[Unseen], seen: int, called: bool) -> None:
     if seen and not unseen:
         return
     if unseen:
-        told = "; ".join(map(str, unseen[:MOST]))
+        modules = "; ".join(map(str, unseen[:MOST]))
         more = f"; and {len(unseen) - MOST} more" if len(unseen) > MOST else ""
         much = f"only {seen} sites were" if seen else "nothing was"
-        text = f"{much} seen. Not seen: {told}{more}."
+        text = f"{much} seen. Not seen: {modules}{more}."
     elif called:
         text = "nothing was seen: no module of this model looks like attention."
     else:
@@ -92,8 +92,8 @@ def refuse_nothing(seen: object, what: str) -> None:
     names = seen.names() if hasattr(seen, "names") else ()
     if not names:
         unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
-        told = f"Not seen: {'; '.join(map(str, unseen[:MOST]))}." if unseen else "Call the model in the with block."
-        raise BadValue(f"{what}: nothing was seen. {told}")
+        advice = f"Not seen: {'; '.join(map(str, unseen[:MOST]))}." if unseen else "Call the model in the with block."
+        raise BadValue(f"{what}: nothing was seen. {advice}")
 
 
 def label_partial(seen: object, what: str) -> None:
@@ -101,9 +101,9 @@ def label_partial(seen: object, what: str) -> None:
     refuse_nothing(seen, what)
     unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
     if unseen:
-        told = "; ".join(map(str, unseen[:MOST]))
+        modules = "; ".join(map(str, unseen[:MOST]))
         warnings.warn(
-            f"{what}: the result covers only the part of the model that was seen. Not seen: {told}.",
+            f"{what}: the result covers only the part of the model that was seen. Not seen: {modules}.",
             PartialView,
             stacklevel=3,
         )

@@ -57,14 +57,14 @@ def readable(piece: str, longest: int = LETTERS) -> str:
 def lines_of(path: str, inches: float, size: float) -> str:
     """A dotted name broken into lines that fit a width, at `size` points; a very long one is cut at the start."""
     room = max(8, int(inches * 72 / (WIDE * size)))
-    whole = readable(path, max(len(path), 1))
-    if len(whole) > MOST_LINES * room:
-        whole = "…" + whole[1 - MOST_LINES * room :]
+    name = readable(path, max(len(path), 1))
+    if len(name) > MOST_LINES * room:
+        name = "…" + name[1 - MOST_LINES * room :]
     lines = [""]
-    for part in re.findall(r"[^.]*\.?", whole):
-        if lines[-1] and len(lines[-1]) + len(part) > room:
+    for segment in re.findall(r"[^.]*\.?", name):
+        if lines[-1] and len(lines[-1]) + len(segment) > room:
             lines.append("")
-        lines[-1] += part
+        lines[-1] += segment
         while len(lines[-1]) > room:
             lines[-1:] = [lines[-1][:room], lines[-1][room:]]
     return "\n".join(lines)

@@ -26,7 +26,7 @@ def follow(seen: Seen, number: Tensor) -> None:
             "loss or a logit."
         )
     readings = [reading for site in seen.sites.values() for reading in site.readings]
-    calls = [call for one in readings for call in (one.steps if isinstance(one, Steps) else [one])]
+    calls = [call for reading in readings for call in (reading.steps if isinstance(reading, Steps) else [reading])]
     graphs = [graph for call in calls if (graph := graph_of(call))]
     if not graphs:
         raise BadValue(
@@ -43,8 +43,8 @@ def follow(seen: Seen, number: Tensor) -> None:
 
 def graph_of(reading: Reading) -> GradientInputs | None:
     """What a call has stored for gradients."""
-    found = getattr(reading, "graph", None)
-    return found if isinstance(found, GradientInputs) else None
+    graph = getattr(reading, "graph", None)
+    return graph if isinstance(graph, GradientInputs) else None
 
 
 @torch.no_grad()
@@ -58,10 +58,10 @@ def times_gradient(reading: Reading, rows: Rows = None, heads: Rows = None) -> T
             "gradient: call seen.gradient(number) first, on what regard.observe(model, gradients=True) captured."
         )
     slope, value = graph.slope, spread_heads(graph.value, graph.slope.shape[1])
-    for axis, name, asked in ((1, "heads", heads), (2, "rows", rows)):
-        part = dispatch.selection(name, asked, graph.slope.shape[axis], slope.device)
-        if part is not None:
-            index = torch.arange(graph.slope.shape[axis], device=slope.device)[part]
+    for axis, name, selection in ((1, "heads", heads), (2, "rows", rows)):
+        indices = dispatch.selection(name, selection, graph.slope.shape[axis], slope.device)
+        if indices is not None:
+            index = torch.arange(graph.slope.shape[axis], device=slope.device)[indices]
             slope = slope.index_select(axis, index)
             value = value.index_select(axis, index) if axis == 1 else value
     weights = reading.weights(rows, heads)

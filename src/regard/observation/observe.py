@@ -46,8 +46,8 @@ def observe(
         calls: store only the last so many calls of each site. None: all.
         gradients: also store what `seen.gradient` needs.
     """
-    given = {"model": model, "device": device, "dtype": dtype, "copy": copy, "calls": calls, "gradients": gradients}
-    _TYPES.check((), given)
+    arguments = {"model": model, "device": device, "dtype": dtype, "copy": copy, "calls": calls, "gradients": gradients}
+    _TYPES.check((), arguments)
     if isinstance(model, (str, Path)):
         model = opener("open_named")(str(model))
     assert model is None or isinstance(model, nn.Module)

@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import nn
+from torch._C._functorch import TransformType
 
 from regard.errors import BadValue
 from regard.nn.parts.mechanism import Mechanism
@@ -17,7 +19,6 @@ from regard.observation.capture.mechanisms import sides
 from regard.observation.capture.patch_points import patch_points
 from regard.observation.capture.reading import Pairs, Reading, Side, Steps, UnreadableCall
 from regard.observation.capture.storage import Storage
-from regard.observation.capture.transforms import is_vmapped
 from regard.observation.coverage import Unseen, unseen_parts, warn_if_partial
 from regard.observation.seen import Seen, Site
 
@@ -49,10 +50,10 @@ class Observer:
     def __enter__(self) -> Seen:
         if self.patching is not None:
             raise BadValue("observe: this context is already in use. Call regard.observe(model) again.")
-        parts = self.parts = {} if self.model is None else parts_of(self.model)
-        self.paths = {id(module): path for module, path in parts.items()}
-        self.sides = sides(parts)
-        self.patching = Patching(self, patch_points(self.model, list(parts)))
+        paths_by_module = self.parts = {} if self.model is None else parts_of(self.model)
+        self.paths = {id(module): path for module, path in paths_by_module.items()}
+        self.sides = sides(paths_by_module)
+        self.patching = Patching(self, patch_points(self.model, list(paths_by_module)))
         self.patching.__enter__()
         return self.seen
 
@@ -77,7 +78,7 @@ class Observer:
     def holds(self, module: nn.Module) -> bool:
         """Whether a module is the model or a part of it, including parts added since."""
         if id(module) not in self.paths and id(module) not in self.foreign and self.model is not None:
-            self.paths |= {id(part): path for part, path in parts_of(self.model).items()}
+            self.paths |= {id(submodule): path for submodule, path in parts_of(self.model).items()}
             if id(module) not in self.paths:
                 self.foreign[id(module)] = module
         return id(module) in self.paths
@@ -111,10 +112,10 @@ class Observer:
 
     def path(self, adapter: Adapter, module: nn.Module | None) -> str:
         """The name of a site: the module's path; for the model itself the name of its class."""
-        parts = [] if module is None else [self.paths[id(module)]]
+        segments = [] if module is None else [self.paths[id(module)]]
         if adapter.within:
-            parts.append(adapter.within)
-        return ".".join(filter(None, parts)) or (adapter.kind if module is None else type(module).__name__)
+            segments.append(adapter.within)
+        return ".".join(filter(None, segments)) or (adapter.kind if module is None else type(module).__name__)
 
     def note(
         self,
@@ -136,7 +137,7 @@ class Observer:
 
     @staticmethod
     def _readings(adapter: Adapter, event: CallEvent) -> list[tuple[str, Reading]]:
-        if is_vmapped():
+        if _is_vmapped():
             why = "this call ran under torch.vmap, whose tensors exist only inside it. Call the model on a batch."
         else:
             try:
@@ -200,17 +201,17 @@ class _ThreadCalls(threading.local):
 
 def parts_of(model: nn.Module) -> dict[nn.Module, str]:
     """Every module of a model with its first path, like `named_modules`, but several times as fast."""
-    found: dict[nn.Module, str] = {}
+    paths: dict[nn.Module, str] = {}
 
     def walk(module: nn.Module, path: str) -> None:
-        if module not in found:
-            found[module] = path
-            for name, part in module._modules.items():
-                if part is not None:
-                    walk(part, f"{path}.{name}" if path else name)
+        if module not in paths:
+            paths[module] = path
+            for name, child in module._modules.items():
+                if child is not None:
+                    walk(child, f"{path}.{name}" if path else name)
 
     walk(model, "")
-    return found
+    return paths
 
 
 def numbered(path: str, count: int) -> str:
@@ -220,8 +221,8 @@ def numbered(path: str, count: int) -> str:
 
 def _is_same_source(last: Reading, newer: Reading) -> bool:
     """Whether a step has one query and as many keys as the steps before it."""
-    one = last.steps[0] if isinstance(last, Steps) else last
-    return one.sizes[2] == 1 and one.sizes == newer.sizes and one.sizes[3] > 0
+    step = last.steps[0] if isinstance(last, Steps) else last
+    return step.sizes[2] == 1 and step.sizes == newer.sizes and step.sizes[3] > 0
 
 
 def _share_keys(last: Reading, newer: Reading, storage: Storage) -> bool:
@@ -238,3 +239,9 @@ def _share_keys(last: Reading, newer: Reading, storage: Storage) -> bool:
         if last.proof.values.goes_on(columns.kept.tensor, columns.seen, storage):
             newer.proof.values = last.proof.values
     return True
+
+
+def _is_vmapped() -> bool:
+    """Whether torch.vmap runs the current call; its tensors cannot be read outside of it."""
+    levels = torch._C._functorch.get_interpreter_stack()
+    return levels is not None and any(level.key() == TransformType.Vmap for level in levels)

@@ -176,13 +176,13 @@ def unmarked(frame: Axes, which: str) -> None:
 
 def bar(figure: Figure, drawn: AxesImage, beside: Sequence[Axes], scale: str, words: str) -> None:
     """The colour bar."""
-    made = figure.colorbar(drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / _BAR, pad=0.01)
+    colourbar = figure.colorbar(drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / _BAR, pad=0.01)
     low, high = (float(np.asarray(end).item()) for end in drawn.get_clim())
-    inner = [value for value in _TICKS[scale] if low <= value < 0.85 * high]
-    if len(inner) < 3 and scale != "log":  # all weights of a long map are small
-        inner = [share * high for share in _TICKS[scale] if share < 0.85]
-    made.ax.yaxis.set_major_locator(FixedLocator([*inner, high]))
-    made.ax.yaxis.set_minor_locator(NullLocator())
-    made.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
-    made.set_label(words, fontsize=6.5)
-    made.outline.set_linewidth(0.4)
+    ticks = [value for value in _TICKS[scale] if low <= value < 0.85 * high]
+    if len(ticks) < 3 and scale != "log":  # all weights of a long map are small
+        ticks = [share * high for share in _TICKS[scale] if share < 0.85]
+    colourbar.ax.yaxis.set_major_locator(FixedLocator([*ticks, high]))
+    colourbar.ax.yaxis.set_minor_locator(NullLocator())
+    colourbar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
+    colourbar.set_label(words, fontsize=6.5)
+    colourbar.outline.set_linewidth(0.4)

@@ -61,8 +61,8 @@ def plot(
     with panels.looks():
         if site is None and isinstance(seen, SeenLike):
             return _overview(seen, heads, inches, scale, most, call, batch)
-        one = _site(seen, site) if isinstance(seen, SeenLike) else seen
-        return _heads_of(one, heads, (tokens, targets), inches, scale, most, beside, call, batch)
+        chosen_site = _site(seen, site) if isinstance(seen, SeenLike) else seen
+        return _heads_of(chosen_site, heads, (tokens, targets), inches, scale, most, beside, call, batch)
 
 
 def image(
@@ -122,8 +122,8 @@ def _tables(
     if not heads or not queries or not keys:
         return [np.zeros((queries, keys), np.float32) for _ in heads], "weight"
     if max(queries, keys) <= finest or not hasattr(site, "pooled"):
-        found = site.weights(None, heads, call)[batch].detach().float().cpu()
-        return list(found.numpy()), "weight"
+        weights = site.weights(None, heads, call)[batch].detach().float().cpu()
+        return list(weights.numpy()), "weight"
     sampled = len(heads) * queries * keys > exact
     pooled = site.pooled(min(finest, queries), min(finest, keys), heads, call, batch, sampled)
     words = "largest weight of a cell" + (", from sampled rows" if sampled else "")
@@ -132,7 +132,7 @@ def _tables(
 
 def _most(tables: Sequence[Floats]) -> float:
     finite = (table[np.isfinite(table)] for table in tables)
-    return max((float(one.max(initial=0.0)) for one in finite), default=0.0)
+    return max((float(numbers.max(initial=0.0)) for numbers in finite), default=0.0)
 
 
 def _heads_of(
@@ -156,10 +156,10 @@ def _heads_of(
     tables, words = _tables(site, shown, which, batch, FINE)
     form = panels.ratio(queries, keys)
     beside = min(columns or (4 if form > 0.4 else 2), max(1, len(shown)))
-    whole = width or (ONE_COLUMN if len(shown) == 1 else TWO_COLUMNS)
-    panel = whole * 0.84 / beside
+    figure_width = width or (ONE_COLUMN if len(shown) == 1 else TWO_COLUMNS)
+    panel = figure_width * 0.84 / beside
     rows = max(1, -(-len(shown) // beside))
-    figure, frames = panels.frames(rows, beside, whole, rows * (panel * form + 0.25) + 1.2)
+    figure, frames = panels.frames(rows, beside, figure_width, rows * (panel * form + 0.25) + 1.2)
     shades = norm(scale, largest or _most(tables))
     drawn: AxesImage | None = None
     for number, frame in enumerate(frames):
@@ -180,7 +180,7 @@ def _heads_of(
     if len(shown) > 1:
         figure.supxlabel("attended to", fontsize=7)
         figure.supylabel("attends", fontsize=7)
-        figure.suptitle(lines_of(site.name, whole - 0.2, 7.5), fontsize=7.5)
+        figure.suptitle(lines_of(site.name, figure_width - 0.2, 7.5), fontsize=7.5)
     else:
         frames[0].set(xlabel="attended to", ylabel="attends")
     if drawn is not None:
@@ -203,9 +203,9 @@ def _overview(
         for site, picked in zip(sites, shown, strict=True)
     ]
     beside = max(1, *map(len, shown))
-    whole = width or TWO_COLUMNS
+    figure_width = width or TWO_COLUMNS
     forms = [panels.ratio(*site.shape(which)[2:]) for site in sites]
-    figure, (frame,) = panels.frames(1, 1, whole, whole * (sum(forms) + 1) / beside + 0.6)
+    figure, (frame,) = panels.frames(1, 1, figure_width, figure_width * (sum(forms) + 1) / beside + 0.6)
     shades = norm(scale, largest or _most([table for tables, _ in read for table in tables]))
     # One axes for all maps: a hundred axes would take seconds to lay out.
     drawn = panels.mosaic(frame, [tables for tables, _ in read], forms, beside, shades)
@@ -219,14 +219,15 @@ def _overview(
 
 def shortest(names: Sequence[str]) -> list[str]:
     """Names without their common prefix and suffix: `encoder.layer.0.attention.self` → `layer.0`."""
-    parts = [name.split(".") for name in names]
-    if len(parts) > 1:
-        while all(len(one) > 1 for one in parts) and len({one[-1] for one in parts}) == 1:
-            parts = [one[:-1] for one in parts]
-        while all(len(one) > 2 for one in parts) and len({one[0] for one in parts}) == 1:
-            parts = [one[1:] for one in parts]
-    whole = [readable(name, max(len(name), 1)) for name in (".".join(one) for one in parts)]
-    return [name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in whole]  # the number is at the end
+    paths = [name.split(".") for name in names]
+    if len(paths) > 1:
+        while all(len(path) > 1 for path in paths) and len({path[-1] for path in paths}) == 1:
+            paths = [path[:-1] for path in paths]
+        while all(len(path) > 2 for path in paths) and len({path[0] for path in paths}) == 1:
+            paths = [path[1:] for path in paths]
+    readable_names = [readable(name, max(len(name), 1)) for name in (".".join(path) for path in paths)]
+    # The number is at the end.
+    return [name if len(name) <= LONGEST else "…" + name[1 - LONGEST :] for name in readable_names]
 
 
 def _labels(argument: str, given: Sequence[str] | None, count: int) -> list[str] | None:

@@ -110,18 +110,18 @@ class Site:
             picked += [first + (last - first) * at // count for at in range(count)]
             cells += [cell] * count
         columns = torch.arange(keys) * width // keys
-        found: Tensor | None = None
+        maxima: Tensor | None = None
         few = max(1, IN_FLIGHT // max(1, reading.sizes[0] * reading.sizes[1] * keys))
         for start in range(0, len(picked), few):
             weights = reading.weights(picked[start : start + few], heads)[batch].float().cpu()  # (heads, rows, k)
-            if found is None:
-                found = torch.zeros(len(weights), height, width)
+            if maxima is None:
+                maxima = torch.zeros(len(weights), height, width)
             narrow = torch.zeros(*weights.shape[:2], width)
             narrow.scatter_reduce_(2, columns.expand_as(weights), weights, "amax")
             into = torch.tensor(cells[start : start + few])[None, :, None].expand_as(narrow)
-            found.scatter_reduce_(1, into, narrow, "amax")
-        assert found is not None
-        return found
+            maxima.scatter_reduce_(1, into, narrow, "amax")
+        assert maxima is not None
+        return maxima
 
     def times_gradient(self, rows: Rows = None, heads: Rows = None, call: int = -1) -> Tensor:
         """Weight × gradient of the number given to `seen.gradient`, (b, heads, rows, k)."""
@@ -300,5 +300,5 @@ class Seen:
 
     def __repr__(self) -> str:
         lines = [repr(site) for site in self.sites.values()]
-        missing = [f"not seen: {one}" for one in self.unseen]
+        missing = [f"not seen: {module}" for module in self.unseen]
         return "\n".join([f"Seen, {len(self)} sites:" if lines else "Seen: nothing yet", *lines, *missing])

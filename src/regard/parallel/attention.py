@@ -78,8 +78,8 @@ def attend(
     call = read_call("parallel.attend", OPTIONS, query, key, value, options)
     if not isinstance(sequence, ShardedSequence):
         raise BadType(f"sequence: expected a ShardedSequence, got {described(sequence)}.")
-    others = sequence if key_sequence is None else key_sequence
-    if others.group is not sequence.group:
+    keys_sequence = sequence if key_sequence is None else key_sequence
+    if keys_sequence.group is not sequence.group:
         raise BadValue("key_sequence: expected one over the ranks of `sequence`, got one over another group.")
     mask, bias = _values(call.mask, call.bias)
     single = query.dim() == 3
@@ -87,10 +87,10 @@ def attend(
         mask, bias = (None if mask is None else mask.single_head(), None if bias is None else bias.single_head())
     # The mask and the bias are for the whole sequence, so they are checked apart from this rank's rows.
     score = _of_this_rank(scores.named(call.score), sequence)
-    asked = request.build(call._replace(score=score, mask=None, bias=None))
-    _check_length("query", asked.query, sequence)
-    _check_length("key", asked.key, others)
-    sizes = (*asked.sizes[:2], sequence.length, others.length)
+    call_request = request.build(call._replace(score=score, mask=None, bias=None))
+    _check_length("query", call_request.query, sequence)
+    _check_length("key", call_request.key, keys_sequence)
+    sizes = (*call_request.sizes[:2], sequence.length, keys_sequence.length)
     for value_over_all in (mask, bias):
         if value_over_all is not None:
             value_over_all.check(sizes)
@@ -98,7 +98,7 @@ def attend(
         mask.check_contents(sizes)
     with without_autocast(query.device):
         # Rows are transformed before they are sent, once, in the rank that has them.
-        reduced = replace(asked, mask=mask).for_kernels()
+        reduced = replace(call_request, mask=mask).for_kernels()
         if isinstance(bias, biases.DenseBias) and autocasts(query.device):
             bias = biases.DenseBias(bias.tensor.to(reduced.query.dtype))
         common: dict[str, Any] = {
@@ -108,23 +108,23 @@ def attend(
             "score": reduced.score,
             "mask": mask,
             "bias": bias,
-            "normalizer": asked.normalizer,
-            "scale": asked.scale,
-            "dropout": asked.dropout,
+            "normalizer": call_request.normalizer,
+            "scale": call_request.scale,
+            "dropout": call_request.dropout,
             "impl": call.impl,
         }
         rows = (reduced.query, reduced.key, reduced.value)
         logsumexp: Tensor | None
         if exchange == "heads":
-            work = heads.HeadsWork(rows=sequence.layout, columns=others.layout, **common)
-            output, logsumexp = heads.attend(work, *rows, asked.sink, call.return_logsumexp)
+            work = heads.HeadsWork(rows=sequence.layout, columns=keys_sequence.layout, **common)
+            output, logsumexp = heads.attend(work, *rows, call_request.sink, call.return_logsumexp)
         else:
-            _check_mergeable(asked.normalizer)
-            plan = schedule.make(mask, sizes, sequence.layout, others.layout)
+            _check_mergeable(call_request.normalizer)
+            plan = schedule.make(mask, sizes, sequence.layout, keys_sequence.layout)
             output, logsumexp = ring.attend(RingWork(schedule=plan, **common), *rows)
-            if asked.sink is not None and isinstance(asked.normalizer, Softmax):
-                output = _with_sink(output, logsumexp, asked.sink)
-        output = output.to(asked.query.dtype)
+            if call_request.sink is not None and isinstance(call_request.normalizer, Softmax):
+                output = _with_sink(output, logsumexp, call_request.sink)
+        output = output.to(call_request.query.dtype)
     if single:
         output, logsumexp = output.squeeze(1), None if logsumexp is None else logsumexp.squeeze(1)
     return (output, logsumexp) if call.return_logsumexp and logsumexp is not None else output
@@ -148,8 +148,8 @@ def _of_this_rank(score: Score, sequence: ShardedSequence) -> Score:
     strength = score.strength if isinstance(score, CosineScore) else None
     if not isinstance(strength, Tensor) or strength.dim() < 2:
         return score
-    whole = strength.shape[-2] == sequence.length != sequence.local_length
-    return CosineScore(sequence.shard(strength, -2)) if whole else score
+    per_query = strength.shape[-2] == sequence.length != sequence.local_length
+    return CosineScore(sequence.shard(strength, -2)) if per_query else score
 
 
 def _check_length(argument: str, rows: Tensor, sequence: ShardedSequence) -> None:
@@ -170,5 +170,5 @@ def _check_mergeable(normalizer: Normalizer) -> None:
 
 def _with_sink(output: Tensor, logsumexp: Tensor, sink: Tensor) -> Tensor:
     """The output when one more logit for each head takes its share of the weight; it is applied once, to all keys."""
-    known = logsumexp.masked_fill(logsumexp == -torch.inf, 0)  # such rows are zero whatever they are multiplied by
-    return output * torch.sigmoid(known - sink.to(known.dtype).view(-1, 1)).to(output.dtype)[..., None]
+    finite = logsumexp.masked_fill(logsumexp == -torch.inf, 0)  # such rows are zero whatever they are multiplied by
+    return output * torch.sigmoid(finite - sink.to(finite.dtype).view(-1, 1)).to(output.dtype)[..., None]

@@ -100,8 +100,8 @@ def ring(
     plan = schedule.make(mask, sizes, chosen, chosen)
     received, sent = plan.keys_received().numpy(), plan.keys_sent().numpy()
     rows, gradients = shape.per_key * shape.itemsize, shape.per_key * max(4, shape.itemsize)
-    found = _pairs(shape, mask, chosen) if pairs is None else np.asarray(pairs, dtype=np.float64)
-    flops = found * (shape.per_pair + shape.per_pair_backward)
+    visible_pairs = _pairs(shape, mask, chosen) if pairs is None else np.asarray(pairs, dtype=np.float64)
+    flops = visible_pairs * (shape.per_pair + shape.per_pair_backward)
     return Costs(
         sent * rows, received * rows, sent * rows + received * gradients, received * rows + sent * gradients, flops
     )
@@ -114,16 +114,16 @@ def heads(
     chosen = _layout(shape, mask, ranks, layout)
     if shape.heads % ranks:
         raise BadValue(f"ranks: expected a divisor of the {shape.heads} heads, got {ranks}.")
-    held = np.array([chosen.local_length(rank) for rank in range(ranks)], dtype=np.int64)
-    others = shape.length - held
+    lengths = np.array([chosen.local_length(rank) for rank in range(ranks)], dtype=np.int64)
+    remote = shape.length - lengths
     copied = lcm(shape.groups, ranks)
     rows = shape.batch * (shape.heads * shape.width + copied * (shape.width + shape.values)) // ranks * shape.itemsize
     results = shape.batch * shape.heads * shape.values // ranks * shape.itemsize
-    sent = held * (ranks - 1) * rows + others * results
-    received = others * rows + held * (ranks - 1) * results
+    sent = lengths * (ranks - 1) * rows + remote * results
+    received = remote * rows + lengths * (ranks - 1) * results
     total = float(_pairs(shape, mask, chosen).sum()) if pairs is None else float(pairs)
-    each = total * (shape.per_pair + shape.per_pair_backward) / ranks
-    return Costs(sent, received, received, sent, np.full(ranks, each))
+    flops = total * (shape.per_pair + shape.per_pair_backward) / ranks
+    return Costs(sent, received, received, sent, np.full(ranks, flops))
 
 
 def _layout(shape: Shape, mask: Mask | None, ranks: int, layout: str | Layout) -> Layout:
@@ -137,11 +137,13 @@ def _pairs(shape: Shape, mask: Mask | None, layout: Layout) -> NDArray[np.float6
     sizes = (shape.batch, shape.heads, shape.length, shape.length)
     if mask is None or (mask.by_distance and not mask.tensors):
         before = _seen_before(None if mask is None else mask.spec, sizes)
-        spans = [[layout.span(chunk) for chunk in held] for held in layout.chunks]
-        found = [sum(float(before[span.stop] - before[span.start]) for span in held) for held in spans]
-        return np.array(found, dtype=np.float64)
+        spans = [[layout.span(chunk) for chunk in chunks] for chunks in layout.chunks]
+        rank_pairs = [
+            sum(float(before[span.stop] - before[span.start]) for span in chunk_spans) for chunk_spans in spans
+        ]
+        return np.array(rank_pairs, dtype=np.float64)
     work = schedule.estimated_work(mask, sizes, layout.count)
-    return torch.stack([work[list(held)].sum() for held in layout.chunks]).numpy()
+    return torch.stack([work[list(chunks)].sum() for chunks in layout.chunks]).numpy()
 
 
 @lru_cache(maxsize=4)

@@ -100,13 +100,13 @@ class Transfer:
     ) -> None:
         self.group, self.what = group, what
         self.arrivals: list[tuple[Tensor, Tensor]] = []  # what arrives on the host, and where it belongs
-        if any(through_host(one, group) for _, one in [*sends, *receives]):
-            sends = [(peer, one.cpu()) for peer, one in sends]
-            self.arrivals = [(torch.empty_like(one, device="cpu"), one) for _, one in receives]
+        if any(through_host(tensor, group) for _, tensor in [*sends, *receives]):
+            sends = [(peer, tensor.cpu()) for peer, tensor in sends]
+            self.arrivals = [(torch.empty_like(tensor, device="cpu"), tensor) for _, tensor in receives]
             receives = [(peer, host) for (peer, _), (host, _) in zip(receives, self.arrivals, strict=True)]
         self.buffers = [*sends, *receives]
-        operations = [_operation(dist.isend, one, peer, group, tag) for peer, one in sends]
-        operations += [_operation(dist.irecv, one, peer, group, tag) for peer, one in receives]
+        operations = [_operation(dist.isend, tensor, peer, group, tag) for peer, tensor in sends]
+        operations += [_operation(dist.irecv, tensor, peer, group, tag) for peer, tensor in receives]
         note_bytes(_bytes(sends), _bytes(receives), [peer for peer, _ in sends])
         self.works: list[Any] = []
         if operations:
@@ -133,10 +133,10 @@ def _bytes(messages: Sequence[tuple[int, Tensor]]) -> int:
 
 def pack(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Tensors as one flat message."""
-    return torch.cat([part.to(dtype).reshape(-1) for part in parts])
+    return torch.cat([tensor.to(dtype).reshape(-1) for tensor in parts])
 
 
 def unpack(message: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """The tensors of these shapes that a message holds, as views."""
     sizes = [torch.Size(shape).numel() for shape in shapes]
-    return [part.view(shape) for part, shape in zip(message.split(sizes), shapes, strict=True)]
+    return [flat.view(shape) for flat, shape in zip(message.split(sizes), shapes, strict=True)]

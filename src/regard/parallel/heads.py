@@ -44,9 +44,9 @@ def attend(
     # With fewer key heads than ranks, each rank gets a copy of the one that its query heads share.
     copies = lcm(key.shape[1], ranks) // key.shape[1]
     if copies > 1:
-        key, value = (one.repeat_interleave(copies, 1) for one in (key, value))
+        key, value = (tensor.repeat_interleave(copies, 1) for tensor in (key, value))
     all_queries = _to_heads(work.group, work.rank, work.rows, query)
-    all_keys, all_values = (_to_heads(work.group, work.rank, work.columns, one) for one in (key, value))
+    all_keys, all_values = (_to_heads(work.group, work.rank, work.columns, tensor) for tensor in (key, value))
     count = heads // ranks
     section = Section.of(work.sizes, heads=slice(work.rank * count, (work.rank + 1) * count))
     options: dict[str, Any] = {
@@ -66,9 +66,9 @@ def attend(
     rows = (all_queries, all_keys, all_values)
     if not want_logsumexp:
         return _to_positions(work.group, work.rank, work.rows, dispatch.attend(*rows, **options)), None
-    found = dispatch.attend(*rows, return_logsumexp=True, **options)
+    mixed = dispatch.attend(*rows, return_logsumexp=True, **options)
     output, logsumexp = (
-        _to_positions(work.group, work.rank, work.rows, one) for one in (found[0], found[1][..., None])
+        _to_positions(work.group, work.rank, work.rows, tensor) for tensor in (mixed[0], mixed[1][..., None])
     )
     return output, logsumexp[..., 0]
 
@@ -77,26 +77,26 @@ def _to_heads(group: dist.ProcessGroup | None, rank: int, layout: Layout, local:
     """(b,h,n,d) of this rank's positions → (b, h/ranks, length, d) of its heads, in the order of positions."""
     if group is None:
         return layout.join([local], 2)
-    widths = [layout.local_length(one) for one in range(layout.ranks)]
-    parts = list(local.chunk(layout.ranks, 1))
+    widths = [layout.local_length(peer) for peer in range(layout.ranks)]
+    messages = list(local.chunk(layout.ranks, 1))
     shapes = [(local.shape[0], local.shape[1] // layout.ranks, width, local.shape[3]) for width in widths]
-    return layout.join(_all_to_all(group, parts, shapes), 2)
+    return layout.join(_all_to_all(group, messages, shapes), 2)
 
 
 def _to_positions(group: dist.ProcessGroup | None, rank: int, layout: Layout, mine: Tensor) -> Tensor:
     """The reverse of `_to_heads`."""
     if group is None:
         return layout.take(mine, 2, rank)
-    parts = [layout.take(mine, 2, one) for one in range(layout.ranks)]
+    messages = [layout.take(mine, 2, peer) for peer in range(layout.ranks)]
     shape = (mine.shape[0], mine.shape[1], layout.local_length(rank), mine.shape[3])
-    return torch.cat(_all_to_all(group, parts, [shape] * layout.ranks), 1)
+    return torch.cat(_all_to_all(group, messages, [shape] * layout.ranks), 1)
 
 
 def _all_to_all(group: dist.ProcessGroup, parts: list[Tensor], shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    message = torch.cat([part.reshape(-1) for part in parts])
+    message = torch.cat([tensor.reshape(-1) for tensor in parts])
     sizes = [torch.Size(shape).numel() for shape in shapes]
-    received: Tensor = _AllToAll.apply(group, [part.numel() for part in parts], sizes, message)
-    return [one.view(shape) for one, shape in zip(received.split(sizes), shapes, strict=True)]
+    received: Tensor = _AllToAll.apply(group, [tensor.numel() for tensor in parts], sizes, message)
+    return [flat.view(shape) for flat, shape in zip(received.split(sizes), shapes, strict=True)]
 
 
 class _AllToAll(torch.autograd.Function):

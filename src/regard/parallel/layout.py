@@ -62,7 +62,7 @@ class Layout:
     @cached_property
     def owner(self) -> dict[int, int]:
         """The rank that holds each chunk."""
-        return {chunk: rank for rank, held in enumerate(self.chunks) for chunk in held}
+        return {chunk: rank for rank, chunks in enumerate(self.chunks) for chunk in chunks}
 
     def positions(self, rank: int, device: torch.device | str = "cpu") -> Tensor:
         """The positions that a rank holds, in the order in which it holds them, (n,)."""
@@ -77,9 +77,9 @@ class Layout:
     def join(self, parts: list[Tensor], axis: int) -> Tensor:
         """The whole tensor from the parts of all ranks: the reverse of `take`."""
         pieces: dict[int, Tensor] = {}
-        for rank, part in enumerate(parts):
+        for rank, local in enumerate(parts):
             for chunk, span in zip(self.chunks[rank], self.local_spans(rank), strict=True):
-                pieces[chunk] = part.narrow(axis, span.start, span.stop - span.start)
+                pieces[chunk] = local.narrow(axis, span.start, span.stop - span.start)
         return torch.cat([pieces[chunk] for chunk in range(self.count)], axis)
 
 

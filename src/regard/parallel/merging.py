@@ -22,14 +22,14 @@ class Merged:
 
     def add(self, rows: slice, output: Tensor, logsumexp: Tensor) -> None:
         """Add a part over further keys for the queries `rows`."""
-        total, known = self.output[:, :, rows], self.logsumexp[:, :, rows]
-        joined = torch.logaddexp(known, logsumexp)
+        total, so_far = self.output[:, :, rows], self.logsumexp[:, :, rows]
+        joined = torch.logaddexp(so_far, logsumexp)
         if self.weighted:
-            total *= share(known, joined)[..., None]
+            total *= share(so_far, joined)[..., None]
             total += output.to(total.dtype) * share(logsumexp, joined)[..., None]
         else:
             total += output
-        known.copy_(joined)
+        so_far.copy_(joined)
 
 
 def share(logsumexp: Tensor, joined: Tensor) -> Tensor:
@@ -61,8 +61,8 @@ def part_gradients(
     other rows. What a gradient above zero does to such a row is then up to the part, as in one process.
     """
     finite = all_logsumexp.isfinite()
-    seen = (all_logsumexp != -torch.inf).to(all_logsumexp.dtype)
-    weight = torch.where(finite, share(logsumexp, all_logsumexp), seen)
+    attending = (all_logsumexp != -torch.inf).to(all_logsumexp.dtype)
+    weight = torch.where(finite, share(logsumexp, all_logsumexp), attending)
     if not weighted:
         return grad, (weight * grad_logsumexp).masked_fill(~finite, 0)
     apart = _inner(grad, output.to(grad.dtype)) - _inner(grad, merged)

@@ -37,14 +37,14 @@ class _Message:
         self.transfer.wait()
         if self.buffer is None:
             return {}
-        parts = unpack(self.buffer, _shapes(self.pieces, key, value))
-        return dict(zip(self.pieces, zip(parts[::2], parts[1::2], strict=True), strict=True))
+        tensors = unpack(self.buffer, _shapes(self.pieces, key, value))
+        return dict(zip(self.pieces, zip(tensors[::2], tensors[1::2], strict=True), strict=True))
 
 
 def attend(work: RingWork, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """The output (b,h,n,v) and log-sum-exp (b,h,n) of this rank's queries over the keys of all ranks."""
-    found: tuple[Tensor, Tensor] = _Ring.apply(work, query, key, value, *work.tensors)
-    return found
+    merged: tuple[Tensor, Tensor] = _Ring.apply(work, query, key, value, *work.tensors)
+    return merged
 
 
 class _Ring(torch.autograd.Function):
@@ -55,12 +55,12 @@ class _Ring(torch.autograd.Function):
         ctx.work, ctx.random = work, _random_state(query.device) if work.dropout > 0 else None
         dtype = torch.promote_types(query.dtype, torch.float32)
         merged = Merged(query, value.shape[3], dtype, work.weighted)
-        for _, held in _around(work, key, value):
-            for block in work.blocks(tuple(held)):
-                rows, keys, values = work.inputs(block, held)
+        for _, pieces in _around(work, key, value):
+            for block in work.blocks(tuple(pieces)):
+                rows, keys, values = work.inputs(block, pieces)
                 output, logsumexp = work.compute(block, rows.take(query), keys, values, tensors)
-                for span, *part in zip(rows.spans, rows.split(output), rows.split(logsumexp), strict=True):
-                    merged.add(span, *part)
+                for span, *output_part in zip(rows.spans, rows.split(output), rows.split(logsumexp), strict=True):
+                    merged.add(span, *output_part)
         ctx.save_for_backward(query, key, value, merged.output, merged.logsumexp, *tensors)
         ctx.set_materialize_grads(False)
         return merged.output.to(query.dtype, copy=True), merged.logsumexp.clone()
@@ -75,8 +75,8 @@ class _Ring(torch.autograd.Function):
         upstream = Upstream(grad, grad_logsumexp, output, logsumexp)
         inputs = [query, key, value, *tensors]
         with _same_random_numbers(ctx.random, query.device):
-            found = _Backward(ctx.work, inputs, ctx.needs_input_grad[1:], upstream).run()
-        return None, *found
+            gradients = _Backward(ctx.work, inputs, ctx.needs_input_grad[1:], upstream).run()
+        return None, *gradients
 
 
 class _Backward:
@@ -87,21 +87,23 @@ class _Backward:
         self.query, self.key, self.value = inputs[:3]
         self.dtype = upstream.grad.dtype
         self.totals = [
-            torch.zeros_like(one, dtype=torch.promote_types(one.dtype, self.dtype)) if one.is_floating_point() else one
-            for one in inputs
+            torch.zeros_like(tensor, dtype=torch.promote_types(tensor.dtype, self.dtype))
+            if tensor.is_floating_point()
+            else tensor
+            for tensor in inputs
         ]
 
     def run(self) -> list[Tensor | None]:
         """Go around the ring; return the gradient of each input."""
         returning: _Message | None = None
         returns = self.needed[1] or self.needed[2]
-        for step, held in _around(self.work, self.key, self.value):
+        for step, pieces in _around(self.work, self.key, self.value):
             to_keys: Held = {
                 piece: (torch.zeros_like(k, dtype=self.dtype), torch.zeros_like(v, dtype=self.dtype))
-                for piece, (k, v) in held.items()
+                for piece, (k, v) in pieces.items()
             }
-            for block in self.work.blocks(tuple(held)):
-                self._block(block, held, to_keys)
+            for block in self.work.blocks(tuple(pieces)):
+                self._block(block, pieces, to_keys)
             if step == 0:
                 self._add(to_keys)
             elif returns:
@@ -109,36 +111,36 @@ class _Backward:
                 returning = self._return(step, to_keys)
         self._finish(returning)
         return [
-            total.to(one.dtype) if need else None
-            for total, one, need in zip(self.totals, self.inputs, self.needed, strict=True)
+            total.to(tensor.dtype) if need else None
+            for total, tensor, need in zip(self.totals, self.inputs, self.needed, strict=True)
         ]
 
     def _block(self, block: RingBlock, held: Held, to_keys: Held) -> None:
         work = self.work
         rows, *sides = work.inputs(block, held)
         inputs = [rows.take(self.query), *sides, *self.inputs[3:]]
-        upstream = Upstream(*(rows.take(one) for one in self.upstream))
-        for index, part in enumerate(work.gradients(block, inputs, self.needed, upstream)):
-            if part is None:
+        upstream = Upstream(*(rows.take(tensor) for tensor in self.upstream))
+        for index, gradient in enumerate(work.gradients(block, inputs, self.needed, upstream)):
+            if gradient is None:
                 continue
             if index == 0:
-                for span, its_part in zip(rows.spans, rows.split(part), strict=True):
+                for span, its_part in zip(rows.spans, rows.split(gradient), strict=True):
                     self.totals[0][:, :, span] += its_part
             elif index <= 2:
                 widths = [piece.width for piece in block.columns]
-                for piece, its_part in zip(block.columns, part.split(widths, 2), strict=True):
+                for piece, its_part in zip(block.columns, gradient.split(widths, 2), strict=True):
                     to_keys[piece][index - 1].add_(its_part)
             else:
-                self.totals[index] += part
+                self.totals[index] += gradient
 
     def _return(self, step: int, to_keys: Held) -> _Message:
         """Send the gradients of the keys of this step to their owner; receive those of the rank that used ours."""
         owner, user = (self.work.rank - step) % self.work.ranks, (self.work.rank + step) % self.work.ranks
-        parts = [part for pair in to_keys.values() for part in pair]
+        gradients = [gradient for pair in to_keys.values() for gradient in pair]
         used = self.work.schedule.wanted(user, self.work.rank)
-        what = f"returning the gradients of keys at step {step} of the ring"
+        purpose = f"returning the gradients of keys at step {step} of the ring"
         tag = _tag(step, _GRADIENTS)
-        return _start(self.work, what, (owner, parts), (user, used), self.key, self.value, self.dtype, tag)
+        return _start(self.work, purpose, (owner, gradients), (user, used), self.key, self.value, self.dtype, tag)
 
     def _finish(self, returning: _Message | None) -> None:
         """Add the gradients that another rank returned to our own."""
@@ -146,9 +148,9 @@ class _Backward:
             self._add(returning.wait(self.key, self.value))
 
     def _add(self, to_keys: Held) -> None:
-        for piece, parts in to_keys.items():
-            for total, part in zip(self.totals[1:3], parts, strict=True):
-                total[:, :, self.work.where(piece)] += part
+        for piece, gradients in to_keys.items():
+            for total, gradient in zip(self.totals[1:3], gradients, strict=True):
+                total[:, :, self.work.where(piece)] += gradient
 
 
 def _around(work: RingWork, key: Tensor, value: Tensor) -> Iterator[tuple[int, Held]]:
@@ -157,9 +159,9 @@ def _around(work: RingWork, key: Tensor, value: Tensor) -> Iterator[tuple[int, H
     yield 0, _own(work, work.schedule.wanted(work.rank, work.rank), key, value)
     for step in range(1, work.ranks):
         assert coming is not None
-        held = coming.wait(key, value)
+        pieces = coming.wait(key, value)
         coming = _request(work, step + 1, key, value) if step + 1 < work.ranks else None
-        yield step, held
+        yield step, pieces
 
 
 def _own(work: RingWork, pieces: tuple[Piece, ...], key: Tensor, value: Tensor) -> Held:
@@ -172,10 +174,10 @@ def _request(work: RingWork, step: int, key: Tensor, value: Tensor) -> _Message:
     """Start to send our keys to the rank that computes with them at `step`, and to receive those that we need."""
     target, source = (work.rank + step) % work.ranks, (work.rank - step) % work.ranks
     sent = _own(work, work.schedule.wanted(target, work.rank), key, value)
-    parts = [part for pair in sent.values() for part in pair]
+    tensors = [tensor for pair in sent.values() for tensor in pair]
     wanted = work.schedule.wanted(work.rank, source)
-    what = f"exchanging keys and values at step {step} of the ring"
-    return _start(work, what, (target, parts), (source, wanted), key, value, key.dtype, _tag(step, _KEYS))
+    purpose = f"exchanging keys and values at step {step} of the ring"
+    return _start(work, purpose, (target, tensors), (source, wanted), key, value, key.dtype, _tag(step, _KEYS))
 
 
 def _start(
@@ -189,8 +191,8 @@ def _start(
     tag: int,
 ) -> _Message:
     """Start to send parts to a rank, and to receive pieces from a rank; either may be empty."""
-    (target, parts), (source, pieces) = out, wanted
-    sends = [(target, pack(parts, dtype))] if parts else []
+    (target, tensors), (source, pieces) = out, wanted
+    sends = [(target, pack(tensors, dtype))] if tensors else []
     buffer = None
     if pieces:
         length = sum(torch.Size(shape).numel() for shape in _shapes(pieces, key, value))
@@ -206,7 +208,7 @@ def _tag(step: int, kind: int) -> int:
 
 def _shapes(pieces: tuple[Piece, ...], key: Tensor, value: Tensor) -> list[tuple[int, ...]]:
     """The shapes of the keys and values of pieces, in turn."""
-    return [(*one.shape[:2], piece.width, one.shape[3]) for piece in pieces for one in (key, value)]
+    return [(*tensor.shape[:2], piece.width, tensor.shape[3]) for piece in pieces for tensor in (key, value)]
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

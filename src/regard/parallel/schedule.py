@@ -67,7 +67,7 @@ class Schedule:
     @cached_property
     def needed(self) -> Tensor:
         """Which ranks see something of each chunk of keys, bool (ranks, chunks)."""
-        by_rank = [(self.grades[list(held)] != EMPTY).any(0) for held in self.rows.chunks]
+        by_rank = [(self.grades[list(chunks)] != EMPTY).any(0) for chunks in self.rows.chunks]
         return torch.stack(by_rank)
 
     @cached_property
@@ -76,10 +76,12 @@ class Schedule:
 
         Where they are many (a mask that hides a little of everything), all are sent whole.
         """
-        found = self.needed & ~torch.stack([(self.grades[list(held)] == FULL).any(0) for held in self.rows.chunks])
-        for rank, held in enumerate(self.columns.chunks):
-            found[rank, list(held)] = False
-        return found if int(found.sum()) <= _MOST_CUTS * self.columns.count else torch.zeros_like(found)
+        cut_short = self.needed & ~torch.stack(
+            [(self.grades[list(chunks)] == FULL).any(0) for chunks in self.rows.chunks]
+        )
+        for rank, chunks in enumerate(self.columns.chunks):
+            cut_short[rank, list(chunks)] = False
+        return cut_short if int(cut_short.sum()) <= _MOST_CUTS * self.columns.count else torch.zeros_like(cut_short)
 
     def wanted(self, receiver: int, sender: int) -> tuple[Piece, ...]:
         """What `receiver` sees of the chunks of keys that `sender` holds."""
@@ -92,9 +94,15 @@ class Schedule:
             return Piece(chunk, span.start, span.stop)
         if (receiver, chunk) not in self._pieces:
             rows = [row for row in self.rows.chunks[receiver] if self.grades[row, chunk] != EMPTY]
-            seen = [self._visible(self.rows.span(row), span) for row in rows]
-            seen = [one for one in seen if one.stop > one.start] or [slice(span.start, span.start)]
-            piece = Piece(chunk, min(one.start for one in seen), max(one.stop for one in seen))
+            visible_spans = [self._visible(self.rows.span(row), span) for row in rows]
+            visible_spans = [
+                columns_seen for columns_seen in visible_spans if columns_seen.stop > columns_seen.start
+            ] or [slice(span.start, span.start)]
+            piece = Piece(
+                chunk,
+                min(columns_seen.start for columns_seen in visible_spans),
+                max(columns_seen.stop for columns_seen in visible_spans),
+            )
             self._pieces[receiver, chunk] = piece
         return self._pieces[receiver, chunk]
 
@@ -105,10 +113,10 @@ class Schedule:
             return _visible_range(self.mask, self.sizes, rows, columns)
         key = (columns.start - rows.start, rows.stop - rows.start, columns.stop - columns.start)
         if key not in self._ranges:
-            found = _visible_range(self.mask, self.sizes, rows, columns)
-            self._ranges[key] = slice(found.start - columns.start, found.stop - columns.start)
-        found = self._ranges[key]
-        return slice(columns.start + found.start, columns.start + found.stop)
+            visible = _visible_range(self.mask, self.sizes, rows, columns)
+            self._ranges[key] = slice(visible.start - columns.start, visible.stop - columns.start)
+        visible = self._ranges[key]
+        return slice(columns.start + visible.start, columns.start + visible.stop)
 
     def blocks(self, rank: int, columns: tuple[Piece, ...], together: bool = True) -> list[RingBlock]:
         """What a rank computes with these pieces of keys.
@@ -134,19 +142,19 @@ class Schedule:
 
     def keys_sent(self) -> Tensor:
         """The number of keys that each rank sends, each counted once for each receiver, int64 (ranks,)."""
-        each = self._foreign.sum(0)
-        return torch.stack([each[list(held)].sum() for held in self.columns.chunks])
+        sent = self._foreign.sum(0)
+        return torch.stack([sent[list(chunks)].sum() for chunks in self.columns.chunks])
 
     @cached_property
     def _foreign(self) -> Tensor:
         """How many keys of each chunk of others each rank gets, int64 (ranks, chunks)."""
         widths = torch.tensor([self.columns.width(chunk) for chunk in range(self.columns.count)])
-        found = self.needed * widths
-        for rank, held in enumerate(self.columns.chunks):
-            found[rank, list(held)] = 0
+        received = self.needed * widths
+        for rank, chunks in enumerate(self.columns.chunks):
+            received[rank, list(chunks)] = 0
         for rank, chunk in self._cut_short.nonzero().tolist():
-            found[rank, chunk] = self._piece(rank, chunk).width
-        return found
+            received[rank, chunk] = self._piece(rank, chunk).width
+        return received
 
 
 def make(mask: Mask | None, sizes: Sizes, rows: Layout, columns: Layout) -> Schedule:
@@ -164,10 +172,10 @@ def _without_tensors(spec: str | None, sizes: Sizes, rows: Layout, columns: Layo
 
 
 def _make(mask: Mask | None, sizes: Sizes, rows: Layout, columns: Layout) -> Schedule:
-    found = torch.zeros(rows.count, columns.count, dtype=torch.int8)  # chunks beyond the end are empty
+    padded = torch.zeros(rows.count, columns.count, dtype=torch.int8)  # chunks beyond the end are empty
     grades = _grades(mask, sizes, rows.size, columns.size)
-    found[: grades.shape[0], : grades.shape[1]] = grades
-    return Schedule(mask, sizes, rows, columns, found)
+    padded[: grades.shape[0], : grades.shape[1]] = grades
+    return Schedule(mask, sizes, rows, columns, padded)
 
 
 def _grades(mask: Mask | None, sizes: Sizes, block_q: int, block_k: int) -> Tensor:
@@ -176,18 +184,18 @@ def _grades(mask: Mask | None, sizes: Sizes, block_q: int, block_k: int) -> Tens
     blocks = cut(sizes, block_q, block_k, "cpu", read_tensors=on_cpu)
     if mask is None:
         return torch.full((len(blocks.first_row), len(blocks.first_column)), FULL, dtype=torch.int8)
-    found = mask.grades(blocks).to("cpu")
-    lowest, highest = found.amin((0, 1)), found.amax((0, 1))
+    grades = mask.grades(blocks).to("cpu")
+    lowest, highest = grades.amin((0, 1)), grades.amax((0, 1))
     return torch.where(lowest == FULL, FULL, torch.where(highest == EMPTY, EMPTY, PARTIAL)).to(torch.int8)
 
 
 def _visible_range(mask: Mask, sizes: Sizes, rows: slice, columns: slice) -> slice:
     """A range of `columns` that holds all keys that the queries `rows` see, exact to 1/64² of them."""
-    found = _seen(mask, sizes, rows, columns)
-    if not found:
+    blocks_seen = _seen(mask, sizes, rows, columns)
+    if not blocks_seen:
         return slice(columns.start, columns.start)
-    first, last = _seen(mask, sizes, rows, found[0]), _seen(mask, sizes, rows, found[-1])
-    return slice((first or found)[0].start, (last or found)[-1].stop)
+    first, last = _seen(mask, sizes, rows, blocks_seen[0]), _seen(mask, sizes, rows, blocks_seen[-1])
+    return slice((first or blocks_seen)[0].start, (last or blocks_seen)[-1].stop)
 
 
 def _seen(mask: Mask, sizes: Sizes, rows: slice, columns: slice) -> list[slice]:
@@ -196,17 +204,21 @@ def _seen(mask: Mask, sizes: Sizes, rows: slice, columns: slice) -> list[slice]:
     if not queries or not width:
         return []
     block = -(-width // _PARTS)
-    part = of_mask(mask, Section.of(sizes, rows, columns), torch.device("cpu"))
-    seen = (_grades(part, (*sizes[:2], queries, width), queries, block)[0] != EMPTY).nonzero().view(-1).tolist()
-    starts = [columns.start + index * block for index in (seen[0], seen[-1])] if seen else []
+    section = of_mask(mask, Section.of(sizes, rows, columns), torch.device("cpu"))
+    visible_blocks = (
+        (_grades(section, (*sizes[:2], queries, width), queries, block)[0] != EMPTY).nonzero().view(-1).tolist()
+    )
+    starts = (
+        [columns.start + index * block for index in (visible_blocks[0], visible_blocks[-1])] if visible_blocks else []
+    )
     return [slice(start, min(columns.stop, start + block)) for start in starts]
 
 
 def estimated_work(mask: Mask | None, sizes: Sizes, chunks: int) -> Tensor:
     """About how many pairs the queries of each chunk compute, float64 (chunks,): partly visible blocks count half."""
     size = -(-sizes[2] // chunks)
-    parts = max(1, min(8, _FINEST // chunks, size))
-    block = -(-size // parts)
+    block_count = max(1, min(8, _FINEST // chunks, size))
+    block = -(-size // block_count)
     finer = -(-sizes[2] // block), -(-sizes[3] // block)
     work = _grades(mask, sizes, block, block).sum(1, dtype=torch.float64) * (block * block / 2)
     per_chunk = torch.zeros(chunks, dtype=torch.float64)
@@ -232,4 +244,4 @@ def choose(kind: str, length: int, ranks: int, mask: Mask | None = None, batch: 
 
 
 def _heaviest(layout: Layout, work: Tensor) -> float:
-    return max(float(work[list(held)].sum()) for held in layout.chunks)
+    return max(float(work[list(chunks)].sum()) for chunks in layout.chunks)

@@ -49,8 +49,8 @@ class Section:
         cls, sizes: Sizes, rows: slice | None = None, columns: slice | None = None, heads: slice | None = None
     ) -> Section:
         """A section; None takes all of an axis."""
-        whole = [slice(0, size) for size in sizes]
-        return cls(sizes, rows or whole[2], columns or whole[3], heads or whole[1])
+        full = [slice(0, size) for size in sizes]
+        return cls(sizes, rows or full[2], columns or full[3], heads or full[1])
 
     @property
     def has_all_positions(self) -> bool:

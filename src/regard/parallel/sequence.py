@@ -90,8 +90,8 @@ class ShardedSequence:
             )
 
     def __repr__(self) -> str:
-        held = self.layout.chunks[self.rank]
-        return f"ShardedSequence({self.length}, rank {self.rank} of {self.ranks} holds chunks {held})"
+        chunks = self.layout.chunks[self.rank]
+        return f"ShardedSequence({self.length}, rank {self.rank} of {self.ranks} holds chunks {chunks})"
 
 
 class _Unshard(torch.autograd.Function):
@@ -105,13 +105,13 @@ class _Unshard(torch.autograd.Function):
         room = list(part.shape)
         room[axis] = longest - part.shape[axis]
         padded = torch.cat([part, part.new_zeros(room)], axis).contiguous()  # gathered parts have one size
-        parts = [torch.empty_like(padded) for _ in lengths]
+        gathered = [torch.empty_like(padded) for _ in lengths]
         assert sequence.group is not None
         with reporting_loss("gathering a sequence", sequence.group):
-            dist.all_gather(parts, padded, group=sequence.group)
-        others = padded.numel() * padded.element_size() * (sequence.ranks - 1)
-        note_bytes(others, others, ())
-        cut = [one.narrow(axis, 0, length) for one, length in zip(parts, lengths, strict=True)]
+            dist.all_gather(gathered, padded, group=sequence.group)
+        remote_bytes = padded.numel() * padded.element_size() * (sequence.ranks - 1)
+        note_bytes(remote_bytes, remote_bytes, ())
+        cut = [padded_part.narrow(axis, 0, length) for padded_part, length in zip(gathered, lengths, strict=True)]
         return sequence.layout.join(cut, axis)
 
     @staticmethod

@@ -34,8 +34,8 @@ class Rows(NamedTuple):
 
     def take(self, local: Tensor) -> Tensor:
         """These rows of a tensor (b,h,n,…)."""
-        parts = [local[:, :, span] for span in self.spans]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        strips = [local[:, :, span] for span in self.spans]
+        return strips[0] if len(strips) == 1 else torch.cat(strips, 2)
 
     def split(self, joined: Tensor) -> list[Tensor]:
         """What `take` joined, as one tensor for each chunk."""
@@ -90,8 +90,8 @@ class RingWork(ShardedCall):
     def where(self, piece: Piece) -> slice:
         """Where the keys of a piece of this rank's own chunks are among its positions."""
         columns = self.schedule.columns
-        held = dict(zip(columns.chunks[self.rank], columns.local_spans(self.rank), strict=True))
-        start = held[piece.chunk].start - columns.span(piece.chunk).start
+        local_spans = dict(zip(columns.chunks[self.rank], columns.local_spans(self.rank), strict=True))
+        start = local_spans[piece.chunk].start - columns.span(piece.chunk).start
         return slice(start + piece.first, start + piece.last)
 
     def inputs(self, block: RingBlock, held: Held) -> tuple[Rows, Tensor, Tensor]:
@@ -117,14 +117,14 @@ class RingWork(ShardedCall):
         """The share of a block in the gradient of each input (query, key, value, tensors); None where not needed."""
         note_pairs(inputs[0].shape[2] * inputs[1].shape[2])
         with torch.enable_grad():
-            leaves = [one.detach().requires_grad_(need) for one, need in zip(inputs, needed, strict=True)]
+            leaves = [tensor.detach().requires_grad_(need) for tensor, need in zip(inputs, needed, strict=True)]
             query, key, value, *tensors = leaves
             options = self._options(block, query.device, tensors)
-            asked = request.build(Call(query, key, value, return_logsumexp=True, **options), check=False)
-            chosen = plan.implementation(plan.make(asked, self.impl).impl)
+            block_request = request.build(Call(query, key, value, return_logsumexp=True, **options), check=False)
+            chosen = plan.implementation(plan.make(block_request, self.impl).impl)
         share_backward = getattr(chosen, "share_backward", None)
         if self.weighted and share_backward is not None:
-            return _direct(share_backward, asked, leaves, upstream)
+            return _direct(share_backward, block_request, leaves, upstream)
         with torch.enable_grad():
             output, logsumexp = dispatch.attend(query, key, value, return_logsumexp=True, **options)
         grads = part_gradients(*upstream, output.detach(), logsumexp.detach(), self.weighted)
@@ -162,12 +162,16 @@ def _direct(
 ) -> list[Tensor | None]:
     """The gradients of `leaves`, from the operator that differentiates weights among those of other blocks."""
     reduced = asked.widened().reduced()
-    values = [one for one in (reduced.score, reduced.mask, reduced.bias, reduced.normalizer) if one is not None]
-    tensors = [tensor for one in values for tensor in one.tensors]
+    values = [
+        component
+        for component in (reduced.score, reduced.mask, reduced.bias, reduced.normalizer)
+        if component is not None
+    ]
+    tensors = [tensor for component in values for tensor in component.tensors]
     rows = leaves[:3]
-    needed = [one.requires_grad for one in (*rows, *tensors)]
+    needed = [leaf.requires_grad for leaf in (*rows, *tensors)]
     with torch.no_grad():
-        parts = share_backward(
+        gradients = share_backward(
             reduced,
             upstream.grad,
             upstream.grad_logsumexp,
@@ -175,19 +179,25 @@ def _direct(
             upstream.logsumexp,
             [*needed[:3], False, *needed[3:]],
         )
-    found: list[Tensor | None] = [part if need else None for part, need in zip(parts, needed[:3], strict=False)]
+    row_gradients: list[Tensor | None] = [
+        gradient if need else None for gradient, need in zip(gradients, needed[:3], strict=False)
+    ]
     # Tensors of a section may be slices of the whole ones.
-    sliced = [(one, part) for one, part in zip(tensors, parts[4:], strict=True) if one.requires_grad]
-    return found + _through([one for one, _ in sliced], leaves[3:], [part for _, part in sliced])
+    sliced = [
+        (tensor, gradient) for tensor, gradient in zip(tensors, gradients[4:], strict=True) if tensor.requires_grad
+    ]
+    return row_gradients + _through([tensor for tensor, _ in sliced], leaves[3:], [gradient for _, gradient in sliced])
 
 
 def _through(outputs: list[Tensor], leaves: list[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:
     """The gradients of `leaves` through the recorded operations that made `outputs`; None where there are none."""
-    pairs = [(one, grad.to(one.dtype)) for one, grad in zip(outputs, grads, strict=True) if one.requires_grad]
-    sources = [one for one in leaves if one.requires_grad]
+    pairs = [
+        (output, grad.to(output.dtype)) for output, grad in zip(outputs, grads, strict=True) if output.requires_grad
+    ]
+    sources = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs or not sources:
         return [None] * len(leaves)
-    found = iter(
-        torch.autograd.grad([one for one, _ in pairs], sources, [grad for _, grad in pairs], allow_unused=True)
+    remaining = iter(
+        torch.autograd.grad([output for output, _ in pairs], sources, [grad for _, grad in pairs], allow_unused=True)
     )
-    return [next(found) if one.requires_grad else None for one in leaves]
+    return [next(remaining) if leaf.requires_grad else None for leaf in leaves]

@@ -57,15 +57,15 @@ class AdditiveScore(Score):
         wide = spread_heads(key, heads)
         grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide)
         grad_weight = query.new_zeros(heads, query.shape[3], dtype=summation_dtype(query))
-        one = query.new_ones(())
+        unit = query.new_ones(())
         for method, entries in _methods(query, wide):
             for rows, columns, every in method.parts(query, wide):
-                part, tanh = grad[entries, :, rows, columns], every[entries]
+                block_grad, tanh = grad[entries, :, rows, columns], every[entries]
                 # One product over all pairs would sum them one after the other; summing by rows, as the formula does,
                 # has a rounding error several times smaller.
-                by_row = torch.matmul(part[..., None, :], tanh)[..., 0, :]  # (b,h,r,d)
+                by_row = torch.matmul(block_grad[..., None, :], tanh)[..., 0, :]  # (b,h,r,d)
                 grad_weight += by_row.sum((0, 2), dtype=grad_weight.dtype)
-                slope = torch.addcmul(one, tanh, tanh, value=-1, out=tanh).mul_(part[..., None])
+                slope = torch.addcmul(unit, tanh, tanh, value=-1, out=tanh).mul_(block_grad[..., None])
                 grad_query[entries, :, rows] += slope.sum(-2)
                 grad_key[entries, :, columns] += slope.sum(-3)
         weight = per_head(self.weight, grid, 1).to(query.dtype)[..., None, :] * scale
@@ -157,10 +157,13 @@ def _methods(query: Tensor, key: Tensor) -> list[tuple[_Method, slice | Tensor]]
         return [(_BY_TANH, slice(None))]
     largest = zip(_largest(query), _largest(key), strict=True)
     chosen = [_cheapest(of_query, of_key) for of_query, of_key in largest]
-    known = list(dict.fromkeys(chosen))
-    if len(known) == 1:
-        return [(known[0], slice(None))]
-    return [(one, torch.tensor([n for n, other in enumerate(chosen) if other is one])) for one in known]
+    methods = list(dict.fromkeys(chosen))
+    if len(methods) == 1:
+        return [(methods[0], slice(None))]
+    return [
+        (method, torch.tensor([n for n, chosen_method in enumerate(chosen) if chosen_method is method]))
+        for method in methods
+    ]
 
 
 def _cheapest(of_query: float, of_key: float) -> _Method:
@@ -173,4 +176,4 @@ def _cheapest(of_query: float, of_key: float) -> _Method:
 def _largest(rows: Tensor) -> list[float]:
     """The largest magnitude of each batch entry; infinite where there is a NaN."""
     largest = rows.abs().flatten(1).amax(1).tolist() if rows.numel() else [0.0] * len(rows)
-    return [one if one == one else math.inf for one in largest]
+    return [magnitude if magnitude == magnitude else math.inf for magnitude in largest]

@@ -57,8 +57,8 @@ class Score(Value):
         def again(query: Tensor, key: Tensor, *tensors: Tensor) -> Tensor:
             return self.with_tensors(tensors).pairs(query, key, grid, scale)
 
-        found = vjp(again, [query, key, *self.tensors], grad)
-        return found[0], found[1], found[2:]
+        gradients = vjp(again, [query, key, *self.tensors], grad)
+        return gradients[0], gradients[1], gradients[2:]
 
 
 def transform_rows(transform: Callable[[Tensor], Tensor], rows: Tensor, guarded: bool) -> Tensor:

@@ -25,12 +25,12 @@ def described(given: object) -> str:
 def whole_number(argument: str, given: object, least: int | None = None) -> int:
     """An int of at least `least`."""
     try:
-        found = operator.index(given)  # type: ignore[arg-type]
+        number = operator.index(given)  # type: ignore[arg-type]
     except TypeError:
         raise BadType(f"{argument}: expected a whole number, got {described(given)}.") from None
-    if least is not None and found < least:
-        raise BadValue(f"{argument}: expected a whole number of at least {least}, got {in_digits(found)}.")
-    return found
+    if least is not None and number < least:
+        raise BadValue(f"{argument}: expected a whole number of at least {least}, got {in_digits(number)}.")
+    return number
 
 
 def in_digits(number: int) -> str:
@@ -51,15 +51,23 @@ def finite_number(argument: str, given: object, above: float | None = None) -> f
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise BadType(f"{argument}: expected a Python number, got {described(given)}.")
     try:
-        found = float(given)
+        number = float(given)
     except OverflowError:  # an int larger than any float
-        found = math.inf
+        number = math.inf
     # Comparisons instead of math.isfinite: under `torch.compile` the number may be symbolic.
-    if not -math.inf < found < math.inf or (above is not None and found <= above):
+    if not -math.inf < number < math.inf or (above is not None and number <= above):
         raise BadValue(
             f"{argument}: expected a finite number{'' if above is None else f' above {above:g}'}, got {given}."
         )
-    return found
+    return number
+
+
+def not_negative(argument: str, given: object) -> float:
+    """A finite Python number of 0 or more."""
+    number = finite_number(argument, given)
+    if number < 0:
+        raise BadValue(f"{argument}: expected 0 or more, got {given}.")
+    return number
 
 
 def is_fake_or_meta(tensor: Tensor) -> bool:
@@ -83,17 +91,17 @@ def readable(tensor: Tensor) -> bool:
 
 def names_list(argument: str, given: object) -> list[str]:
     """A list of names, as the state of a task holds it; anything else is an error."""
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise BadValue(f"{argument}: expected a list of names, as `state` makes it, got {described(given):.60}.")
     return list(given)
 
 
 def share(argument: str, given: object) -> float:
     """A fraction from 0 (included) to 1 (excluded)."""
-    found = finite_number(argument, given)
-    if not 0 <= found < 1:
+    fraction = finite_number(argument, given)
+    if not 0 <= fraction < 1:
         raise BadValue(f"{argument}: expected a fraction from 0 (included) to 1 (excluded), got {given!r}.")
-    return found
+    return fraction
 
 
 def alignment(align: object, offset: object = None) -> str:
@@ -107,8 +115,8 @@ def alignment(align: object, offset: object = None) -> str:
 
 def anchor(align: object, offset: object) -> tuple[str, int | None]:
     """The position of query 0 as biases and scores store it: an alignment, or an offset that replaces it."""
-    found = alignment(align, offset)
-    return found, None if offset is None else whole_number("offset", offset)
+    checked_align = alignment(align, offset)
+    return checked_align, None if offset is None else whole_number("offset", offset)
 
 
 def float_tensor(argument: str, given: object) -> Tensor:

@@ -55,7 +55,7 @@ def _one_by_one(call: Callable[..., Any], *arguments: Any) -> Any:
 
     def chosen(argument: Any, number: int) -> Any:
         if isinstance(argument, list):
-            return [chosen(part, number) for part in argument]
+            return [chosen(element, number) for element in argument]
         return argument[number] if isinstance(argument, tuple) else argument
 
     def joined(*parts: Any) -> Any:
@@ -63,6 +63,9 @@ def _one_by_one(call: Callable[..., Any], *arguments: Any) -> Any:
             return parts[0]
         return torch._add_batch_dim(torch.stack(parts), 0, level)
 
-    entries = [[unwrapped(part) for part in one] if isinstance(one, list) else unwrapped(one) for one in arguments]
+    entries = [
+        [unwrapped(element) for element in argument] if isinstance(argument, list) else unwrapped(argument)
+        for argument in arguments
+    ]
     calls = [call(*chosen(entries, number)) for number in range(len(mapped[0]))]
     return tree_map(joined, *calls)

@@ -89,7 +89,8 @@ def one_of(names: Iterable[str]) -> Check:
 class Declared:
     """The base of classes whose constructor is made of the options that they and their parents declare.
 
-    A subclass with an `__init__` of its own is a class like any other.
+    A subclass that gives a value in place of an option (`seed = 0`) has no such option. One with an `__init__` of its
+    own is a class like any other.
     """
 
     declared: ClassVar[Mapping[str, Option]] = MappingProxyType({})  # in the order of the signature
@@ -100,17 +101,15 @@ class Declared:
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        own = {name: thing for name, thing in vars(cls).items() if isinstance(thing, Option)}
-        inherited: dict[str, Option] = {}
-        for parent in reversed(cls.__mro__[1:]):
-            inherited |= vars(parent).get("_own_options", {})
-        for name, declaration in own.items():
+        declared = {name: thing for name, thing in vars(cls).items() if isinstance(thing, Option)}
+        inherited = _inherited(cls)
+        for name, declaration in declared.items():
             last = declaration.last or (name in inherited and inherited[name].last)
             annotation = cls.__annotations__[name]
-            own[name] = replace(declaration, last=last, annotation=annotation, module=cls.__module__)
+            declared[name] = replace(declaration, last=last, annotation=annotation, module=cls.__module__)
             delattr(cls, name)  # or an instance without it would have the declaration in its place
-        cls._own_options = MappingProxyType(own)
-        options = inherited | own
+        cls._own_options = MappingProxyType(declared)
+        options = {name: declaration for name, declaration in (inherited | declared).items() if name not in vars(cls)}
         cls.declared = MappingProxyType(dict(sorted(options.items(), key=lambda pair: pair[1].last)))
         if "__init__" not in vars(cls) and hasattr(cls.__init__, "options"):
             setattr(cls, "__init__", _constructor(cls))  # noqa: B010  # mypy refuses an assignment to a method
@@ -120,6 +119,15 @@ class Declared:
 
 
 vars(Declared.__init__).update(options=Declared.declared)  # as those that `_constructor` makes
+
+
+def _inherited(cls: type[Declared]) -> dict[str, Option]:
+    """The options of the parents of a class, less those that one of them has a value for."""
+    options: dict[str, Option] = {}
+    for parent in reversed(cls.__mro__[1:]):
+        options |= vars(parent).get("_own_options", {})
+        options = {name: declaration for name, declaration in options.items() if name not in vars(parent)}
+    return options
 
 
 def _constructor(cls: type[Declared]) -> Callable[..., None]:

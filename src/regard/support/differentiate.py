@@ -55,8 +55,11 @@ def vjp(function: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor)
     with record_for_autograd():
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         output = function(*leaves)
-        found = torch.autograd.grad(output, leaves, grad.expand_as(output), allow_unused=True)
-    return [torch.zeros_like(leaf) if part is None else part.detach() for leaf, part in zip(inputs, found, strict=True)]
+        input_gradients = torch.autograd.grad(output, leaves, grad.expand_as(output), allow_unused=True)
+    return [
+        torch.zeros_like(leaf) if gradient is None else gradient.detach()
+        for leaf, gradient in zip(inputs, input_gradients, strict=True)
+    ]
 
 
 def fresh_views(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -80,8 +83,8 @@ def gradients(
     if not live or not wanted:
         return [None] * len(targets)
     results, grads = zip(*live, strict=True)
-    found = iter(torch.autograd.grad(results, wanted, grads, allow_unused=True, create_graph=again))
-    return [next(found) if target is not None and target.requires_grad else None for target in targets]
+    gradients_in_order = iter(torch.autograd.grad(results, wanted, grads, allow_unused=True, create_graph=again))
+    return [next(gradients_in_order) if target is not None and target.requires_grad else None for target in targets]
 
 
 def recorded() -> bool:

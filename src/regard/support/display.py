@@ -10,13 +10,13 @@ _CELL = "text-align:left;padding:2px 12px 2px 0;vertical-align:top"
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> str:
     """A table as HTML; every text is escaped."""
-    parts = [f"<strong>{html.escape(title)}</strong>"] if title else []
-    parts.append('<table style="border-collapse:collapse"><thead>')
-    parts.append(_row("th", heads))
-    parts.append("</thead><tbody>")
-    parts += [_row("td", row) for row in rows]
-    parts.append("</tbody></table>")
-    return "".join(parts)
+    pieces = [f"<strong>{html.escape(title)}</strong>"] if title else []
+    pieces.append('<table style="border-collapse:collapse"><thead>')
+    pieces.append(_row("th", heads))
+    pieces.append("</thead><tbody>")
+    pieces += [_row("td", row) for row in rows]
+    pieces.append("</tbody></table>")
+    return "".join(pieces)
 
 
 def html_frame(page: str, title: str) -> str:
@@ -31,5 +31,7 @@ def _row(cell: str, values: Sequence[object]) -> str:
     styles = [f"{_CELL};white-space:nowrap"] * (len(values) - 1) + [_CELL]  # only the last column breaks its lines
     pairs = zip(styles, values, strict=True)
     return (
-        "<tr>" + "".join(f'<{cell} style="{style}">{html.escape(str(one))}</{cell}>' for style, one in pairs) + "</tr>"
+        "<tr>"
+        + "".join(f'<{cell} style="{style}">{html.escape(str(content))}</{cell}>' for style, content in pairs)
+        + "</tr>"
     )

@@ -11,10 +11,10 @@ def holm(probabilities: Sequence[float]) -> list[float]:
 
     The smallest p is multiplied by the number of tests, the next by one less, and so on; the results never decrease.
     """
-    made = sorted((p, index) for index, p in enumerate(probabilities) if not math.isnan(p))
+    ascending = sorted((p, index) for index, p in enumerate(probabilities) if not math.isnan(p))
     corrected = [math.nan] * len(probabilities)
     highest = 0.0
-    for rank, (p, index) in enumerate(made):
-        highest = max(highest, min(1.0, (len(made) - rank) * p))
+    for rank, (p, index) in enumerate(ascending):
+        highest = max(highest, min(1.0, (len(ascending) - rank) * p))
         corrected[index] = highest
     return corrected

@@ -70,15 +70,15 @@ def converted(option: str, given: Any, kind: Any, owner: str) -> Any:
 
 
 def _convert(given: Any, kind: Any) -> Any:
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _one_of(given, inner)
+        return _one_of(given, arguments)
     if origin is Literal:
-        if given in inner:
+        if given in arguments:
             return given
         raise _CannotConvert
     if origin in _SEQUENCES or kind in _SEQUENCES:
-        return _several(given, origin or kind, inner)
+        return _several(given, origin or kind, arguments)
     reader = _READERS.get(kind)
     if reader is not None:
         return reader(given)
@@ -95,27 +95,27 @@ def _one_of(given: Any, kinds: tuple[Any, ...]) -> Any:
     for turned in (False, True):
         for kind in kinds:
             try:
-                found = _convert(given, kind)
+                candidate = _convert(given, kind)
             except _CannotConvert:
                 continue
-            if turned or (type(found) is type(given) and found == given):
-                return found
+            if turned or (type(candidate) is type(given) and candidate == given):
+                return candidate
     raise _CannotConvert
 
 
 def _several(given: Any, kind: Any, inner: tuple[Any, ...]) -> Any:
     """A list or tuple; a text is split at its commas."""
     if isinstance(given, str):
-        given = tuple(part.strip() for part in split(given))
+        given = tuple(element.strip() for element in split(given))
     if not isinstance(given, (list, tuple)):
         raise _CannotConvert
-    each = inner[0] if inner else Any
+    element_kind = inner[0] if inner else Any
     if kind is tuple and inner and inner[-1] is not Ellipsis:
         if len(inner) != len(given):
             raise _CannotConvert
-        return tuple(_convert(part, one) for part, one in zip(given, inner, strict=True))
-    found = [_convert(part, each) for part in given]
-    return found if kind is list or (kind is not tuple and isinstance(given, list)) else tuple(found)
+        return tuple(_convert(element, kind_of_element) for element, kind_of_element in zip(given, inner, strict=True))
+    elements = [_convert(element, element_kind) for element in given]
+    return elements if kind is list or (kind is not tuple and isinstance(given, list)) else tuple(elements)
 
 
 def _flag(given: Any) -> bool:
@@ -165,14 +165,16 @@ _READERS = {bool: _flag, int: _whole, float: _number, str: _text, type(None): _n
 
 
 def _in_words(kind: Any) -> str:
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return " or ".join(_in_words(one) for one in inner)
+        return " or ".join(_in_words(argument) for argument in arguments)
     if origin is Literal:
-        return " or ".join(repr(one) for one in inner)
+        return " or ".join(repr(argument) for argument in arguments)
     if origin in _SEQUENCES or kind in _SEQUENCES:
-        each = [one for one in inner if one is not Ellipsis]
-        return "a list" + (f" ({', '.join(_in_words(one) for one in each)})" if each else "")
+        argument_kinds = [argument for argument in arguments if argument is not Ellipsis]
+        return "a list" + (
+            f" ({', '.join(_in_words(argument) for argument in argument_kinds)})" if argument_kinds else ""
+        )
     return _WORDS[kind] if kind in _WORDS else str(getattr(kind, "__name__", kind))
 
 

@@ -72,21 +72,21 @@ class Grid:
 
     def pick(self, tensor: Tensor) -> Tensor:
         """The entries of `tensor` (b|1, h|1, q|1, k|1) that belong to this part, still broadcastable."""
-        for axis, part in enumerate(self.parts):
+        for axis, selected in enumerate(self.parts):
             if tensor.shape[axis] == 1:
                 continue
-            if isinstance(part, slice):
-                tensor = tensor.narrow(axis, part.start, part.stop - part.start)
+            if isinstance(selected, slice):
+                tensor = tensor.narrow(axis, selected.start, selected.stop - selected.start)
             else:
-                tensor = tensor.index_select(axis, part)
+                tensor = tensor.index_select(axis, selected)
         return tensor
 
     def add(self, tensor: Tensor, grad: Tensor) -> None:
         """Add `grad` (b, h, q, k) of this part to the entries of `tensor` that `pick` would take."""
-        for axis, part in enumerate(self.parts[:3]):
+        for axis, selected in enumerate(self.parts[:3]):
             if tensor.shape[axis] != 1:
-                assert isinstance(part, slice)  # only the columns of a strip may have gaps
-                tensor = tensor.narrow(axis, part.start, part.stop - part.start)
+                assert isinstance(selected, slice)  # only the columns of a strip may have gaps
+                tensor = tensor.narrow(axis, selected.start, selected.stop - selected.start)
         columns = self.parts[3]
         if isinstance(columns, Tensor) and tensor.shape[3] != 1:
             summed = grad.sum_to_size(*tensor.shape[:3], len(columns))

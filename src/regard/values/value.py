@@ -92,7 +92,7 @@ class Value:
         for base in cls.__mro__[1:]:
             leaf = issubclass(base, Value) and base is not Value and Value not in base.__bases__
             if leaf and _is_ours(base) and not _is_ours(cls):
-                kind = next(one for one in base.__mro__ if Value in one.__bases__)
+                kind = next(base_class for base_class in base.__mro__ if Value in base_class.__bases__)
                 raise BadType(
                     f"class {cls.__name__}: it is derived from {base.__name__}, for which kernels compute what that "
                     f"class stands for. Derive it from {kind.__name__}, and hold a {base.__name__} as a field if you "
@@ -118,10 +118,10 @@ class Value:
 
     def structure(self) -> tuple[Any, ...]:
         """For plan keys: the spec and the shapes, dtypes and devices of the tensors, not their contents."""
-        parts: list[Any] = [self.spec]
+        signature: list[Any] = [self.spec]
         for tensor in self.tensors:
-            parts += (tensor.shape, tensor.dtype, tensor.device)
-        return tuple(parts)
+            signature += (tensor.shape, tensor.dtype, tensor.device)
+        return tuple(signature)
 
     def __hash__(self) -> int:
         return hash((self.spec, *[(tensor.shape, tensor.dtype) for tensor in self.tensors]))
@@ -164,10 +164,10 @@ def _free(label: str) -> str:
 
 def _adopt(cls: type[Value]) -> None:
     """Make a value class of one that has its own `__init__`: the attributes it sets are the fields."""
-    own = cls.__init__
+    own_init = cls.__init__
 
     def __init__(self: Value, *arguments: Any, **options: Any) -> None:
-        own(self, *arguments, **options)
+        own_init(self, *arguments, **options)
         if type(self).__init__ is __init__:  # not where the `__init__` of a subclass calls this one
             object.__setattr__(self, "fields", tuple([name for name in self.__dict__ if name != "fields"]))
             Value.__post_init__(self)
@@ -213,7 +213,7 @@ def _encode(content: Any) -> str:
     if isinstance(content, float):
         return _number(content)
     if isinstance(content, tuple):
-        return '{"tuple":[' + ",".join([_encode(part) for part in content]) + "]}"
+        return '{"tuple":[' + ",".join([_encode(element) for element in content]) + "]}"
     raise BadType(f"a value can hold numbers, strings, tuples, tensors and other values, not {described(content)}.")
 
 
@@ -235,17 +235,17 @@ _parsed = lru_cache(maxsize=1024)(json.loads)
 def _build(node: Any, tensors: Iterator[Tensor]) -> Any:
     if isinstance(node, dict):
         if "tuple" in node:
-            return tuple([_build(part, tensors) for part in node["tuple"]])
+            return tuple([_build(element, tensors) for element in node["tuple"]])
         return next(tensors)
     if not isinstance(node, list):
         return node
     cls = _KINDS[node[0]]
     value = object.__new__(cls)
-    names, parts = cls.fields, node[1:]
-    if parts and isinstance(parts[0], dict) and "names" in parts[0]:
-        names, parts = tuple(parts[0]["names"]), parts[1:]
+    names, contents = cls.fields, node[1:]
+    if contents and isinstance(contents[0], dict) and "names" in contents[0]:
+        names, contents = tuple(contents[0]["names"]), contents[1:]
         object.__setattr__(value, "fields", names)
-    for name, part in zip(names, parts, strict=True):
-        object.__setattr__(value, name, _build(part, tensors))
+    for name, content in zip(names, contents, strict=True):
+        object.__setattr__(value, name, _build(content, tensors))
     Value.__post_init__(value)
     return value

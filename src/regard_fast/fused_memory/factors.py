@@ -38,7 +38,7 @@ class SlotFactors:
         else:
             self.programs = memory.shape[0]
             self.lines = self.written = self.programs * memory.shape[1]
-        self.pitch, self.vectors = (sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors"))
+        self.pitch, self.vectors = (sum(getattr(piece, name) for piece in pieces) for name in ("pitch", "vectors"))
         self.kept = like.new_empty((self.lines, self.pitch))
         self.sums = memory.new_empty((self.programs, self.vectors))
 
@@ -76,33 +76,33 @@ def all_jobs(order: Sequence[Piece], borrowed: Borrowed, tall: int, width: int) 
 
     What a memory borrows gets one gradient, so two jobs for one place become one.
     """
-    found: dict[int, tuple[int, ...]] = {}  # by the place of the result
+    jobs: dict[int, tuple[int, ...]] = {}  # by the place of the result
     total = 0
     starts = {True: (0, 0), False: (0, 0)}  # of rows and of memories: the next column of factors and of sums
     before: list[int] = []  # the places of the weights of the last row-wise call
-    for one in order:
-        by_rows = isinstance(one, Stages)
+    for piece in order:
+        by_rows = isinstance(piece, Stages)
         column, place = starts[by_rows]
-        made = one.jobs(column, place, 0, tall, width)
-        own, places = sizes(one.shapes()), []
-        for number, size in enumerate(own):
+        piece_jobs = piece.jobs(column, place, 0, tall, width)
+        shape_sizes, places = sizes(piece.shapes()), []
+        for number, size in enumerate(shape_sizes):
             if number in borrowed and not by_rows:
                 places.append(before[borrowed[number]])
             else:
                 places.append(total)
                 total += size
-        begins = [0, *accumulate(own)]
-        for kind, left, right, into, line in made:
+        begins = [0, *accumulate(shape_sizes)]
+        for kind, left, right, into, line in piece_jobs:
             number = bisect_right(begins, into) - 1
             at = places[number] + into - begins[number]
             if by_rows:
-                found[at] = (ROWS if kind == 0 else ROW_TOTALS, left, right, at, line, 0, 0)
-            elif at in found:
+                jobs[at] = (ROWS if kind == 0 else ROW_TOTALS, left, right, at, line, 0, 0)
+            elif at in jobs:
                 both = BOTH if kind == ALL_SLOTS else BOTH_TOTALS
-                found[at] = (both, left, right, at, line, *found[at][1:3])
+                jobs[at] = (both, left, right, at, line, *jobs[at][1:3])
             else:
-                found[at] = (kind, left, right, at, line, 0, 0)
-        if isinstance(one, Stages):
-            before = places[-2 - 2 * one.maps :] if one.maps else []
-        starts[by_rows] = (column + one.pitch, place + one.vectors)
-    return sorted(found.values(), key=lambda job: job[0])  # long jobs first
+                jobs[at] = (kind, left, right, at, line, 0, 0)
+        if isinstance(piece, Stages):
+            before = places[-2 - 2 * piece.maps :] if piece.maps else []
+        starts[by_rows] = (column + piece.pitch, place + piece.vectors)
+    return sorted(jobs.values(), key=lambda job: job[0])  # long jobs first

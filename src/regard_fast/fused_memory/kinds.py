@@ -94,8 +94,8 @@ class DynamicKind:
         self, grad: Tensor, heads: list[Tensor], weights: list[Tensor], kept: list[Tensor], factors: SlotFactors,
         number: int,
     ) -> list[Tensor]:
-        given, made = (kept[0], kept[1], kept[2]), op.sizes_of(weights[: self.sides], weights[self.sides :])
-        return op.heads_back(grad, heads, weights[self.sides :], given, self.options, made, factors, number)
+        memories, layout = (kept[0], kept[1], kept[2]), op.sizes_of(weights[: self.sides], weights[self.sides :])
+        return op.heads_back(grad, heads, weights[self.sides :], memories, self.options, layout, factors, number)
 
     def plain(self, heads: list[Tensor], weights: list[Tensor]) -> Tensor:
         return plain.mixed(heads, weights[: self.sides], weights[self.sides :], *self.options.listed())
@@ -145,9 +145,9 @@ def kind_of(layer: Any, batch: int, length: int, layers: int) -> tuple[MemoryKin
     `layers`: how many such layers keep factors at the same time.
     """
     if type(layer) is DynamicMemory and not refusal.refusal(layer, batch, length, layers):
-        made = DynamicKind(refusal.options_of(layer), 2 if layer.bidirectional else 1)
+        memory_kind = DynamicKind(refusal.options_of(layer), 2 if layer.bidirectional else 1)
         tensors = enumerate(refusal.all_tensors(layer))
-        return made, [one for number, one in tensors if number not in made.borrowed]
+        return memory_kind, [tensor for number, tensor in tensors if number not in memory_kind.borrowed]
     if type(layer) is StaticMemory and not static.refusal(layer, batch, length, layers):
         return StaticKind(static.options_of(layer)), static.tensors_of(layer)
     return None

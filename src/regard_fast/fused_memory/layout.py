@@ -53,23 +53,23 @@ class MemorySizes:
         """
         dim = self.dim
         offsets = list(accumulate(sizes(self.shapes()), initial=total))
-        found: list[Job] = []
+        jobs: list[Job] = []
 
         def matrix(into: int, left: int, right: int) -> None:
             kind = ALL_SLOTS if left in (D_KEY, D_VALUE) else WRITTEN_SLOTS
-            one, other = column + left * dim, column + right * dim
+            left_column, right_column = column + left * dim, column + right * dim
             for i in range(0, dim, tall):
                 for j in range(0, dim, width):
-                    found.append((kind, one + i, other + j, into + i * dim + j, dim))
+                    jobs.append((kind, left_column + i, right_column + j, into + i * dim + j, dim))
 
         def bias(into: int, left: int) -> None:
             kind = ALL_TOTALS if left in (D_KEY, D_VALUE) else WRITTEN_TOTALS
             for j in range(0, dim, width):
-                found.append((kind, column + left * dim + j, 0, into + j, 0))
+                jobs.append((kind, column + left * dim + j, 0, into + j, 0))
 
         def vector(into: int, start: int, count: int = 1) -> None:
             for j in range(0, count * dim, width):
-                found.append((PROGRAM_TOTALS, place + start * dim + j, 0, into + j, 0))
+                jobs.append((PROGRAM_TOTALS, place + start * dim + j, 0, into + j, 0))
 
         for side in range(self.directions):
             vector(offsets[side], (0 if self.gated else 2) + side * self.slots, self.slots)
@@ -82,13 +82,13 @@ class MemorySizes:
         if not self.gated:
             vector(update[0], 0)
             vector(update[1], 1)
-            return found
-        for part, (mine, theirs) in enumerate(((D_R, D_R), (D_Z, D_Z), (D_N, D_H))):
-            matrix(update[0] + part * dim * dim, mine, CANDIDATE)
-            matrix(update[1] + part * dim * dim, theirs, SLOT)
-            bias(update[2] + part * dim, mine)
-            bias(update[3] + part * dim, theirs)
-        return found
+            return jobs
+        for gate, (mine, theirs) in enumerate(((D_R, D_R), (D_Z, D_Z), (D_N, D_H))):
+            matrix(update[0] + gate * dim * dim, mine, CANDIDATE)
+            matrix(update[1] + gate * dim * dim, theirs, SLOT)
+            bias(update[2] + gate * dim, mine)
+            bias(update[3] + gate * dim, theirs)
+        return jobs
 
 
 @dataclass(frozen=True)
@@ -123,15 +123,15 @@ class StaticSizes:
         """As `MemorySizes.jobs`."""
         dim = self.dim
         offsets = list(accumulate(sizes(self.shapes()), initial=total))
-        found: list[Job] = []
+        jobs: list[Job] = []
         for into, left, right in ((1, 6, 0), (3, 5, 4), (5, 2, 1), (7, 3, 1)):
             for i in range(0, dim, tall):
                 for j in range(0, dim, width):
-                    one, other = column + left * dim + i, column + right * dim + j
-                    found.append((ALL_SLOTS, one, other, offsets[into] + i * dim + j, dim))
+                    left_column, right_column = column + left * dim + i, column + right * dim + j
+                    jobs.append((ALL_SLOTS, left_column, right_column, offsets[into] + i * dim + j, dim))
         for into, start, count in (
             (9, 0, 1), (10, 1, 1), (2, 2, 1), (4, 3, 1), (6, 4, 1), (8, 5, 1), (0, 6, self.slots)
         ):
             for j in range(0, count * dim, width):
-                found.append((PROGRAM_TOTALS, place + start * dim + j, 0, offsets[into] + j, 0))
-        return found
+                jobs.append((PROGRAM_TOTALS, place + start * dim + j, 0, offsets[into] + j, 0))
+        return jobs

@@ -65,8 +65,8 @@ class FusedMemoryOptions:
 
 def run(heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], options: FusedMemoryOptions) -> Tensor:
     """What the elements read, (b,h,n,d); the arguments are those of `plain.mixed`."""
-    found: Tensor = torch.ops.regard.fused_memory.default(heads, starts, weights, *options.listed())[0]
-    return found
+    mixed: Tensor = torch.ops.regard.fused_memory.default(heads, starts, weights, *options.listed())[0]
+    return mixed
 
 
 def sizes_of(starts: Sequence[Tensor], weights: Sequence[Tensor]) -> MemorySizes:
@@ -91,24 +91,24 @@ def head_stages(width: int) -> int:
 
 def _of_writing(heads: Sequence[Tensor], made: MemorySizes, warps: int) -> dict[str, Any]:
     wide = triton_dtype(rows_op._wide(heads[0].dtype))
-    found: dict[str, Any] = {
+    constants: dict[str, Any] = {
         "R": block_sizes.padded(made.slots), "GATED": made.gated, "WIDE": wide, "TILE": min(TUNING.tile, made.dim),
         "STAGES": TUNING.stages, "HEAD_STAGES": head_stages(heads[0].shape[3]),
     }
-    return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
+    return constants if block_sizes.INTERPRETED else {**constants, "num_warps": warps}
 
 
 def _of_reading(made: MemorySizes, options: FusedMemoryOptions) -> dict[str, Any]:
     lines = block_sizes.padded(made.directions * made.slots)
-    found: dict[str, Any] = {"U": lines, "CAUSAL": options.causal}
+    constants: dict[str, Any] = {"U": lines, "CAUSAL": options.causal}
     warps = TUNING.read_warps * (2 if lines > 32 else 1)
-    return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
+    return constants if block_sizes.INTERPRETED else {**constants, "num_warps": warps}
 
 
 def _groups(weights: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
     """Query map, output map, maps for reading, update, each in bfloat16 where there is a copy."""
-    given = [copies(one) for one in weights]
-    return [tuple(given[:2]), tuple(given[2:4]), tuple(given[4:8]), tuple(given[8:])]
+    narrow = [copies(weight) for weight in weights]
+    return [tuple(narrow[:2]), tuple(narrow[2:4]), tuple(narrow[4:8]), tuple(narrow[8:])]
 
 
 def _forward(
@@ -117,30 +117,30 @@ def _forward(
     from regard_fast.fused_memory.read_kernels import read_forward
     from regard_fast.fused_memory.write_kernels import write_forward
 
-    options, made = FusedMemoryOptions(*given), sizes_of(starts, weights)
+    options, layout = FusedMemoryOptions(*given), sizes_of(starts, weights)
     heads = rows_op._alike(heads)
     query, key, value, written_key, written_value = heads
     batch, count, length, _ = query.shape
-    found, memory, keys, values = _forward_shapes(heads, starts, weights, *given)
-    segments, shared = options.segments(length), _constants(heads, made, options)
-    starts = [one.contiguous() for one in starts]
-    write_forward[(batch * made.directions,)](
+    mixed, memory, keys, values = _forward_shapes(heads, starts, weights, *given)
+    segments, shared = options.segments(length), _constants(heads, layout, options)
+    starts = [start.contiguous() for start in starts]
+    write_forward[(batch * layout.directions,)](
         written_key, written_value, tuple(starts), memory, keys, values, *_groups(weights), length, segments,
-        options.scale, options.eps, *strides(written_key), **shared, **_of_writing(heads, made, TUNING.write_warps),
+        options.scale, options.eps, *strides(written_key), **shared, **_of_writing(heads, layout, TUNING.write_warps),
     )
     read_forward[(batch * segments * count,)](
-        query, key, value, keys, values, found, length, segments, batch, options.scale, *strides(query),
-        *strides(found), **shared, **_of_reading(made, options),
+        query, key, value, keys, values, mixed, length, segments, batch, options.scale, *strides(query),
+        *strides(mixed), **shared, **_of_reading(layout, options),
     )
-    return found, memory, keys, values
+    return mixed, memory, keys, values
 
 
 def _forward_shapes(
     heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    options, made, query = FusedMemoryOptions(*given), sizes_of(starts, weights), heads[0]
+    options, layout, query = FusedMemoryOptions(*given), sizes_of(starts, weights), heads[0]
     batch, _, length, _ = query.shape
-    shape = (options.segments(length), batch, made.directions, made.slots, made.dim)
+    shape = (options.segments(length), batch, layout.directions, layout.slots, layout.dim)
     memory = query.new_empty(shape, dtype=rows_op._wide(query.dtype))
     return as_rows(query.shape, query), memory, query.new_empty(shape), query.new_empty(shape)
 
@@ -149,13 +149,13 @@ def _backward(
     grad: Tensor, heads: list[Tensor], starts: list[Tensor], weights: list[Tensor], memory: Tensor, keys: Tensor,
     values: Tensor, *given: Any,
 ) -> tuple[list[Tensor], Tensor]:
-    made = sizes_of(starts, weights)
-    factors = SlotFactors([made], memory, keys)
+    layout = sizes_of(starts, weights)
+    factors = SlotFactors([layout], memory, keys)
     d_heads = heads_back(
-        grad, heads, weights, (memory, keys, values), FusedMemoryOptions(*given), made, factors, number=0
+        grad, heads, weights, (memory, keys, values), FusedMemoryOptions(*given), layout, factors, number=0
     )
-    grads = starts[0].new_empty(sum(sizes(made.shapes())))
-    factors.weight_gradients(grads, (made,))
+    grads = starts[0].new_empty(sum(sizes(layout.shapes())))
+    factors.weight_gradients(grads, (layout,))
     return d_heads, grads
 
 
@@ -171,11 +171,11 @@ def heads_back(
     query, key, value, written_key, written_value = heads
     batch, count, length, _ = query.shape
     segments, shared = options.segments(length), _constants(heads, made, options)
-    found = [as_rows(query.shape, query) for _ in range(3)]
+    d_heads = [as_rows(query.shape, query) for _ in range(3)]
     lines, sums = factors.of(number)
     read_backward[(batch * segments * count,)](
-        query, key, value, keys, values, grad, *found, lines, length, segments, batch, options.scale, *strides(query),
-        *strides(grad), *strides(found[0]), PITCH=factors.pitch, **shared, **_of_reading(made, options),
+        query, key, value, keys, values, grad, *d_heads, lines, length, segments, batch, options.scale, *strides(query),
+        *strides(grad), *strides(d_heads[0]), PITCH=factors.pitch, **shared, **_of_reading(made, options),
     )
     alone = made.directions == 1 or segments == 2  # whether each segment is written in one direction at most
     shape = (1 if alone else 2, batch, length, made.dim)
@@ -187,8 +187,8 @@ def heads_back(
         PITCH=factors.pitch, VECTORS=factors.vectors, SHARED=alone and made.directions == 2, **shared,
         **_of_writing(heads, made, TUNING.back_warps),
     )
-    joined = [one[0] if alone else one.sum(0) for one in written]
-    return [*found, *(one.unflatten(2, (count, -1)).transpose(1, 2) for one in joined)]
+    joined = [gradient[0] if alone else gradient.sum(0) for gradient in written]
+    return [*d_heads, *(gradient.unflatten(2, (count, -1)).transpose(1, 2) for gradient in joined)]
 
 
 def _backward_shapes(
@@ -196,7 +196,7 @@ def _backward_shapes(
     values: Tensor, *given: Any,
 ) -> tuple[list[Tensor], Tensor]:
     total = sum(sizes(sizes_of(starts, weights).shapes()))
-    return [as_rows(one.shape, one) for one in heads], starts[0].new_empty(total)
+    return [as_rows(rows.shape, rows) for rows in heads], starts[0].new_empty(total)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -207,28 +207,28 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> Non
 
 
 def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Any, ...]:
-    memory, keys, values, *rest = ctx.saved_tensors
-    heads, starts, weights = rest[:5], rest[5 : 5 + ctx.starts], rest[5 + ctx.starts :]
+    memory, keys, values, *tensors = ctx.saved_tensors
+    heads, starts, weights = tensors[:5], tensors[5 : 5 + ctx.starts], tensors[5 + ctx.starts :]
     none = [None] * len(ctx.given)
     if grad is None:
         return [None] * 5, [None] * len(starts), [None] * len(weights), *none
     if torch.is_grad_enabled():
-        found = _recorded(grad, rest, ctx.starts, ctx.given)
-        return found[:5], found[5 : 5 + ctx.starts], found[5 + ctx.starts :], *none
+        d_inputs = _recorded(grad, tensors, ctx.starts, ctx.given)
+        return d_inputs[:5], d_inputs[5 : 5 + ctx.starts], d_inputs[5 + ctx.starts :], *none
     d_heads, grads = torch.ops.regard.fused_memory_backward.default(
         grad, heads, starts, weights, memory, keys, values, *ctx.given
     )
     shapes = sizes_of(starts, weights).shapes()
-    parts = [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return d_heads, parts[: ctx.starts], parts[ctx.starts :], *none
+    of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return d_heads, of_weights[: ctx.starts], of_weights[ctx.starts :], *none
 
 
 def _recorded(grad: Tensor, tensors: Sequence[Tensor], starts: int, given: Any) -> list[Tensor | None]:
     """The same gradients with an autograd graph, from plain torch."""
     views = fresh_views(tensors)
-    given_views = [one for one in views if one is not None]
-    made = plain.mixed(given_views[:5], given_views[5 : 5 + starts], given_views[5 + starts :], *given)
-    return gradients([(made, grad)], views, again=True)
+    given_views = [view for view in views if view is not None]
+    mixed = plain.mixed(given_views[:5], given_views[5 : 5 + starts], given_views[5 + starts :], *given)
+    return gradients([(mixed, grad)], views, again=True)
 
 
 _LIBRARY.impl("fused_memory", _forward, "CompositeExplicitAutograd")

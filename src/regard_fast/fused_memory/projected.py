@@ -29,9 +29,9 @@ def mixed(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
     segments, segment = layer._segments(new), layer.segment
     extra, real = segments * segment - new, None
     if extra:
-        heads = [pad(each, (0, 0, 0, extra)) for each in heads]
+        heads = [pad(rows, (0, 0, 0, extra)) for rows in heads]
         real = (torch.arange(new + extra, device=heads[0].device) < new).expand(batch, -1)
-    query, key, value = (_apart(each, segment) for each in heads[:3])
+    query, key, value = (_apart(rows, segment) for rows in heads[:3])
     memory = _memories(layer, batch, heads[3:], segments, real if layer.bidirectional else None)
     # Each segment is an entry of the batch. Its keys and values come after those of the slots.
     memory = memory.flatten(0, 1)
@@ -39,11 +39,11 @@ def mixed(layer: DynamicMemory, heads: list[Tensor]) -> Tensor:
     keys = torch.cat([kept_key.to(key.dtype), key], 2)
     values = torch.cat([kept_value.to(value.dtype), value], 2)
     if layer.bidirectional and real is not None:
-        seen = PaddingMask(pad(layer._apart(real), (memory.shape[1], 0), value=True))
-        found = dispatch.attend(query, keys, values, mask=seen, dropout=layer.reader.weights_dropout)
+        padding = PaddingMask(pad(layer._apart(real), (memory.shape[1], 0), value=True))
+        attended = dispatch.attend(query, keys, values, mask=padding, dropout=layer.reader.weights_dropout)
     else:
-        found = mixed_heads(layer.reader, [query, keys, values], causal=not layer.bidirectional)
-    joined: Tensor = found.unflatten(0, (batch, segments)).transpose(1, 2).flatten(2, 3)
+        attended = mixed_heads(layer.reader, [query, keys, values], causal=not layer.bidirectional)
+    joined: Tensor = attended.unflatten(0, (batch, segments)).transpose(1, 2).flatten(2, 3)
     return joined.narrow(2, 0, new)
 
 
@@ -54,7 +54,7 @@ def _memories(
     memory, last = layer._slots(batch), segments - 1
     size = last * layer.segment
     if not layer.bidirectional:
-        keys, values = (each.narrow(2, 0, size) for each in written)
+        keys, values = (rows.narrow(2, 0, size) for rows in written)
         return layer._written_from(memory, keys, values, last)
 
     def both(given: Tensor, axis: int) -> Tensor:
@@ -63,11 +63,11 @@ def _memories(
         backwards = split.flip(axis).flatten(axis, axis + 1)
         return torch.cat([given, backwards]).narrow(axis, 0, size)
 
-    keys, values = (both(each, 2) for each in written)
-    told = None if real is None else both(real, 1)
-    writes = None if told is None else told[:, :: layer.segment]
+    keys, values = (both(rows, 2) for rows in written)
+    real_both = None if real is None else both(real, 1)
+    writes = None if real_both is None else real_both[:, :: layer.segment]
     slots = torch.cat(memory.chunk(2, 1))
-    earlier, later = layer._written_from(slots, keys, values, last, writes, told).chunk(2)
+    earlier, later = layer._written_from(slots, keys, values, last, writes, real_both).chunk(2)
     return torch.cat([earlier, later.flip(1)], 2)
 
 

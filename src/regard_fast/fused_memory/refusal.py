@@ -37,17 +37,17 @@ def refusal(layer: DynamicMemory, batch: int, length: int, layers: int = 1) -> s
     attentions = [plain_attention(layer.reader), plain_attention(layer.writer)]
     if None in attentions or attentions[0] != attentions[1]:
         return "the attention is not a plain softmax (dropout of weights?)"
-    own = [layer.writer.query_map, layer.writer.output_map]
-    if any(type(one) is not nn.Linear or one.bias is None for one in own):
+    linear_maps = [layer.writer.query_map, layer.writer.output_map]
+    if any(type(linear) is not nn.Linear or linear.bias is None for linear in linear_maps):
         return "a linear map is not a plain nn.Linear with a bias"
     update = layer.norm if layer.gate is None else layer.gate
     if type(update) is nn.LayerNorm:
-        known = update.weight is not None and update.bias is not None
+        is_plain = update.weight is not None and update.bias is not None
     else:
-        known = type(update) is nn.GRUCell and update.bias
-    if not known:
+        is_plain = type(update) is nn.GRUCell and update.bias
+    if not is_plain:
         return "the update is not a plain LayerNorm or GRUCell with biases"
-    if any(hooked(one) for one in (layer.reader, layer.writer, *own, update)):  # type: ignore[arg-type]
+    if any(hooked(module) for module in (layer.reader, layer.writer, *linear_maps, update)):  # type: ignore[arg-type]
         return "a module has hooks"
     lines = batch * (2 if layer.bidirectional else 1) * layer._segments(length) * slots
     if layers * lines * layer.dim * 12 > MOST_FACTORS:
@@ -78,7 +78,7 @@ def tensors_of(layer: DynamicMemory) -> tuple[list[Tensor], list[Tensor]]:
     reader, writer = layer.reader, layer.writer
     starts: list[Tensor] = [layer.slots] if layer.later_slots is None else [layer.slots, layer.later_slots]
     maps = (writer.query_map, writer.output_map, reader.key_map, reader.value_map)
-    weights: list[Tensor] = [tensor for one in maps for tensor in (one.weight, one.bias)]
+    weights: list[Tensor] = [tensor for linear in maps for tensor in (linear.weight, linear.bias)]
     if layer.gate is not None:
         gate = layer.gate
         return starts, [*weights, gate.weight_ih, gate.weight_hh, gate.bias_ih, gate.bias_hh]

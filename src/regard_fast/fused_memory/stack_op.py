@@ -74,33 +74,33 @@ class MemoryStackOptions:
             if number:
                 order.append(memory)
             order.append(Stages(piece.out, piece.feed, piece.maps, dim, hidden if piece.feed else 0))
-        own: list[list[Tensor]] = []
-        given = iter(weights)
-        for one in order:
+        groups: list[list[Tensor]] = []
+        remaining = iter(weights)
+        for call in order:
             lent = {}
-            if not isinstance(one, Stages):
-                maps = own[-1][-2 - 2 * self.memory.maps :]
+            if not isinstance(call, Stages):
+                maps = groups[-1][-2 - 2 * self.memory.maps :]
                 lent = {number: maps[place] for number, place in borrowed.items()}
-            numbers = range(len(one.shapes()))
-            own.append([lent[number] if number in lent else next(given) for number in numbers])
-        return order, own
+            numbers = range(len(call.shapes()))
+            groups.append([lent[number] if number in lent else next(remaining) for number in numbers])
+        return order, groups
 
 
 def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: MemoryStackOptions) -> Tensor:
     """The rows after all layers; the weights are those of rows and memories, one after the other."""
-    found: Tensor = torch.ops.regard.fused_memory_stack.default(x, seed, weights, *options.listed())[0]
-    return found
+    rows: Tensor = torch.ops.regard.fused_memory_stack.default(x, seed, weights, *options.listed())[0]
+    return rows
 
 
 def _forward(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
     options = MemoryStackOptions.of(given)
-    _, own = options.split(x, weights)
-    first, *others = options.pieces()
-    _, _, heads = rows_op._forward(x, None, None, own[0], *first.listed())
+    _, groups = options.split(x, weights)
+    first, *later = options.pieces()
+    _, _, heads = rows_op._forward(x, None, None, groups[0], *first.listed())
     rows, kept = x, []
-    for number, piece in enumerate(others):
-        mixed, *memory = options.memory.forward(heads, own[2 * number + 1])
-        rows, middle, after = rows_op._forward(rows, mixed, seed, own[2 * number + 2], *piece.listed())
+    for number, piece in enumerate(later):
+        mixed, *memory = options.memory.forward(heads, groups[2 * number + 1])
+        rows, middle, after = rows_op._forward(rows, mixed, seed, groups[2 * number + 2], *piece.listed())
         kept += [*heads, mixed, *memory, middle, rows]
         heads = after
     return rows, kept[:-1]  # the last rows are the result
@@ -108,7 +108,7 @@ def _forward(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any)
 
 def _forward_shapes(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
     options = MemoryStackOptions.of(given)
-    _, own = options.split(x, weights)
+    _, groups = options.split(x, weights)
     batch, length, dim = x.shape
     heads = options.stack.heads
     narrow = x.new_empty(0, dtype=options.stack.dtype)
@@ -119,8 +119,8 @@ def _forward_shapes(x: Tensor, seed: Tensor | None, weights: list[Tensor], *give
     kept: list[Tensor] = []
     for number in range(options.stack.layers):
         maps = [as_rows((batch, heads, length, dim // heads), narrow) for _ in range(options.memory.maps)]
-        found = options.memory.shapes(maps, own[2 * number + 1])
-        kept += [*maps, *found, like(), like()]
+        memory = options.memory.shapes(maps, groups[2 * number + 1])
+        kept += [*maps, *memory, like(), like()]
     return like(), kept[:-1]
 
 
@@ -128,49 +128,49 @@ def _backward(
     d_last: Tensor, x: Tensor, seed: Tensor | None, last: Tensor, kept: list[Tensor], weights: list[Tensor], *given: Any
 ) -> tuple[Tensor, Tensor]:
     options = MemoryStackOptions.of(given)
-    order, own = options.split(x, weights)
-    first, *others = options.pieces()
+    order, groups = options.split(x, weights)
+    first, *later = options.pieces()
     _, grads = _backward_shapes(d_last, x, seed, last, kept, weights, *given)
-    factors = rows_op.Factors([one for one in order if isinstance(one, Stages)], x, options.stack.dtype)
-    memories: list[Memory] = [one for one in order if not isinstance(one, Stages)]
+    factors = rows_op.Factors([piece for piece in order if isinstance(piece, Stages)], x, options.stack.dtype)
+    memories: list[Memory] = [piece for piece in order if not isinstance(piece, Stages)]
     maps, per_layer = options.memory.maps, options.per_layer
     slots = SlotFactors(memories, kept[maps + 1], kept[maps + 2])
     d_rows: Tensor | None = d_last
     d_heads: list[Tensor] = []
-    whole = [*kept, last]
+    saved = [*kept, last]
     for number in reversed(range(options.stack.layers)):
         begin = per_layer * number
-        own_kept = whole[begin : begin + per_layer]
+        own_kept = saved[begin : begin + per_layer]
         heads, mixed, memory, (middle, after) = (
             own_kept[:maps],
             own_kept[maps],
             own_kept[maps + 1 : -2],
             own_kept[-2:],
         )
-        before = x if number == 0 else whole[begin - 1]
+        before = x if number == 0 else saved[begin - 1]
         d_rows, d_mixed = rows_op.rows_back(
-            d_rows, d_heads, before, mixed, seed, middle, after, own[2 * number + 2], others[number], factors,
+            d_rows, d_heads, before, mixed, seed, middle, after, groups[2 * number + 2], later[number], factors,
             number + 1,
         )
-        d_heads = options.memory.heads_back(d_mixed, heads, own[2 * number + 1], memory, slots, number)
-    d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, own[0], first, factors, 0)
+        d_heads = options.memory.heads_back(d_mixed, heads, groups[2 * number + 1], memory, slots, number)
+    d_x, _ = rows_op.rows_back(d_rows, d_heads, x, None, None, x, x, groups[0], first, factors, 0)
     slots.weight_gradients(grads, tuple(order), factors, options.memory.borrowed)
     return d_x, grads
 
 
 def _differentiate(ctx: Any, d_last: Tensor | None, d_kept: Any) -> tuple[Any, ...]:
-    x, seed, last, *rest = ctx.saved_tensors
-    kept, weights = rest[: ctx.count], rest[ctx.count :]
+    x, seed, last, *tensors = ctx.saved_tensors
+    kept, weights = tensors[: ctx.count], tensors[ctx.count :]
     none = [None] * len(ctx.given)
     if d_last is None:
         return None, None, [None] * len(weights), *none
     if torch.is_grad_enabled():
-        found = _recorded(x, seed, weights, MemoryStackOptions.of(ctx.given), d_last)
-        return found[0], None, found[1:], *none
+        d_inputs = _recorded(x, seed, weights, MemoryStackOptions.of(ctx.given), d_last)
+        return d_inputs[0], None, d_inputs[1:], *none
     d_x, grads = torch.ops.regard.fused_memory_stack_backward.default(d_last, x, seed, last, kept, weights, *ctx.given)
-    shapes = [tuple(one.shape) for one in weights]
-    parts = [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return d_x, None, parts, *none
+    shapes = [tuple(weight.shape) for weight in weights]
+    of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return d_x, None, of_weights, *none
 
 
 def _recorded(
@@ -178,22 +178,22 @@ def _recorded(
 ) -> list[Tensor | None]:
     """The same gradients with an autograd graph, from the stages in plain torch."""
     views = fresh_views([x, *weights])
-    rows, *trained = [one for one in views if one is not None]
-    order, own = options.split(x, trained)
+    rows, *trained = [view for view in views if view is not None]
+    order, groups = options.split(x, trained)
     heads: list[Tensor] = []
     for number, piece in enumerate(options.pieces()):
         mixed, stages = None, order[2 * number]
         assert isinstance(stages, Stages)
         if number:
-            mixed = options.memory.plain(heads, own[2 * number - 1])
-        found = plain_rows.rows(
-            rows, mixed, seed, own[2 * number], stages, piece.activation, piece.rates, piece.eps, piece.salt,
+            mixed = options.memory.plain(heads, groups[2 * number - 1])
+        rows_and_heads = plain_rows.rows(
+            rows, mixed, seed, groups[2 * number], stages, piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
         )
         if number:
-            rows, *heads = found
+            rows, *heads = rows_and_heads
         else:
-            heads = found
+            heads = rows_and_heads
     return gradients([(rows, d_last)], views, again=True)
 
 

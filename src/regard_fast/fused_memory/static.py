@@ -51,12 +51,12 @@ def refusal(layer: StaticMemory, batch: int, length: int, layers: int = 1) -> st
     blocks = block_sizes.padded(length), block_sizes.padded(count)
     if may_transpose_wrongly(*blocks) and _is_wrong(*blocks, layer.dim, width):
         return f"this Triton computes the gradients of {length} rows and {count} slots wrongly on this GPU"
-    own = [writer.query_map, writer.output_map, reader.key_map, reader.value_map]
-    if any(type(one) is not nn.Linear or one.bias is None for one in own):
+    linear_maps = [writer.query_map, writer.output_map, reader.key_map, reader.value_map]
+    if any(type(linear) is not nn.Linear or linear.bias is None for linear in linear_maps):
         return "a linear map is not a plain nn.Linear with a bias"
     if any(getattr(layer.norm, name) is None for name in ("weight", "bias")):
         return "the normalisation has no gain and shift"
-    if any(hooked(one) for one in (reader, writer, layer.norm, *own)):
+    if any(hooked(module) for module in (reader, writer, layer.norm, *linear_maps)):
         return "a module has hooks"
     lines = layers * batch * len(layer.slots)
     if lines * StaticSizes(len(layer.slots), layer.dim).pitch > memories.MOST_FACTORS:
@@ -68,7 +68,7 @@ def tensors_of(layer: StaticMemory) -> list[Tensor]:
     """Slots and weights in the order of `layout.StaticSizes.shapes`."""
     reader, writer = layer.reader, layer.writer
     maps = (writer.query_map, writer.output_map, reader.key_map, reader.value_map)
-    both = [tensor for one in maps for tensor in (one.weight, one.bias)]
+    both = [tensor for linear in maps for tensor in (linear.weight, linear.bias)]
     return [layer.slots, *both, layer.norm.weight, layer.norm.bias]
 
 
@@ -86,12 +86,12 @@ def sizes_of(weights: Sequence[Tensor]) -> StaticSizes:
 
 def _constants(heads: Sequence[Tensor], made: StaticSizes, warps: int) -> dict[str, Any]:
     _, count, length, width = heads[0].shape
-    found: dict[str, Any] = {
+    constants: dict[str, Any] = {
         "COUNT": made.slots, "HEADS": count, "HEAD": width, "D": made.dim, "R": block_sizes.padded(made.slots),
         "J": block_sizes.padded(length), "DT": triton_dtype(heads[0].dtype),
         "WIDE": triton_dtype(rows_op._wide(heads[0].dtype)), "STAGES": head_stages(width),
     }
-    return found if block_sizes.INTERPRETED else {**found, "num_warps": warps}
+    return constants if block_sizes.INTERPRETED else {**constants, "num_warps": warps}
 
 
 def forward(heads: list[Tensor], weights: list[Tensor], options: StaticOptions) -> tuple[Tensor, ...]:
@@ -99,12 +99,12 @@ def forward(heads: list[Tensor], weights: list[Tensor], options: StaticOptions) 
     from regard_fast.fused_memory.static_kernels import static_forward
 
     heads = rows_op._alike(heads)
-    found, total, mixed = shapes(heads, weights)
+    read, total, mixed = shapes(heads, weights)
     static_forward[(total.shape[0],)](
-        *heads, weights[0].contiguous(), found, total, mixed, *_groups(weights[1:]), heads[0].shape[2], options.scale,
-        options.eps, *strides(heads[0]), *strides(found), **_constants(heads, sizes_of(weights), TUNING.write_warps),
+        *heads, weights[0].contiguous(), read, total, mixed, *_groups(weights[1:]), heads[0].shape[2], options.scale,
+        options.eps, *strides(heads[0]), *strides(read), **_constants(heads, sizes_of(weights), TUNING.write_warps),
     )
-    return found, total, mixed
+    return read, total, mixed
 
 
 def shapes(heads: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,14 +123,14 @@ def heads_back(
     from regard_fast.fused_memory.static_kernels import static_backward
 
     heads, (grad,) = rows_op._alike(heads), rows_op._alike([grad])
-    found = [as_rows(one.shape, one) for one in heads]
+    d_heads = [as_rows(rows.shape, rows) for rows in heads]
     lines, sums = factors.of(number)
     static_backward[(factors.programs,)](
-        *heads, grad, weights[0].contiguous(), *kept, *found, lines, sums, *_groups(weights[1:]), heads[0].shape[2],
-        options.scale, options.eps, *strides(heads[0]), *strides(grad), *strides(found[0]), PITCH=factors.pitch,
+        *heads, grad, weights[0].contiguous(), *kept, *d_heads, lines, sums, *_groups(weights[1:]), heads[0].shape[2],
+        options.scale, options.eps, *strides(heads[0]), *strides(grad), *strides(d_heads[0]), PITCH=factors.pitch,
         VECTORS=factors.vectors, **_constants(heads, sizes_of(weights), TUNING.back_warps),
     )
-    return found
+    return d_heads
 
 
 def mixed(heads: Sequence[Tensor], weights: Sequence[Tensor], options: StaticOptions) -> Tensor:
@@ -138,11 +138,11 @@ def mixed(heads: Sequence[Tensor], weights: Sequence[Tensor], options: StaticOpt
     query, key, value = heads
     width, scale = query.shape[3], options.scale
     slots, ask, ask_bias, out, out_bias, to_key, key_bias, to_value, value_bias, gain, shift = weights
-    asked = split_heads(F.linear(slots[None], ask, ask_bias), width)
-    written = F.linear(join_heads(plain(asked, key, value, False, scale)), out, out_bias)
+    ask_heads = split_heads(F.linear(slots[None], ask, ask_bias), width)
+    written = F.linear(join_heads(plain(ask_heads, key, value, False, scale)), out, out_bias)
     memory = F.layer_norm(slots + written, slots.shape[1:], gain, shift, options.eps)
     maps = ((to_key, key_bias), (to_value, value_bias))
-    slot_key, slot_value = (split_heads(F.linear(memory, *each), width) for each in maps)
+    slot_key, slot_value = (split_heads(F.linear(memory, *linear), width) for linear in maps)
     return plain(query, slot_key, slot_value, False, scale)
 
 
@@ -155,7 +155,7 @@ def _is_wrong(length: int, slots: int, dim: int, width: int) -> bool:
     def drawn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=source).cuda()
 
-    maps = [one for _ in range(4) for one in (drawn(dim, dim) * dim**-0.5, drawn(dim))]
+    maps = [tensor for _ in range(4) for tensor in (drawn(dim, dim) * dim**-0.5, drawn(dim))]
     weights = [drawn(slots, dim), *maps, drawn(dim), drawn(dim)]
     pull, *heads = (drawn(1, dim // width, length, width).bfloat16() for _ in range(4))
     options = StaticOptions(width**-0.5, 1e-5)
@@ -164,6 +164,6 @@ def _is_wrong(length: int, slots: int, dim: int, width: int) -> bool:
         factors = SlotFactors([sizes_of(weights)], *kept)
         mine = heads_back(pull, heads, weights, (kept[0], kept[1]), options, factors, 0)
     with torch.enable_grad():
-        exact = [one.double().requires_grad_() for one in heads]
-        right = torch.autograd.grad(mixed(exact, [one.double() for one in weights], options), exact, pull.double())
+        exact = [rows.double().requires_grad_() for rows in heads]
+        right = torch.autograd.grad(mixed(exact, [param.double() for param in weights], options), exact, pull.double())
     return is_off(mine, right)

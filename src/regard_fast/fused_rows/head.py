@@ -45,14 +45,14 @@ class DeferredLogits:
         weights = head_weights(self.norm, self.linear)
         if self.stack is None:
             return Loss(*head_op.run(self.rows, targets, keep, weights, options))
-        rows, drops, own, layered = self.stack
+        rows, drops, stack_weights, layered = self.stack
         if self.tokens is not None:
             rows, drops = self.tokens, drops or self.tokens.rate > 0
         if not drops:
             seed = None
         elif seed is None:
             seed = draw_seed(self.rows.device)
-        return Loss(*stack_loss_op.run(rows, seed, targets, keep, own, weights, layered, options))
+        return Loss(*stack_loss_op.run(rows, seed, targets, keep, stack_weights, weights, layered, options))
 
 
 def refusal(
@@ -78,14 +78,14 @@ def refusal(
         return "the map to logits is not a plain nn.Linear"
     if linear.out_features > MOST_OUTPUTS:
         return f"there are more than {MOST_OUTPUTS} logits"
-    if any(layers.hooked(one) for one in (norm, linear, *modules)):
+    if any(layers.hooked(module) for module in (norm, linear, *modules)):
         return "a module has hooks"
-    if any(one.dtype != torch.float32 and not fused_rows.on_cpu for one in head_weights(norm, linear)):
+    if any(weight.dtype != torch.float32 and not fused_rows.on_cpu for weight in head_weights(norm, linear)):
         return "weights are not float32"
     return ""
 
 
 def head_weights(norm: nn.LayerNorm, linear: nn.Linear) -> list[Tensor]:
     """Gain, shift, weight and maybe bias."""
-    found = [norm.weight, norm.bias, linear.weight]
-    return found if linear.bias is None else [*found, linear.bias]
+    weights = [norm.weight, norm.bias, linear.weight]
+    return weights if linear.bias is None else [*weights, linear.bias]

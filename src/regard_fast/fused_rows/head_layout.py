@@ -43,22 +43,22 @@ class HeadStage:
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of gain, shift, weight and bias with padded outputs."""
-        found: list[tuple[int, ...]] = [(self.dim,), (self.dim,), (self.padded, self.dim)]
-        return [*found, (self.padded,)] if self.bias else found
+        weight_shapes: list[tuple[int, ...]] = [(self.dim,), (self.dim,), (self.padded, self.dim)]
+        return [*weight_shapes, (self.padded,)] if self.bias else weight_shapes
 
     def real(self, parts: list[Tensor]) -> list[Tensor]:
         """The gradients without those of padding."""
-        return [*parts[:2], *(part[: self.outputs] for part in parts[2:])]
+        return [*parts[:2], *(gradient[: self.outputs] for gradient in parts[2:])]
 
     def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[tuple[int, int, int, int, int]]:
         """The jobs of `weight_gradients`, as `layout._jobs`; none for rows of nothing but padding."""
         dim = self.dim
-        found = [(1, place + j, 0, total + j, 0) for j in range(0, 2 * dim, width)]  # gain and shift, side by side
+        jobs = [(1, place + j, 0, total + j, 0) for j in range(0, 2 * dim, width)]  # gain and shift, side by side
         total += 2 * dim
         for i in range(0, self.outputs, tall):
             for j in range(0, dim, width):
-                found.append((0, column + dim + i, column + j, total + i * dim + j, dim))
+                jobs.append((0, column + dim + i, column + j, total + i * dim + j, dim))
         total += self.padded * dim
         if self.bias:
-            found += [(1, place + 2 * dim + j, 0, total + j, 0) for j in range(0, self.outputs, width)]
-        return found
+            jobs += [(1, place + 2 * dim + j, 0, total + j, 0) for j in range(0, self.outputs, width)]
+        return jobs

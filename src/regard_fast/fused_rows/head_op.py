@@ -62,8 +62,8 @@ def run(
 
     Targets are (b,n), or (b,) for means.
     """
-    found = torch.ops.regard.fused_head.default(x, targets, keep, weights, *options.listed())
-    return found[0], found[1], found[2]
+    totals = torch.ops.regard.fused_head.default(x, targets, keep, weights, *options.listed())
+    return totals[0], totals[1], totals[2]
 
 
 def pulled(d_total: Tensor | None, d_mean: Tensor | None, count: Tensor) -> tuple[Tensor, Tensor | None] | None:
@@ -88,14 +88,14 @@ def _forward(
 
     options, head = HeadOptions(*given), stage(weights)
     x, targets = x.contiguous(), targets.contiguous()
-    found = _forward_shapes(x, targets, keep, weights, *given)
-    total, count, mean, d_rows, kept, sums = found
-    parts = sums.new_empty((sums.shape[0], 2))
+    buffers = _forward_shapes(x, targets, keep, weights, *given)
+    total, count, mean, d_rows, kept, sums = buffers
+    partial_sums = sums.new_empty((sums.shape[0], 2))
     wide = triton_dtype(sums.dtype)
     gain, shift, weight, *bias = weights
     tensors = (
         x, targets, targets if keep is None else keep.contiguous().view(torch.uint8), gain, shift, copies(weight),
-        bias[0] if bias else x, parts, d_rows, kept, sums,
+        bias[0] if bias else x, partial_sums, d_rows, kept, sums,
     )
     constants: dict[str, Any] = {
         "SMOOTHING": options.smoothing, "PITCH": head.pitch, "VECTORS": head.vectors, "D": head.dim,
@@ -104,8 +104,8 @@ def _forward(
     }
     (_by_examples if targets.dim() == 1 else _by_rows)(tensors, constants, head, options.eps)
     launch = {} if block_sizes.INTERPRETED else {"num_warps": 1}
-    add_parts[(1,)](parts, total, count, mean, sums.shape[0], WIDE=wide, BLOCK=128, **launch)
-    return found
+    add_parts[(1,)](partial_sums, total, count, mean, sums.shape[0], WIDE=wide, BLOCK=128, **launch)
+    return buffers
 
 
 def _by_rows(tensors: tuple[Tensor, ...], constants: dict[str, Any], head: HeadStage, eps: float) -> None:
@@ -168,21 +168,23 @@ def _differentiate(
 ) -> tuple[Any, ...]:
     x, targets, keep, count, d_rows, kept, sums, *weights = ctx.saved_tensors
     none = [None] * len(ctx.given)
-    asked = pulled(d_total, d_mean, count)
-    if asked is None:
+    pulls = pulled(d_total, d_mean, count)
+    if pulls is None:
         return None, None, None, [None] * len(weights), *none
     if torch.is_grad_enabled():
-        found = _recorded(x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *asked))
-        return found[0], None, None, found[1:], *none
-    grads = torch.ops.regard.fused_head_backward.default(*asked, x, kept, sums, weights, targets.dim() == 1)
-    return pulled_by(d_rows, *asked).to(x.dtype), None, None, split(grads, stage(weights)), *none
+        d_inputs = _recorded(
+            x, targets, keep, weights, HeadOptions(*ctx.given), pulled_by(torch.ones_like(count), *pulls)
+        )
+        return d_inputs[0], None, None, d_inputs[1:], *none
+    grads = torch.ops.regard.fused_head_backward.default(*pulls, x, kept, sums, weights, targets.dim() == 1)
+    return pulled_by(d_rows, *pulls).to(x.dtype), None, None, split(grads, stage(weights)), *none
 
 
 def split(grads: Tensor, head: HeadStage) -> list[Tensor]:
     """The gradient of each weight."""
     shapes = head.shapes()
-    parts = [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return head.real(parts)
+    of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return head.real(of_weights)
 
 
 def _recorded(
@@ -190,7 +192,7 @@ def _recorded(
 ) -> list[Tensor | None]:
     """The same gradients with an autograd graph, from the formula in plain torch."""
     views = fresh_views([x, *weights])
-    rows, *trained = [one for one in views if one is not None]
+    rows, *trained = [view for view in views if view is not None]
     total, _, _ = plain.head(rows, targets, keep, trained, options.eps, options.smoothing)
     return gradients([(total, d_total)], views, again=True)
 

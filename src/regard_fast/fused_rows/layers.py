@@ -90,10 +90,10 @@ def _refused_layer(layer: Any, rows: Tensor, width: int) -> str:
     if type(layer) is not EncoderLayer:
         return f"a {type(layer).__name__} is not a plain encoder layer"
     around, feed = (layer.around_attention, layer.around_feed_forward), layer.feed_forward
-    for one in around:
-        if not one.before or not one.residual:
+    for block in around:
+        if not block.before or not block.residual:
             return "only norm=pre with residual connections is known"
-        if type(one.norm) is not nn.LayerNorm or one.norm.weight is None or one.norm.bias is None:
+        if type(block.norm) is not nn.LayerNorm or block.norm.weight is None or block.norm.bias is None:
             return "only a LayerNorm with gain and shift is known"
     if feed.gate is not None:
         return "the feed-forward part is gated"
@@ -108,15 +108,15 @@ def _refused_layer(layer: Any, rows: Tensor, width: int) -> str:
     if rows.shape[1] < maps.shortest:
         return f"there are fewer than {maps.shortest} rows, so that the attention does not use all its maps"
     linear = [feed.rise, feed.fall, maps.out, *maps.maps]
-    for each in linear:
-        if type(each) is not nn.Linear or each.bias is None:
+    for linear_map in linear:
+        if type(linear_map) is not nn.Linear or linear_map.bias is None:
             return "a linear map is not a plain nn.Linear with a bias"
-    if any(tuple(one.weight.shape) != (width, width) for one in (maps.out, *maps.maps)):
+    if any(tuple(linear_map.weight.shape) != (width, width) for linear_map in (maps.out, *maps.maps)):
         return f"a map of the attention is not {width} × {width}"
-    whole = [layer, *around, feed, *linear, layer.attention, *(one.norm for one in around)]
-    if any(hooked(one) for one in whole):
+    modules = [layer, *around, feed, *linear, layer.attention, *(block.norm for block in around)]
+    if any(hooked(module) for module in modules):
         return "a module has hooks"
-    if any(one.weight.dtype != torch.float32 and not fused_rows.on_cpu for one in linear):
+    if any(linear_map.weight.dtype != torch.float32 and not fused_rows.on_cpu for linear_map in linear):
         return "weights are not float32"
     return ""
 
@@ -137,10 +137,10 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
 
     Rows that autocast made bfloat16 (a linear embedding of vectors) are added up in float32.
     """
-    if (given := whole(layers, rows)) is not None:
+    if (stack := whole(layers, rows)) is not None:
         from regard_fast.fused_rows import stack_op
 
-        rows, drops, weights, layered = given
+        rows, drops, weights, layered = stack
         return stack_op.run(rows, draw_seed(rows.device) if drops else None, weights, layered)
     listed = list(layers)
     rows = _wide(rows)
@@ -151,11 +151,11 @@ def run(layers: Iterable[EncoderLayer], rows: Tensor) -> Tensor:
 
         options, between = memories
         return memory_stack.run(rows, seed, _all_weights(listed, heads, between), options)
-    rows, found = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
-    for number, (layer, own) in enumerate(zip(listed, heads, strict=True)):
+    rows, heads_of_rows = begin(rows, listed[0].around_attention.norm, heads[0].maps, heads[0].heads)  # type: ignore[arg-type]
+    for number, (layer, maps) in enumerate(zip(listed, heads, strict=True)):
         last = number + 1 == len(listed)
-        rows, found = _between(
-            rows, own.mix(found), seed, layer, number,
+        rows, heads_of_rows = _between(
+            rows, maps.mix(heads_of_rows), seed, layer, number,
             None if last else listed[number + 1], None if last else heads[number + 1],
         )
     return rows
@@ -190,9 +190,9 @@ def _as_one(layers: list[EncoderLayer], maps: list[RowMaps], rows: Tensor) -> St
     length, width = rows.shape[1], rows.shape[2] // heads
     if plain is None or plain.refusal(length, length, width):
         return None
-    for own in maps:
-        other = own.plain
-        if other is None or (own.heads, other.causal, other.scale) != (heads, plain.causal, plain.scale):
+    for layer_maps in maps:
+        softmax = layer_maps.plain
+        if softmax is None or (layer_maps.heads, softmax.causal, softmax.scale) != (heads, plain.causal, plain.scale):
             return None
     options = _alike(layers, heads, plain, rows)
     factors = 8 * rows.shape[2] + 2 * layers[0].feed_forward.rise.weight.shape[0]  # of a row in a layer
@@ -207,7 +207,7 @@ def _alike(layers: list[EncoderLayer], heads: int, plain: PlainAttention, rows: 
     for feed in (layer.feed_forward for layer in layers):
         if feed.activation != first.activation or feed.rise.weight.shape != first.rise.weight.shape:
             return None
-    norms: list[Any] = [one.norm for layer in layers for one in _around(layer)]
+    norms: list[Any] = [block.norm for layer in layers for block in _around(layer)]
     return StackOptions(
         first.activation,
         [rate for layer in layers for rate in _rates(layer)],
@@ -230,17 +230,17 @@ def _memories_as_one(
     from regard_fast.fused_memory.stack_op import MemoryStackOptions
 
     batch, length, dim = rows.shape
-    found = [kind_of(layer.attention, batch, length, len(layers)) for layer in layers]
-    memories = [one for one in found if one is not None]
-    if len(memories) < len(found):
+    memory_kinds = [kind_of(layer.attention, batch, length, len(layers)) for layer in layers]
+    memories = [kind_and_weights for kind_and_weights in memory_kinds if kind_and_weights is not None]
+    if len(memories) < len(memory_kinds):
         return None
     (kind, first), heads = memories[0], maps[0].heads
-    for (other, tensors), own in zip(memories, maps, strict=True):
-        if type(other) is not type(kind) or len(tensors) != len(first) or own.heads != heads:
+    for (other_kind, tensors), layer_maps in zip(memories, maps, strict=True):
+        if type(other_kind) is not type(kind) or len(tensors) != len(first) or layer_maps.heads != heads:
             return None
-        if any(one.shape != same.shape for one, same in zip(tensors, first, strict=True)):
+        if any(tensor.shape != same.shape for tensor, same in zip(tensors, first, strict=True)):
             return None
-        if other.listed() != kind.listed() or other.options.scale != kind.options.scale:
+        if other_kind.listed() != kind.listed() or other_kind.options.scale != kind.options.scale:
             return None
     options = _alike(layers, heads, PlainAttention(False, kind.options.scale), rows)
     factors = (5 + kind.maps) * dim + 2 * layers[0].feed_forward.rise.weight.shape[0]  # of a row in a layer
@@ -255,17 +255,17 @@ def _around(layer: EncoderLayer) -> tuple[Any, Any]:
 
 def _all_weights(layers: list[EncoderLayer], maps: list[RowMaps], between: Sequence[list[Tensor]] = ()) -> list[Tensor]:
     """The weights of all calls, one after the other; `between`: those of each attention, after its maps."""
-    found: list[Tensor] = []
-    for number, (layer, own) in enumerate(zip(layers, maps, strict=True)):
+    weights: list[Tensor] = []
+    for number, (layer, layer_maps) in enumerate(zip(layers, maps, strict=True)):
         norm: Any = layer.around_attention.norm
         if number == 0:
-            found += _after(norm, own.maps)
-        found += between[number] if between else []
-        found += _own_weights(layer, own)
+            weights += _after(norm, layer_maps.maps)
+        weights += between[number] if between else []
+        weights += _own_weights(layer, layer_maps)
         if number + 1 < len(layers):
             following: Any = layers[number + 1].around_attention.norm
-            found += _after(following, maps[number + 1].maps)
-    return found
+            weights += _after(following, maps[number + 1].maps)
+    return weights
 
 
 def _own_weights(layer: EncoderLayer, own: RowMaps) -> list[Tensor]:
@@ -304,9 +304,9 @@ def _between(
     """From the attention of one layer to that of the next, or to the end of the stack."""
     from regard_fast.fused_rows import op
 
-    own, feed = _row_maps(layer), layer.feed_forward
+    layer_maps, feed = _row_maps(layer), layer.feed_forward
     norm: Any = layer.around_feed_forward.norm
-    weights = _own_weights(layer, own)
+    weights = _own_weights(layer, layer_maps)
     eps, count, heads = [norm.eps, 0.0], 0, 1
     if after is not None and maps is not None:
         following: Any = after.around_attention.norm
@@ -325,13 +325,13 @@ def _row_maps(layer: EncoderLayer) -> RowMaps:
 
 
 def _after(norm: nn.LayerNorm, maps: Sequence[nn.Linear]) -> list[Tensor]:
-    return [norm.weight, norm.bias, *(one.weight for one in maps), *(one.bias for one in maps)]
+    return [norm.weight, norm.bias, *(linear.weight for linear in maps), *(linear.bias for linear in maps)]
 
 
 def _rates(layer: EncoderLayer) -> list[float]:
     """Dropout after the attention, inside and after the feed-forward part."""
-    parts = (layer.around_attention.dropout, layer.feed_forward.dropout, layer.around_feed_forward.dropout)
-    return [float(one.p) if layer.training else 0.0 for one in parts]
+    dropouts = (layer.around_attention.dropout, layer.feed_forward.dropout, layer.around_feed_forward.dropout)
+    return [float(dropout.p) if layer.training else 0.0 for dropout in dropouts]
 
 
 def _dtype(rows: Tensor) -> torch.dtype:

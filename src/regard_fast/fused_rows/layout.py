@@ -54,14 +54,14 @@ class Stages:
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of all weights in the order in which the kernels take them."""
         dim, hidden = self.dim, self.hidden
-        found: list[tuple[int, ...]] = []
+        weight_shapes: list[tuple[int, ...]] = []
         if self.out:
-            found += [(dim, dim), (dim,)]
+            weight_shapes += [(dim, dim), (dim,)]
         if self.feed:
-            found += [(dim,), (dim,), (hidden, dim), (hidden,), (dim, hidden), (dim,)]
+            weight_shapes += [(dim,), (dim,), (hidden, dim), (hidden,), (dim, hidden), (dim,)]
         if self.maps:
-            found += [(dim,), (dim,), *[(dim, dim)] * self.maps, *[(dim,)] * self.maps]
-        return found
+            weight_shapes += [(dim,), (dim,), *[(dim, dim)] * self.maps, *[(dim,)] * self.maps]
+        return weight_shapes
 
     def jobs(self, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
         """What `weight_gradients` computes, where factors, sums and gradients begin at these places."""
@@ -70,11 +70,11 @@ class Stages:
     def split(self, weights: list[Tensor]) -> tuple[tuple[Tensor, ...], ...]:
         """The weights of the stages out and feed, of the last normalisation, and of the maps; empty where missing."""
         ends = [2 * self.out, 6 * self.feed, 2 * bool(self.maps), 2 * self.maps]
-        found, start = [], 0
+        groups, start = [], 0
         for size in ends:
-            found.append(tuple(weights[start : start + size]))
+            groups.append(tuple(weights[start : start + size]))
             start += size
-        return tuple(found)
+        return tuple(groups)
 
 
 def sizes(shapes: list[tuple[int, ...]]) -> list[int]:
@@ -89,12 +89,12 @@ _TABLES: dict[Any, Tensor] = {}
 
 def table_of(key: Hashable, make: Callable[[], Sequence[tuple[int, ...]]], device: torch.device) -> Tensor:
     """The jobs as a table on the device, one in each line, always the same one for the same key."""
-    found = _TABLES.get((key, device))
-    if found is None:
-        found = torch.tensor(make(), dtype=torch.int32, device=device)
+    table = _TABLES.get((key, device))
+    if table is None:
+        table = torch.tensor(make(), dtype=torch.int32, device=device)
         if may_cache():
-            _TABLES[key, device] = found
-    return found
+            _TABLES[key, device] = table
+    return table
 
 
 def jobs(
@@ -110,16 +110,16 @@ def jobs(
 
 
 def _listed(groups: tuple[tuple[RowPiece, ...], ...], tall: int, width: int) -> list[Job]:
-    found: list[Job] = []
+    group_jobs: list[Job] = []
     total = 0
     for number, group in enumerate(groups):
         column = place = 0
         for piece in group:
-            made = piece.jobs(column, place, total, tall, width)
-            found += [(job[0] + 2 * number, *job[1:]) for job in made]
+            piece_jobs = piece.jobs(column, place, total, tall, width)
+            group_jobs += [(job[0] + 2 * number, *job[1:]) for job in piece_jobs]
             column, place = column + piece.pitch, place + piece.vectors
             total += sum(sizes(piece.shapes()))
-    return sorted(found, key=lambda job: job[0] % 2)  # long jobs first
+    return sorted(group_jobs, key=lambda job: job[0] % 2)  # long jobs first
 
 
 def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width: int) -> list[Job]:
@@ -129,17 +129,17 @@ def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width:
     for size in sizes(stages.shapes()):
         offsets.append(total)
         total += size
-    found: list[Job] = []
+    call_jobs: list[Job] = []
 
     def matrix(number: int, left: int, right: int) -> None:
         rows, columns = stages.shapes()[number]
         for i in range(0, rows, tall):
             for j in range(0, columns, width):
-                found.append((0, left + i, right + j, offsets[number] + i * columns + j, columns))
+                call_jobs.append((0, left + i, right + j, offsets[number] + i * columns + j, columns))
 
     def vector(number: int, start: int) -> None:
         for j in range(0, stages.shapes()[number][0], width):
-            found.append((1, start + j, 0, offsets[number] + j, 0))
+            call_jobs.append((1, start + j, 0, offsets[number] + j, 0))
 
     first = 2 * stages.out + 6 * stages.feed  # the last normalisation
     if stages.maps:
@@ -161,4 +161,4 @@ def _jobs(stages: Stages, column: int, place: int, total: int, tall: int, width:
     if stages.out:
         matrix(0, column + dim, column)
         vector(1, place)
-    return found
+    return call_jobs

@@ -40,11 +40,11 @@ def _refused_cells(cells: nn.RNNBase, rows: Tensor) -> str:
     weights = cells._flat_weights
     if len(weights) != 4 * cells.num_layers * (2 if cells.bidirectional else 1):
         return "its weights are not those of torch"
-    for one in weights:
-        if type(one) is not nn.Parameter or not one.is_contiguous() or one.device != rows.device:
+    for weight in weights:
+        if type(weight) is not nn.Parameter or not weight.is_contiguous() or weight.device != rows.device:
             return "a weight is not a contiguous parameter on the device of the rows"
-        if one.dtype != (torch.float32 if rows.is_cuda else rows.dtype):
-            return f"a weight is {one.dtype}"
+        if weight.dtype != (torch.float32 if rows.is_cuda else rows.dtype):
+            return f"a weight is {weight.dtype}"
     return ""
 
 
@@ -64,6 +64,6 @@ def run(cells: nn.LSTM, rows: Tensor, keep: Tensor | None = None) -> tuple[Tenso
 
     rate = float(cells.dropout) if cells.training and cells.num_layers > 1 else 0.0
     seed = draw_seed(rows.device) if rate else None
-    weights = [one for one in cells._flat_weights if one is not None]
-    found, last, cell = lstm_op.run(rows, keep, seed, weights, 2 if cells.bidirectional else 1, rate, _dtype(rows))
-    return found, (last, cell)
+    weights = [weight for weight in cells._flat_weights if weight is not None]
+    hidden, last, cell = lstm_op.run(rows, keep, seed, weights, 2 if cells.bidirectional else 1, rate, _dtype(rows))
+    return hidden, (last, cell)

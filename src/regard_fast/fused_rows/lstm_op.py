@@ -42,8 +42,8 @@ def run(
     `weights` are those of torch's LSTM, in its order. `rate` is the dropout between layers, decided by a hash of the
     seed; without a seed there is none.
     """
-    found = torch.ops.regard.fused_lstm.default(rows, keep, seed, weights, sides, rate, dtype)
-    return found[0], found[1], found[2]
+    states = torch.ops.regard.fused_lstm.default(rows, keep, seed, weights, sides, rate, dtype)
+    return states[0], states[1], states[2]
 
 
 @dataclass
@@ -70,8 +70,8 @@ class LSTMLayer:
             "H": self.width, "PADDED": self.keep is not None, "DT": triton_dtype(self.dtype),
             "WIDE": triton_dtype(_wide(self.dtype)),
         }
-        made = _threshold(self.rate, self.seed)
-        self.dropping = {"DROP": made["drop"], "KEPT": made["keep"]}
+        threshold = _threshold(self.rate, self.seed)
+        self.dropping = {"DROP": threshold["drop"], "KEPT": threshold["keep"]}
         # A warp for each 16 columns of a gate: together they hold the recurrent weight.
         fast = self.dtype == torch.bfloat16 and not block_sizes.SMALL
         self.walking = {"R": ENTRIES, "FAST": fast, **_warps(min(8, max(1, self.width // 16)))}
@@ -88,8 +88,8 @@ class LSTMLayer:
 
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """The two addresses of each kind of weight; those of one direction stand for both."""
-        narrow = [copies(one) for one in self.weights]
-        if len({one.dtype for one in narrow if one.dim() == 2}) > 1:
+        narrow = [copies(weight) for weight in self.weights]
+        if len({weight.dtype for weight in narrow if weight.dim() == 2}) > 1:
             narrow = list(self.weights)  # kernels choose between addresses of one dtype
         return _by_direction(narrow)
 
@@ -98,13 +98,13 @@ class LSTMLayer:
         from regard_fast.fused_rows.lstm_kernels import lstm_forward, lstm_inputs
 
         w_x, w_h, b_x, b_h = self.pairs()
-        parts = cells.new_empty(gates.shape)
+        partial_gates = cells.new_empty(gates.shape)
         lstm_inputs[(-(-self.count // _ROWS), 4 * self.width // _TILE, self.sides)](
-            self.rows, self.flags, self.hash, w_x, b_x, b_h, parts, self.number, self.count, INPUTS=self.inputs,
+            self.rows, self.flags, self.hash, w_x, b_x, b_h, partial_gates, self.number, self.count, INPUTS=self.inputs,
             R=_ROWS, TILE=_TILE, BLOCK=_BLOCK, **self.dropping, **self.shared, **_warps(4),
         )
         lstm_forward[(self.entries, self.sides)](
-            parts, self.flags, w_h, hidden, gates, cells, last, cell, self.batch, self.length, SIDES=self.sides,
+            partial_gates, self.flags, w_h, hidden, gates, cells, last, cell, self.batch, self.length, SIDES=self.sides,
             **self.shared, **self.walking,
         )
 
@@ -113,24 +113,24 @@ class LSTMLayer:
         from regard_fast.fused_rows.lstm_kernels import lstm_backward, lstm_gradients
 
         w_x, w_h, _, _ = self.pairs()
-        grad, *ends = (None if one is None else one.contiguous() for one in pulls)
+        grad, *ends = (None if pull is None else pull.contiguous() for pull in pulls)
         of_gates = torch.empty_like(gates)
         lstm_backward[(self.entries, self.sides)](
-            *[self.rows if one is None else one for one in (grad, *ends)], self.flags, w_h, gates, cells, of_gates,
+            *[self.rows if pull is None else pull for pull in (grad, *ends)], self.flags, w_h, gates, cells, of_gates,
             self.batch, self.length, SIDES=self.sides, HAS_Y=grad is not None, HAS_H=ends[0] is not None,
             HAS_C=ends[1] is not None, **self.shared, **self.walking,
         )
-        found = _gradient_shapes([self.rows, *self.weights])
+        grads = _gradient_shapes([self.rows, *self.weights])
         across = min(_TILE, self.width)
         lines = self.sides * (4 * self.width // _TILE)
         of_inputs, of_hidden = lines * -(-self.inputs // across), lines * (self.width // across)
         programs = of_inputs + of_hidden + -(-self.count // _ROWS) * -(-self.inputs // across)
         lstm_gradients[(programs,)](
-            of_gates, self.rows, hidden, self.flags, self.hash, w_x, *_by_direction(found[1:]), found[0], self.number,
-            self.count, self.length, of_inputs, of_hidden, INPUTS=self.inputs, SIDES=self.sides, R=_ROWS, TALL=_TILE,
-            WIDTH=across, BLOCK=_BLOCK, **self.dropping, **self.shared, **_warps(4),
+            of_gates, self.rows, hidden, self.flags, self.hash, w_x, *_by_direction(grads[1:]), grads[0],
+            self.number, self.count, self.length, of_inputs, of_hidden, INPUTS=self.inputs, SIDES=self.sides, R=_ROWS,
+            TALL=_TILE, WIDTH=across, BLOCK=_BLOCK, **self.dropping, **self.shared, **_warps(4),
         )
-        return found
+        return grads
 
 
 def _by_direction(weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -140,7 +140,7 @@ def _by_direction(weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
 
 def _gradient_shapes(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Room for the gradients of tensors."""
-    return [torch.empty_like(one, memory_format=torch.contiguous_format) for one in tensors]
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
 
 
 def _warps(warps: int) -> dict[str, int]:
@@ -153,10 +153,10 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
     final, last, cell, kept = _forward_shapes(rows, keep, seed, weights, sides, rate, dtype)
     hidden, gates, cells = _by_layer(final, kept)
-    for number, own in enumerate(_of_layers(weights, sides)):
-        layer = LSTMLayer(number, rows, keep, seed, own, rate, dtype)
-        here = slice(number * sides, (number + 1) * sides)
-        layer.forward(hidden[number], gates[number], cells[number], last[here], cell[here])
+    for number, layer_weights in enumerate(_of_layers(weights, sides)):
+        layer = LSTMLayer(number, rows, keep, seed, layer_weights, rate, dtype)
+        slots = slice(number * sides, (number + 1) * sides)
+        layer.forward(hidden[number], gates[number], cells[number], last[slots], cell[slots])
         rows = hidden[number]
     return final, last, cell, kept
 
@@ -194,16 +194,16 @@ def _backward(
 ) -> list[Tensor]:
     hidden, gates, cells = _by_layer(final, kept)
     listed = _of_layers(weights, sides)
-    found: list[Tensor] = []
+    grads: list[Tensor] = []
     for number in reversed(range(len(listed))):
         below = hidden[number - 1] if number else rows
         layer = LSTMLayer(number, below, keep, seed, listed[number], rate, dtype)
-        here = slice(number * sides, (number + 1) * sides)
-        ends = [None if one is None else one[here] for one in (grad_hidden, grad_cell)]
-        grad, *own = layer.backward([grad, *ends], hidden[number], gates[number], cells[number])
-        found = [*own, *found]
+        slots = slice(number * sides, (number + 1) * sides)
+        ends = [None if pull is None else pull[slots] for pull in (grad_hidden, grad_cell)]
+        grad, *weight_gradients = layer.backward([grad, *ends], hidden[number], gates[number], cells[number])
+        grads = [*weight_gradients, *grads]
     assert grad is not None
-    return [grad, *found]
+    return [grad, *grads]
 
 
 def _backward_shapes(
@@ -223,19 +223,19 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> Non
 def _differentiate(
     ctx: Any, grad: Tensor | None, grad_hidden: Tensor | None, grad_cell: Tensor | None, unused: Any
 ) -> tuple[Any, ...]:
-    rows, keep, seed, final, *rest = ctx.saved_tensors
-    kept, weights = rest[: ctx.kept], rest[ctx.kept :]
+    rows, keep, seed, final, *tensors = ctx.saved_tensors
+    kept, weights = tensors[: ctx.kept], tensors[ctx.kept :]
     pulls = (grad, grad_hidden, grad_cell)
-    if all(one is None for one in pulls):
+    if all(pull is None for pull in pulls):
         return None, None, None, [None] * len(weights), None, None, None
     if torch.is_grad_enabled():
         views: Any = fresh_views([rows, *weights])
-        made = lstm_plain.layers(views[0], keep, seed, views[1:], *ctx.given[:2])
-        pairs = [(one, pull.to(one.dtype)) for one, pull in zip(made, pulls, strict=True) if pull is not None]
-        found: Any = gradients(pairs, views, again=True)
+        states = lstm_plain.layers(views[0], keep, seed, views[1:], *ctx.given[:2])
+        pairs = [(state, pull.to(state.dtype)) for state, pull in zip(states, pulls, strict=True) if pull is not None]
+        grads: Any = gradients(pairs, views, again=True)
     else:
-        found = torch.ops.regard.fused_lstm_backward.default(*pulls, final, kept, rows, keep, seed, weights, *ctx.given)
-    return found[0], None, None, list(found[1:]), None, None, None
+        grads = torch.ops.regard.fused_lstm_backward.default(*pulls, final, kept, rows, keep, seed, weights, *ctx.given)
+    return grads[0], None, None, list(grads[1:]), None, None, None
 
 
 _LIBRARY.impl("fused_lstm", _forward, "CompositeExplicitAutograd")

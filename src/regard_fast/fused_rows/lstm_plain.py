@@ -28,14 +28,14 @@ def layers(
         if number and seed is not None and rate:
             flat = rows.flatten(0, 1)
             rows = dropout.drop(flat[None, None], _grid(flat, 0, number), seed, rate).view(rows.shape)
-        found = []
+        by_side = []
         for side in range(sides):
             start = 4 * (number * sides + side)
             hidden, memory, cell = _direction(rows, keep, weights[start : start + 4], backwards=side > 0)
-            found.append(hidden)
+            by_side.append(hidden)
             last.append(memory)
             cells.append(cell)
-        rows = torch.cat(found, 2)
+        rows = torch.cat(by_side, 2)
     return rows, torch.stack(last), torch.stack(cells)
 
 
@@ -45,7 +45,7 @@ def _direction(
     w_x, w_h, b_x, b_h = weights
     inputs = F.linear(rows, w_x, b_x + b_h)
     hidden = cell = rows.new_zeros(rows.shape[0], w_h.shape[1])
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     steps = range(rows.shape[1])
     for at in reversed(steps) if backwards else steps:
         enter, forget, proposed, leave = (inputs[:, at] + F.linear(hidden, w_h)).chunk(4, -1)
@@ -53,9 +53,9 @@ def _direction(
         out = leave.sigmoid() * new.tanh()
         if keep is None:
             hidden, cell = out, new
-            found.append(out)
+            outputs.append(out)
         else:
             real = keep[:, at, None]
             hidden, cell = torch.where(real, out, hidden), torch.where(real, new, cell)
-            found.append(out.masked_fill(~real, 0))
-    return torch.stack(found[::-1] if backwards else found, 1), hidden, cell
+            outputs.append(out.masked_fill(~real, 0))
+    return torch.stack(outputs[::-1] if backwards else outputs, 1), hidden, cell

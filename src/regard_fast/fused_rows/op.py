@@ -49,10 +49,10 @@ class Tuning:
 
     def tile_of(self, dim: int, hidden: int = 0, wide: bool = False) -> int:
         """The width of a tile of weights, which divides both widths."""
-        found = min((min(self.tile, 64) if wide else self.tile) if dim <= 128 else 32, dim)
-        while hidden % found:
-            found //= 2
-        return found
+        width = min((min(self.tile, 64) if wide else self.tile) if dim <= 128 else 32, dim)
+        while hidden % width:
+            width //= 2
+        return width
 
     def stages_of(self, wide: bool) -> int:
         """Loads in flight: of weights without a copy in half precision, fewer fit on a multiprocessor."""
@@ -114,20 +114,20 @@ def _shared(
     tokens: EmbeddedTokens | None,
 ) -> dict[str, Any]:
     """The constants that both kernels take; `groups` are the weights as the kernels read them."""
-    wide = any(one.dim() == 2 and one.element_size() > 2 for group in groups for one in group)
-    found: dict[str, Any] = {
+    wide = any(weight.dim() == 2 and weight.element_size() > 2 for group in groups for weight in group)
+    constants: dict[str, Any] = {
         "D": stages.dim, "F": stages.hidden, "COUNT": stages.maps, "HAS_OUT": stages.out, "HAS_FEED": stages.feed,
         "HEAD": stages.dim if mixed is None else mixed.shape[3], "ACT": options.activation,
         "DT": triton_dtype(options.dtype), "WIDE": triton_dtype(_wide(options.dtype)), "R": TUNING.rows,
         "TILE": TUNING.tile_of(stages.dim, stages.hidden, wide), "STAGES": TUNING.stages_of(wide),
     }
     for name, rate in zip(("OUT", "HIDDEN", "FEED"), options.rates, strict=True):
-        made = _threshold(rate, seed)
-        found |= {f"DROP_{name}": made["drop"], f"KEEP_{name}": made["keep"]}
-    found |= _NO_TOKENS if tokens is None else tokens.constants(seed)
+        threshold = _threshold(rate, seed)
+        constants |= {f"DROP_{name}": threshold["drop"], f"KEEP_{name}": threshold["keep"]}
+    constants |= _NO_TOKENS if tokens is None else tokens.constants(seed)
     if not block_sizes.INTERPRETED:
-        found["num_warps"] = TUNING.warps_of(stages.dim)
-    return found
+        constants["num_warps"] = TUNING.warps_of(stages.dim)
+    return constants
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -144,11 +144,11 @@ def _filled(groups: tuple[tuple[Tensor, ...], ...], x: Tensor) -> list[tuple[Ten
 
     The kernels choose between the maps' weights, which therefore are copies or not together.
     """
-    found = [tuple(copies(one) for one in group) or (x,) for group in groups]
+    filled = [tuple(copies(weight) for weight in group) or (x,) for group in groups]
     maps = groups[-1]
-    if len({one.dtype for one in found[-1][: len(maps) // 2]}) > 1:
-        found[-1] = maps
-    return found
+    if len({weight.dtype for weight in filled[-1][: len(maps) // 2]}) > 1:
+        filled[-1] = maps
+    return filled
 
 
 def _empty(x: Tensor) -> Tensor:
@@ -203,7 +203,7 @@ def _forward_shapes(
 
 def behind(before: Sequence[RowPiece], kept: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     """Factors and sums from the columns on that lie behind those of some calls."""
-    return kept[:, sum(one.pitch for one in before) :], sums[:, sum(one.vectors for one in before) :]
+    return kept[:, sum(piece.pitch for piece in before) :], sums[:, sum(piece.vectors for piece in before) :]
 
 
 class Factors:
@@ -219,7 +219,7 @@ class Factors:
         self.pieces = tuple(pieces)
         self.rows = x.shape[0] if pooled else x.shape[0] * x.shape[1]
         self.blocks = self.rows if pooled else -(-self.rows // TUNING.rows)
-        self.pitch, self.vectors = (sum(getattr(one, name) for one in pieces) for name in ("pitch", "vectors"))
+        self.pitch, self.vectors = (sum(getattr(piece, name) for piece in pieces) for name in ("pitch", "vectors"))
         self.kept, self.sums = made or (
             x.new_empty((self.rows, self.pitch), dtype=dtype),
             x.new_empty((self.blocks, self.vectors), dtype=_wide(dtype)),
@@ -319,15 +319,15 @@ def _last_contiguous(tensor: Tensor | None) -> Tensor | None:
 
 def _alike(tensors: list[Tensor]) -> list[Tensor]:
     """The same tensors with equal strides, the last of which is 1."""
-    if not tensors or (tensors[0].stride(3) == 1 and len({one.stride() for one in tensors}) == 1):
+    if not tensors or (tensors[0].stride(3) == 1 and len({tensor.stride() for tensor in tensors}) == 1):
         return tensors
-    return [one.contiguous() for one in tensors]
+    return [tensor.contiguous() for tensor in tensors]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     x, mixed, seed, weights, *ctx.given = inputs
     last, middle, ys = output
-    ctx.shapes = [(one.shape, one.dtype) for one in ys]
+    ctx.shapes = [(map_rows.shape, map_rows.dtype) for map_rows in ys]
     ctx.save_for_backward(x, mixed, seed, middle, last, *weights)
     ctx.set_materialize_grads(False)
 
@@ -335,23 +335,23 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> Non
 def _differentiate(ctx: Any, d_last: Tensor | None, d_middle: Tensor | None, d_maps: Any) -> tuple[Any, ...]:
     x, mixed, seed, middle, last, *weights = ctx.saved_tensors
     options = RowOptions(*ctx.given)
-    given = list(d_maps) if d_maps is not None else [None] * options.maps
+    map_gradients = list(d_maps) if d_maps is not None else [None] * options.maps
     if not (options.out or options.feed):
         d_last = None
     d_maps = [
-        x.new_zeros(shape, dtype=dtype) if one is None else one
-        for one, (shape, dtype) in zip(given, ctx.shapes, strict=True)
+        x.new_zeros(shape, dtype=dtype) if gradient is None else gradient
+        for gradient, (shape, dtype) in zip(map_gradients, ctx.shapes, strict=True)
     ]
     none = [None] * len(ctx.given)
     if torch.is_grad_enabled():
-        found = _recorded(x, mixed, seed, weights, options, d_last, d_maps)
-        return found[0], found[1], None, found[2:], *none
+        d_inputs = _recorded(x, mixed, seed, weights, options, d_last, d_maps)
+        return d_inputs[0], d_inputs[1], None, d_inputs[2:], *none
     d_x, d_mixed, grads = torch.ops.regard.fused_rows_backward.default(
         d_last, d_maps, x, mixed, seed, middle, last, weights, *ctx.given
     )
     shapes = options.stages(x, weights).shapes()
-    parts = [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
-    return d_x, None if mixed is None else d_mixed, None, parts, *none
+    of_weights = [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+    return d_x, None if mixed is None else d_mixed, None, of_weights, *none
 
 
 def _recorded(
@@ -360,14 +360,14 @@ def _recorded(
 ) -> list[Tensor | None]:
     """The same gradients with an autograd graph, from the stages in plain torch."""
     views = fresh_views([x, mixed, *weights])
-    own, heads, *trained = views
-    assert own is not None
-    made = plain.rows(
-        own, heads, seed, [one for one in trained if one is not None], options.stages(x, weights), options.activation,
-        options.rates, options.eps, options.salt, [options.heads] * options.maps,
+    x_view, heads, *trained = views
+    assert x_view is not None
+    outputs = plain.rows(
+        x_view, heads, seed, [view for view in trained if view is not None], options.stages(x, weights),
+        options.activation, options.rates, options.eps, options.salt, [options.heads] * options.maps,
     )
     grads = [*([d_last] if options.out or options.feed else []), *d_maps]
-    return gradients(zip(made, grads, strict=True), views, again=True)
+    return gradients(zip(outputs, grads, strict=True), views, again=True)
 
 
 _LIBRARY.impl("fused_rows", _forward, "CompositeExplicitAutograd")

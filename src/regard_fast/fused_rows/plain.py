@@ -41,12 +41,12 @@ def rows(
         between = F.layer_norm(x, shape[2:], feed[0], feed[1], eps[0])
         risen = drop(ACTIVATIONS[activation](F.linear(between, feed[2], feed[3])), 1)
         x = x + drop(F.linear(risen, feed[4], feed[5]), 2)
-    found = [x] if stages.out or stages.feed else []
+    rows_and_maps = [x] if stages.out or stages.feed else []
     if stages.maps:
         x = F.layer_norm(x, shape[2:], norm[0], norm[1], eps[1])
         for weight, bias, count in zip(maps[: stages.maps], maps[stages.maps :], heads, strict=True):
-            found.append(F.linear(x, weight, bias).unflatten(2, (count, -1)).transpose(1, 2))
-    return found
+            rows_and_maps.append(F.linear(x, weight, bias).unflatten(2, (count, -1)).transpose(1, 2))
+    return rows_and_maps
 
 
 def dropped(rows: Tensor, seed: Tensor | None, rate: float, site: int, salt: int) -> Tensor:
@@ -67,9 +67,9 @@ def head(
     gain, shift, *linear = weights
     normed = F.layer_norm(x, x.shape[2:], gain, shift, eps)
     logits = F.linear(normed.mean(1) if targets.dim() == 1 else normed.flatten(0, 1), *linear)
-    each = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=smoothing)
-    counts = torch.ones_like(each) if keep is None else keep.flatten().to(each)
-    total, count = each.masked_fill(counts == 0, 0).sum(), counts.sum()
+    losses = F.cross_entropy(logits, targets.flatten(), reduction="none", label_smoothing=smoothing)
+    counts = torch.ones_like(losses) if keep is None else keep.flatten().to(losses)
+    total, count = losses.masked_fill(counts == 0, 0).sum(), counts.sum()
     return total, count, total / count.clamp(min=1.0)
 
 

@@ -50,8 +50,8 @@ class PlainAttention:
 
     def run(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The attended values (b,h,q,d), of which the heads of a row lie side by side."""
-        found: Tensor = torch.ops.regard.short_attention.default(query, key, value, self.causal, self.scale)
-        return found
+        attended: Tensor = torch.ops.regard.short_attention.default(query, key, value, self.causal, self.scale)
+        return attended
 
 
 def plain(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> Tensor:
@@ -98,12 +98,12 @@ def _sizes(query: Tensor, key: Tensor, causal: bool) -> dict[str, Any]:
     from regard.implementations.triton.launch import block_sizes
 
     rows, columns = _padded(query.shape[2]), _padded(key.shape[2])
-    found: dict[str, Any] = {
+    constants: dict[str, Any] = {
         "CAUSAL": causal, "DT": triton_dtype(query.dtype), "ROWS": rows, "COLUMNS": columns, "WIDTH": query.shape[3]
     }
     if not block_sizes.INTERPRETED:
-        found["num_warps"] = 4 if rows * columns > 1024 else 2 if rows * columns > 256 else 1
-    return found
+        constants["num_warps"] = 4 if rows * columns > 1024 else 2 if rows * columns > 256 else 1
+    return constants
 
 
 def as_rows(shape: Sequence[int], like: Tensor) -> Tensor:
@@ -119,22 +119,22 @@ def strides(tensor: Tensor) -> tuple[int, int, int]:
 
 def _last_contiguous(*tensors: Tensor) -> list[Tensor]:
     """The same tensors with equal strides, the last of which is 1."""
-    if tensors[0].stride(3) == 1 and len({one.stride() for one in tensors}) == 1:
+    if tensors[0].stride(3) == 1 and len({tensor.stride() for tensor in tensors}) == 1:
         return list(tensors)
-    return [one.contiguous() for one in tensors]
+    return [tensor.contiguous() for tensor in tensors]
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> Tensor:
     from regard_fast.fused_rows.short_kernels import short_forward
 
     (query,), (key, value) = _last_contiguous(query), _last_contiguous(key, value)
-    found = as_rows(query.shape, query)
+    mixed = as_rows(query.shape, query)
     batch, heads, length, _ = query.shape
     short_forward[(batch * heads,)](
-        query, key, value, found, heads, length, key.shape[2], scale, *strides(query), *strides(key), *strides(found),
+        query, key, value, mixed, heads, length, key.shape[2], scale, *strides(query), *strides(key), *strides(mixed),
         **_sizes(query, key, causal),
     )
-    return found
+    return mixed
 
 
 def _backward(
@@ -143,13 +143,13 @@ def _backward(
     from regard_fast.fused_rows.short_kernels import short_backward
 
     (grad,), (query,), (key, value) = (_last_contiguous(grad), _last_contiguous(query), _last_contiguous(key, value))
-    found = _backward_shapes(grad, query, key, value, causal, scale)
+    d_inputs = _backward_shapes(grad, query, key, value, causal, scale)
     batch, heads, length, _ = query.shape
     short_backward[(batch * heads,)](
-        query, key, value, grad, *found, heads, length, key.shape[2], scale, *strides(query), *strides(key),
-        *strides(grad), *strides(found[0]), *strides(found[1]), **_sizes(query, key, causal),
+        query, key, value, grad, *d_inputs, heads, length, key.shape[2], scale, *strides(query), *strides(key),
+        *strides(grad), *strides(d_inputs[0]), *strides(d_inputs[1]), **_sizes(query, key, causal),
     )
-    return found
+    return d_inputs
 
 
 def _forward_shapes(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> Tensor:
@@ -173,10 +173,10 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         views = fresh_views(tensors)
         query, key, value = views
         assert query is not None and key is not None and value is not None
-        made = plain(query, key, value, ctx.causal, ctx.scale)
-        return *gradients([(made, grad)], views, again=True), None, None
-    found = torch.ops.regard.short_attention_backward.default(grad, *tensors, ctx.causal, ctx.scale)
-    return *found, None, None
+        attended = plain(query, key, value, ctx.causal, ctx.scale)
+        return *gradients([(attended, grad)], views, again=True), None, None
+    d_rows = torch.ops.regard.short_attention_backward.default(grad, *tensors, ctx.causal, ctx.scale)
+    return *d_rows, None, None
 
 
 _LIBRARY.impl("short_attention", _forward, "CompositeExplicitAutograd")

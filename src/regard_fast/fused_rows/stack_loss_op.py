@@ -74,46 +74,46 @@ def run(
     """The sum of the cross-entropies of rows (b,n,dim) after all layers where they count, how many do, and the mean."""
     tokens = x if isinstance(x, EmbeddedTokens) else None
     rows = (x, None, None) if tokens is None else (None, tokens.ids, tokens.table)
-    given = StackLoss(tokens, stack, end).listed()
-    found = torch.ops.regard.fused_stack_loss.default(*rows, seed, targets, keep, weights, head, *given)
-    return found[0], found[1], found[2]
+    settings = StackLoss(tokens, stack, end).listed()
+    totals = torch.ops.regard.fused_stack_loss.default(*rows, seed, targets, keep, weights, head, *settings)
+    return totals[0], totals[1], totals[2]
 
 
 def _forward(
     x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None, targets: Tensor,
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    whole = StackLoss.of(ids, table, *given)
-    made = [] if whole.tokens is None else [whole.tokens.like()]
-    rows = made[0] if x is None else x
-    last, kept = stack_op.rows_ahead(rows, seed, weights, whole.stack, whole.tokens)
-    total, count, mean, *found = head_op._forward(last, targets, keep, head, *whole.end.listed())
-    return total, count, mean, [*made, *kept, last, *found]
+    loss = StackLoss.of(ids, table, *given)
+    embedded = [] if loss.tokens is None else [loss.tokens.like()]
+    rows = embedded[0] if x is None else x
+    last, kept = stack_op.rows_ahead(rows, seed, weights, loss.stack, loss.tokens)
+    total, count, mean, *saved = head_op._forward(last, targets, keep, head, *loss.end.listed())
+    return total, count, mean, [*embedded, *kept, last, *saved]
 
 
 def _forward_shapes(
     x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None, targets: Tensor,
     keep: Tensor | None, weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    whole = StackLoss.of(ids, table, *given)
-    made = [] if whole.tokens is None else [whole.tokens.like()]
-    rows = made[0] if x is None else x
-    last, kept = stack_op._forward_shapes(rows, seed, weights, *whole.stack.listed())
-    total, count, mean, *found = head_op._forward_shapes(last, targets, keep, head, *whole.end.listed())
-    return total, count, mean, [*made, *kept, last, *found]
+    loss = StackLoss.of(ids, table, *given)
+    embedded = [] if loss.tokens is None else [loss.tokens.like()]
+    rows = embedded[0] if x is None else x
+    last, kept = stack_op._forward_shapes(rows, seed, weights, *loss.stack.listed())
+    total, count, mean, *saved = head_op._forward_shapes(last, targets, keep, head, *loss.end.listed())
+    return total, count, mean, [*embedded, *kept, last, *saved]
 
 
 def _backward(
     pull: Tensor, count: Tensor | None, x: Tensor | None, ids: Tensor | None, table: Tensor | None, seed: Tensor | None,
     kept: list[Tensor], weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor]:
-    whole = StackLoss.of(ids, table, *given)
+    loss = StackLoss.of(ids, table, *given)
     _, grads = _backward_shapes(pull, count, x, ids, table, seed, kept, weights, head, *given)
     rows = kept[0] if x is None else x
-    own = kept if whole.tokens is None else kept[1:]
-    last, d_last, *of_head = own[-OF_HEAD:]
-    d_x, factors = stack_op.rows_back(d_last, rows, seed, last, own[:-OF_HEAD], weights, whole.stack, whole.tokens)
-    end = op.Factors([head_op.stage(head)], rows, whole.stack.dtype, (of_head[0], of_head[1]))
+    layer_kept = kept if loss.tokens is None else kept[1:]
+    last, d_last, *of_head = layer_kept[-OF_HEAD:]
+    d_x, factors = stack_op.rows_back(d_last, rows, seed, last, layer_kept[:-OF_HEAD], weights, loss.stack, loss.tokens)
+    end = op.Factors([head_op.stage(head)], rows, loss.stack.dtype, (of_head[0], of_head[1]))
     factors.weight_gradients(grads, pull, count, end)
     return d_x, grads
 
@@ -123,7 +123,7 @@ def _backward_shapes(
     kept: list[Tensor], weights: list[Tensor], head: list[Tensor], *given: Any,
 ) -> tuple[Tensor, Tensor]:
     pieces = StackLoss.of(ids, table, *given).pieces(kept[0] if x is None else x, weights, head)
-    total = sum(sum(sizes(one.shapes())) for group in pieces for one in group)
+    total = sum(sum(sizes(piece.shapes())) for group in pieces for piece in group)
     like = torch.empty_like(x, memory_format=torch.contiguous_format) if x is not None else kept[0].new_empty(0)
     return like, pull.new_empty(total, dtype=weights[0].dtype)
 
@@ -139,27 +139,31 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> Non
 def _differentiate(
     ctx: Any, d_total: Tensor | None, d_count: None, d_mean: Tensor | None, *unused: Any
 ) -> tuple[Any, ...]:
-    x, ids, table, seed, targets, keep, count, *rest = ctx.saved_tensors
-    held, own = ctx.counts
-    kept, weights, head = rest[:held], rest[held : held + own], rest[held + own :]
-    none = [None] * len(ctx.given)
-    asked = head_op.pulled(d_total, d_mean, count)
-    if asked is None:
-        return *[None] * 6, [None] * len(weights), [None] * len(head), *none
-    whole = StackLoss.of(ids, table, *ctx.given)
-    if torch.is_grad_enabled():
-        pull = head_op.pulled_by(torch.ones_like(count), *asked)
-        d_x, d_table, *found = _recorded(x, seed, targets, keep, weights, head, whole, pull)
-        return d_x, None, d_table, None, None, None, found[:own], found[own:], *none
-    d_x, grads = torch.ops.regard.fused_stack_loss_backward.default(
-        *asked, x, ids, table, seed, kept, weights, head, *ctx.given
+    x, ids, table, seed, targets, keep, count, *tensors = ctx.saved_tensors
+    kept_count, weight_count = ctx.counts
+    kept, weights, head = (
+        tensors[:kept_count],
+        tensors[kept_count : kept_count + weight_count],
+        tensors[kept_count + weight_count :],
     )
-    pieces = whole.pieces(kept[0] if x is None else x, weights, head)
-    parts = grads.split([sum(sum(sizes(one.shapes())) for one in group) for group in pieces])
-    of_stack = whole.stack.parts(parts[0], kept[0] if x is None else x, weights)
-    d_table = None if table is None else parts[1].view(-1, table.shape[1])[: table.shape[0]]
-    of_head = head_op.split(parts[2], head_op.stage(head))
-    d_rows = None if x is None else head_op.pulled_by(d_x, *asked)
+    none = [None] * len(ctx.given)
+    pulls = head_op.pulled(d_total, d_mean, count)
+    if pulls is None:
+        return *[None] * 6, [None] * len(weights), [None] * len(head), *none
+    loss = StackLoss.of(ids, table, *ctx.given)
+    if torch.is_grad_enabled():
+        pull = head_op.pulled_by(torch.ones_like(count), *pulls)
+        d_x, d_table, *d_inputs = _recorded(x, seed, targets, keep, weights, head, loss, pull)
+        return d_x, None, d_table, None, None, None, d_inputs[:weight_count], d_inputs[weight_count:], *none
+    d_x, grads = torch.ops.regard.fused_stack_loss_backward.default(
+        *pulls, x, ids, table, seed, kept, weights, head, *ctx.given
+    )
+    pieces = loss.pieces(kept[0] if x is None else x, weights, head)
+    flat_gradients = grads.split([sum(sum(sizes(piece.shapes())) for piece in group) for group in pieces])
+    of_stack = loss.stack.parts(flat_gradients[0], kept[0] if x is None else x, weights)
+    d_table = None if table is None else flat_gradients[1].view(-1, table.shape[1])[: table.shape[0]]
+    of_head = head_op.split(flat_gradients[2], head_op.stage(head))
+    d_rows = None if x is None else head_op.pulled_by(d_x, *pulls)
     return d_rows, None, d_table, None, None, None, of_stack, of_head, *none
 
 
@@ -170,8 +174,8 @@ def _recorded(
     """The same gradients with an autograd graph, from the stages in plain torch."""
     tokens = whole.tokens
     views = fresh_views([x, None if tokens is None else tokens.table, *weights, *head])
-    rows, table, *rest = views
-    trained = [one for one in rest if one is not None]
+    rows, table, *views_of_weights = views
+    trained = [view for view in views_of_weights if view is not None]
     if tokens is not None and table is not None:
         rows = tokens.plain(seed, table)
     assert rows is not None

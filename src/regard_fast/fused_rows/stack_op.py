@@ -56,39 +56,39 @@ class StackOptions:
     def pieces(self, maps: int = 3) -> list[op.RowOptions]:
         """The calls of the row-wise kernels: before the first attention, between two, and after the last."""
         eps, count = list(self.eps), self.layers
-        found = [
+        calls = [
             op.RowOptions(False, False, maps, self.activation, [0.0] * 3, [0.0, eps[0]], 0, self.heads, self.dtype)
         ]
         for number in range(count):
             last = number + 1 == count
-            found.append(op.RowOptions(
+            calls.append(op.RowOptions(
                 True, True, 0 if last else maps, self.activation, self.rates[3 * number : 3 * number + 3],
                 [eps[2 * number + 1], 0.0 if last else eps[2 * number + 2]], number, 1 if last else self.heads,
                 self.dtype,
             ))
-        return found
+        return calls
 
     def split(self, x: Tensor, weights: Sequence[Tensor]) -> tuple[list[Stages], list[list[Tensor]]]:
         """The stages of each call with their sizes, and its weights."""
         hidden = weights[8 + 4].shape[0]  # after norm, three maps and biases; then out, norm, rise
-        stages, own, start = [], [], 0
+        stages, groups, start = [], [], 0
         for piece in self.pieces():
             stages.append(Stages(piece.out, piece.feed, piece.maps, x.shape[2], hidden if piece.feed else 0))
             count = len(stages[-1].shapes())
-            own.append(list(weights[start : start + count]))
+            groups.append(list(weights[start : start + count]))
             start += count
-        return stages, own
+        return stages, groups
 
     def parts(self, grads: Tensor, x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
         """The gradient of each weight, of which `grads` has all one after the other."""
-        shapes = [shape for one in self.split(x, weights)[0] for shape in one.shapes()]
-        return [part.view(shape) for part, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
+        shapes = [shape for stages in self.split(x, weights)[0] for shape in stages.shapes()]
+        return [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
 
 
 def run(x: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions) -> Tensor:
     """The rows after all layers; the weights are those of the calls of `op.run`, one after the other."""
-    found: Tensor = torch.ops.regard.fused_stack.default(x, seed, weights, *options.listed())[0]
-    return found
+    rows: Tensor = torch.ops.regard.fused_stack.default(x, seed, weights, *options.listed())[0]
+    return rows
 
 
 def _forward(x: Tensor, seed: Tensor | None, weights: list[Tensor], *given: Any) -> tuple[Tensor, list[Tensor]]:
@@ -99,14 +99,14 @@ def rows_ahead(
     x: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions, tokens: EmbeddedTokens | None = None
 ) -> tuple[Tensor, list[Tensor]]:
     """What the operator returns. `tokens`: the rows are made from them, and written to x."""
-    _, own = options.split(x, weights)
-    first, *others = options.pieces()
-    _, _, heads = op.rows_ahead(x, None, seed, own[0], first, tokens)
+    _, groups = options.split(x, weights)
+    first, *later = options.pieces()
+    _, _, heads = op.rows_ahead(x, None, seed, groups[0], first, tokens)
     rows, kept = x, []
-    for piece, part in zip(others, own[1:], strict=True):
+    for piece, part_weights in zip(later, groups[1:], strict=True):
         query, key, value = heads
         mixed = short_attention._forward(query, key, value, options.causal, options.scale)
-        rows, middle, after = op._forward(rows, mixed, seed, part, *piece.listed())
+        rows, middle, after = op._forward(rows, mixed, seed, part_weights, *piece.listed())
         kept += [*heads, mixed, middle, rows]
         heads = after
     return rows, kept[:-1]  # the last rows are the result
@@ -144,20 +144,20 @@ def rows_back(
 
     With `tokens`, that of their table follows those of the weights, and the rows have none.
     """
-    stages, own = options.split(x, weights)
-    first, *others = options.pieces()
+    stages, groups = options.split(x, weights)
+    first, *later = options.pieces()
     factors = op.Factors([*stages, *([] if tokens is None else [tokens.stage()])], x, options.dtype)
     d_rows: Tensor | None = d_last
     d_heads: list[Tensor] = []
-    whole = [*kept, last]
+    saved = [*kept, last]
     for number in reversed(range(options.layers)):
-        query, key, value, mixed, middle, after = whole[PER_LAYER * number : PER_LAYER * (number + 1)]
-        before = x if number == 0 else whole[PER_LAYER * number - 1]
+        query, key, value, mixed, middle, after = saved[PER_LAYER * number : PER_LAYER * (number + 1)]
+        before = x if number == 0 else saved[PER_LAYER * number - 1]
         d_rows, d_mixed = op.rows_back(
-            d_rows, d_heads, before, mixed, seed, middle, after, own[number + 1], others[number], factors, number + 1
+            d_rows, d_heads, before, mixed, seed, middle, after, groups[number + 1], later[number], factors, number + 1
         )
         d_heads = list(short_attention._backward(d_mixed, query, key, value, options.causal, options.scale))
-    d_x, _ = op.rows_back(d_rows, d_heads, x, None, seed, x, x, own[0], first, factors, 0, tokens)
+    d_x, _ = op.rows_back(d_rows, d_heads, x, None, seed, x, x, groups[0], first, factors, 0, tokens)
     return d_x, factors
 
 
@@ -178,15 +178,15 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> Non
 
 
 def _differentiate(ctx: Any, d_last: Tensor | None, d_kept: Any) -> tuple[Any, ...]:
-    x, seed, last, *rest = ctx.saved_tensors
-    kept, weights = rest[: ctx.count], rest[ctx.count :]
+    x, seed, last, *tensors = ctx.saved_tensors
+    kept, weights = tensors[: ctx.count], tensors[ctx.count :]
     none = [None] * len(ctx.given)
     if d_last is None:
         return None, None, [None] * len(weights), *none
     options = StackOptions(*ctx.given)
     if torch.is_grad_enabled():
-        found = _recorded(x, seed, weights, options, d_last)
-        return found[0], None, found[1:], *none
+        d_inputs = _recorded(x, seed, weights, options, d_last)
+        return d_inputs[0], None, d_inputs[1:], *none
     d_x, grads = torch.ops.regard.fused_stack_backward.default(d_last, x, seed, last, kept, weights, *ctx.given)
     return d_x, None, options.parts(grads, x, weights), *none
 
@@ -196,27 +196,27 @@ def _recorded(
 ) -> list[Tensor | None]:
     """The same gradients with an autograd graph, from the stages in plain torch."""
     views = fresh_views([x, *weights])
-    rows, *trained = [one for one in views if one is not None]
+    rows, *trained = [view for view in views if view is not None]
     return gradients([(plain_stack(rows, seed, trained, options), d_last)], views, again=True)
 
 
 def plain_stack(rows: Tensor, seed: Tensor | None, weights: list[Tensor], options: StackOptions) -> Tensor:
     """The rows after all layers in plain torch."""
-    stages, own = options.split(rows, weights)
+    stages, groups = options.split(rows, weights)
     heads: list[Tensor] = []
     for number, piece in enumerate(options.pieces()):
         mixed = None
         if number:
             query, key, value = heads
             mixed = short_attention.plain(query, key, value, options.causal, options.scale)
-        found = plain.rows(
-            rows, mixed, seed, own[number], stages[number], piece.activation, piece.rates, piece.eps, piece.salt,
+        rows_and_heads = plain.rows(
+            rows, mixed, seed, groups[number], stages[number], piece.activation, piece.rates, piece.eps, piece.salt,
             [piece.heads] * piece.maps,
         )
         if number:
-            rows, *heads = found
+            rows, *heads = rows_and_heads
         else:
-            heads = found
+            heads = rows_and_heads
     return rows
 
 

@@ -60,10 +60,10 @@ class EmbeddedTokens:
 
     def plain(self, seed: Tensor | None, table: Tensor) -> Tensor:
         """The same in plain torch, from this table."""
-        found = F.embedding(self.ids, table) * self.scale
+        rows = F.embedding(self.ids, table) * self.scale
         if self.waves:
-            found = found + _waves(found.shape[1], found.shape[2], found.device, found.dtype)
-        return plain.dropped(found, seed, self.rate, SITE, 0)
+            rows = rows + _waves(rows.shape[1], rows.shape[2], rows.device, rows.dtype)
+        return plain.dropped(rows, seed, self.rate, SITE, 0)
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ _WAVES: dict[Any, Tensor] = {}  # never dropped: a captured graph knows their ad
 def _kept_waves(length: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """The waves of at least so many positions."""
     most = 1 << (length - 1).bit_length()
-    found = _WAVES.get((most, dim, device, dtype))
-    if found is None:
-        found = _waves(most, dim, device, dtype)
+    waves = _WAVES.get((most, dim, device, dtype))
+    if waves is None:
+        waves = _waves(most, dim, device, dtype)
         if may_cache():
-            _WAVES[most, dim, device, dtype] = found
-    return found
+            _WAVES[most, dim, device, dtype] = waves
+    return waves
 
 
 def _waves(length: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:

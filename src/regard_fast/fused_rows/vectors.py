@@ -47,12 +47,12 @@ class VectorOptions:
         from regard_fast.fused_rows.tokens import SITE
 
         dropped = op._threshold(self.rate, seed)
-        found: dict[str, Any] = {
+        constants: dict[str, Any] = {
             "K": data.shape[2], "D": weight.shape[0], "SITE": SITE, "DROP": dropped["drop"], "KEEP": dropped["keep"],
             "DT": triton_dtype(self.dtype), "WIDE": triton_dtype(op._wide(self.dtype)),
             "PADDED": block_sizes.padded(data.shape[2]),
         }
-        return found if block_sizes.INTERPRETED else {**found, "num_warps": 4}
+        return constants if block_sizes.INTERPRETED else {**constants, "num_warps": 4}
 
 
 def refusal(data: Tensor, linear: Any, positions: Any, rate: float) -> str:
@@ -80,8 +80,8 @@ def run(data: Tensor, linear: nn.Linear, positions: nn.Module, rate: float) -> T
     """The rows (b,n,dim); `refusal` must have been empty."""
     options = (rate, type(positions) is Sinusoidal, layers._dtype(data))
     seed = draw_seed(data.device) if rate else None
-    found: Tensor = torch.ops.regard.fused_vectors.default(data, linear.weight, linear.bias, seed, *options)
-    return found
+    rows: Tensor = torch.ops.regard.fused_vectors.default(data, linear.weight, linear.bias, seed, *options)
+    return rows
 
 
 def _forward(data: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, *given: Any) -> Tensor:
@@ -90,14 +90,14 @@ def _forward(data: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, *g
     from regard_fast.fused_rows.vector_kernels import embed_vectors
 
     options, data = VectorOptions(*given), data.contiguous()
-    found = _forward_shapes(data, weight, bias, seed, *given)
+    encoded = _forward_shapes(data, weight, bias, seed, *given)
     rows, length, dim = data.shape[0] * data.shape[1], data.shape[1], weight.shape[0]
-    places = _kept_waves(length, dim, found.device, found.dtype) if options.waves else found
+    places = _kept_waves(length, dim, encoded.device, encoded.dtype) if options.waves else encoded
     embed_vectors[(-(-rows // op.TUNING.rows),)](
-        data, weight, bias, places, found if seed is None else seed, found, rows, length, WAVES=options.waves,
+        data, weight, bias, places, encoded if seed is None else seed, encoded, rows, length, WAVES=options.waves,
         R=op.TUNING.rows, **options.constants(data, weight, seed),
     )
-    return found
+    return encoded
 
 
 def _forward_shapes(data: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, *given: Any) -> Tensor:
@@ -108,12 +108,12 @@ def _backward(grad: Tensor, data: Tensor, weight: Tensor, seed: Tensor | None, *
     from regard_fast.fused_rows.vector_kernels import vector_gradients
 
     options, grad, data = VectorOptions(*given), grad.contiguous(), data.contiguous()
-    found = _backward_shapes(grad, data, weight, seed, *given)
+    d_weights = _backward_shapes(grad, data, weight, seed, *given)
     vector_gradients[(weight.shape[0] // 16,)](
-        grad, data, grad if seed is None else seed, *found, data.shape[0] * data.shape[1], TALL=16, BLOCK=128,
+        grad, data, grad if seed is None else seed, *d_weights, data.shape[0] * data.shape[1], TALL=16, BLOCK=128,
         STAGES=3, **options.constants(data, weight, seed),
     )
-    return found
+    return d_weights
 
 
 def _backward_shapes(
@@ -127,10 +127,10 @@ def plain(data: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, rate:
     from regard_fast.fused_rows.plain import dropped
     from regard_fast.fused_rows.tokens import SITE, _waves
 
-    found = F.linear(data, weight, bias)
+    rows = F.linear(data, weight, bias)
     if waves:
-        found = found + _waves(found.shape[1], found.shape[2], found.device, found.dtype)
-    return dropped(found, seed, rate, SITE, 0)
+        rows = rows + _waves(rows.shape[1], rows.shape[2], rows.device, rows.dtype)
+    return dropped(rows, seed, rate, SITE, 0)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -144,12 +144,12 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     none = [None] * len(ctx.given)
     if torch.is_grad_enabled():
         views = fresh_views([weight, bias])
-        own, shift = views
-        assert own is not None and shift is not None
-        made = plain(data, own, shift, seed, *ctx.given[:2])
-        return None, *gradients([(made, grad)], views, again=True), None, *none
-    found = torch.ops.regard.fused_vectors_backward.default(grad, data, weight, seed, *ctx.given)
-    return None, *found, None, *none
+        weight_view, shift = views
+        assert weight_view is not None and shift is not None
+        rows = plain(data, weight_view, shift, seed, *ctx.given[:2])
+        return None, *gradients([(rows, grad)], views, again=True), None, *none
+    d_weights = torch.ops.regard.fused_vectors_backward.default(grad, data, weight, seed, *ctx.given)
+    return None, *d_weights, None, *none
 
 
 _LIBRARY.impl("fused_vectors", _forward, "CompositeExplicitAutograd")

@@ -33,16 +33,16 @@ _COPIES: WeakValueDictionary[int, WeightCopy] = WeakValueDictionary()  # by the 
 
 def keep_copy(weight: Tensor) -> WeightCopy:
     """A copy for the caller to hold and to write whenever it writes the weight."""
-    found = WeightCopy(weight)
-    _COPIES[weight.data_ptr()] = found
-    return found
+    weight_copy = WeightCopy(weight)
+    _COPIES[weight.data_ptr()] = weight_copy
+    return weight_copy
 
 
 def copies(weight: Tensor) -> Tensor:
     """The copy of a weight if there is a valid one, else the weight itself."""
-    found = _COPIES.get(weight.data_ptr())
-    if found is None or found.weight.shape != weight.shape or not found.valid:
+    weight_copy = _COPIES.get(weight.data_ptr())
+    if weight_copy is None or weight_copy.weight.shape != weight.shape or not weight_copy.valid:
         return weight
-    if found.weight.data_ptr() != weight.data_ptr():  # that one has moved, and this one is at its old place
+    if weight_copy.weight.data_ptr() != weight.data_ptr():  # that one has moved, and this one is at its old place
         return weight
-    return found.copy
+    return weight_copy.copy

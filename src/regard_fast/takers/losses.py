@@ -108,10 +108,10 @@ def _from_tokens(stack: Stack, head: Head, batch: Batch, tokens: Any) -> Deferre
     rows = tokens.like()
     if refused_head(stack, head, batch, rows) or layers.refusal(stack.layers, rows, None):  # type: ignore[arg-type]
         return None
-    whole = layers.whole(stack.layers, rows)  # type: ignore[arg-type]
-    if whole is None:
+    stack_weights = layers.whole(stack.layers, rows)  # type: ignore[arg-type]
+    if stack_weights is None:
         return None
-    return DeferredLogits(rows, stack.norm, head.logits, whole, tokens)  # type: ignore[arg-type]
+    return DeferredLogits(rows, stack.norm, head.logits, stack_weights, tokens)  # type: ignore[arg-type]
 
 
 def _behind(
@@ -125,14 +125,14 @@ def _behind(
         rows = stack(rows, mask=mask, **source)
         return head(rows.mean(1) if pooled else rows, batch)
     listed: Any = stack.layers
-    known = not layers.refusal(listed, rows, mask, source)
-    whole = layers.whole(listed, rows) if known and not pooled else None
-    if known and whole is None:
+    is_fusible = not layers.refusal(listed, rows, mask, source)
+    stack_weights = layers.whole(listed, rows) if is_fusible and not pooled else None
+    if is_fusible and stack_weights is None:
         rows = layers.run(listed, rows)
-    elif not known:
+    elif not is_fusible:
         for layer in listed:
             rows = layer(rows, mask=mask, **source)
-    return DeferredLogits(rows, stack.norm, head.logits, whole)  # type: ignore[arg-type]
+    return DeferredLogits(rows, stack.norm, head.logits, stack_weights)  # type: ignore[arg-type]
 
 
 def refused_head(stack: Stack, head: Head, batch: Batch, rows: Tensor, pooled: bool = False) -> str:

@@ -57,11 +57,11 @@ def attack_runs(
         if value is not None and value < 1:
             raise BadValue(f"{name}: expected at least 1, got {value}.")
     loaded = [load(str(run), checkpoint, device, data) for run in runs]
-    kinds = [kind_of(one.task) for one in loaded]
+    kinds = [kind_of(loaded_run.task) for loaded_run in loaded]
     if len(set(kinds)) > 1:
         raise BadValue(f"against: expected runs that read the same, got {' and '.join(kinds)}.")
     plan = planned(settings, kinds[0])
-    counts = [_count(one, split, limit) for one in loaded]
+    counts = [_count(loaded_run, split, limit) for loaded_run in loaded]
     done = 0
 
     def progress(more: int) -> None:
@@ -69,14 +69,14 @@ def attack_runs(
         done += more
         on_progress(done, sum(counts) * len(_ways(plan)))
 
-    found: list[AttackedRun] = []
-    for one, count in zip(loaded, counts, strict=True):
-        wanted = found[0].specimen.number if found and found[0].specimen else None
-        attacker = _Attacker(one, plan, split, count, batch_size or BATCH_SIZE, wanted, progress)
-        with evaluation_mode(one.model):
-            found.append(attacker.attacked())
-    notes = [] if len({run.data_sha256 for run in found}) == 1 else ["the runs read different examples"]
-    return AttackReport(plan, found, notes)
+    attacked: list[AttackedRun] = []
+    for loaded_run, count in zip(loaded, counts, strict=True):
+        wanted = attacked[0].specimen.number if attacked and attacked[0].specimen else None
+        attacker = _Attacker(loaded_run, plan, split, count, batch_size or BATCH_SIZE, wanted, progress)
+        with evaluation_mode(loaded_run.model):
+            attacked.append(attacker.attacked())
+    notes = [] if len({run.data_sha256 for run in attacked}) == 1 else ["the runs read different examples"]
+    return AttackReport(plan, attacked, notes)
 
 
 def _count(loaded: Loaded, split: str, limit: int | None) -> int:
@@ -145,7 +145,7 @@ class _Attacker:
             self._batch(Target.of(self.model, batch.to(self.loaded.device)), number, start)
         config = self.loaded.config
         rows = [tally.row(level, choice) for level, choice, tally in self.tallies]
-        notes = [f"not seen: {one}" for one in sorted(self.unseen)]
+        notes = [f"not seen: {name}" for name in sorted(self.unseen)]
         if not any(self.right):
             notes.append("no example was right before the attack, so none was attacked")
         elif not any(row.moved for row in rows):
@@ -172,15 +172,15 @@ class _Attacker:
         clean = target.right(target.inputs)
         self.right += clean.tolist()
         before = places.observed(self.model, target.batch)
-        self.unseen |= {str(one) for one in before.unseen}
+        self.unseen |= {str(site_name) for site_name in before.unseen}
         scores = {
             choice: None if choice is None else self._scores(choice, target, before, number)
             for choice in dict.fromkeys(choice for _, choice, _ in self.tallies)
         }
         for level, choice, tally in self.tallies:
-            made, largest, used = self._attack(target, level, scores[choice], number)
-            fixed = clean.view(-1, *[1] * (made.dim() - 1))
-            after = torch.where(fixed, made, target.inputs)  # what is wrong already is left as it is
+            perturbed, largest, used = self._attack(target, level, scores[choice], number)
+            fixed = clean.view(-1, *[1] * (perturbed.dim() - 1))
+            after = torch.where(fixed, perturbed, target.inputs)  # what is wrong already is left as it is
             predicted = target.predicted(after)
             right = target.compared(predicted)
             tally.right += right.tolist()
@@ -188,8 +188,8 @@ class _Attacker:
             tally.largest = max([tally.largest, *largest[attacked].tolist()])
             if used is not None:
                 tally.places += used[attacked].tolist()
-            seen = places.observed(self.model, target.reading(after))
-            for name, values in movement(before, seen, target.batch).items():
+            observation = places.observed(self.model, target.reading(after))
+            for name, values in movement(before, observation, target.batch).items():
                 tally.moved.setdefault(name, []).extend(values[attacked].tolist())
             fooled = (clean & ~right).nonzero().flatten().tolist()
             if self.plan.kind == TEXTS:
@@ -214,13 +214,13 @@ class _Attacker:
             order = 1 if self.plan.norm == "linf" else 2  # to first order the loss rises by ε times the dual norm
             gains: Tensor = slope(target.losses, target.inputs).norm(p=order, dim=-1)
             return gains.cpu()
-        found = places.attended(seen, target.batch, self.task.problem.inputs)
-        if found is None:
+        attended = places.attended(seen, target.batch, self.task.problem.inputs)
+        if attended is None:
             raise BadValue(
                 f"method: {self.model.name} has no attention weights over the positions of its input, so nothing says "
                 "where it attends most. Try another method."
             )
-        return found
+        return attended
 
     def _attack(
         self, target: Target, level: Level, scores: Tensor | None, number: int
@@ -263,8 +263,8 @@ class _Attacker:
             begin = None
             if plan.start == "random":
                 begin = around.random(generator(plan.seed, "start", number, restart))
-            found = pgd(target.losses, around, plan.steps, plan.step_of(eps), begin)
-            after = found if restart == 0 else target.stronger(after, found)
+            perturbed = pgd(target.losses, around, plan.steps, plan.step_of(eps), begin)
+            after = perturbed if restart == 0 else target.stronger(after, perturbed)
         return after, around.size(after), used
 
     def _keep_texts(
@@ -274,9 +274,9 @@ class _Attacker:
         assert self.lexicon is not None and target.batch.targets is not None
         for row in fooled[: KEPT - len(tally.examples)]:
             shown = self.task.show(self.examples[start + row], target.batch)
-            others = pieces_after(shown.pieces, self.lexicon, target.inputs[row], after[row])
-            said = (self.task.decode([int(which[row])]) for which in (target.batch.targets, predicted))
-            tally.examples.append(Changed(start + row, texts(shown.pieces).words, texts(others).words, *said))
+            replaced = pieces_after(shown.pieces, self.lexicon, target.inputs[row], after[row])
+            class_names = (self.task.decode([int(which[row])]) for which in (target.batch.targets, predicted))
+            tally.examples.append(Changed(start + row, texts(shown.pieces).words, texts(replaced).words, *class_names))
 
     def _keep_specimen(self, target: Target, after: Tensor, clean: Tensor, fooled: list[int], start: int) -> None:
         """The example to show: the one that is wanted, else the first that is fooled, else the first that was right."""

@@ -72,10 +72,10 @@ class L2Ball(Ball):
         change = self._change(points)
         length = _norms(change)
         change = change * (self.radius * (1 - SLACK) / length).clamp(max=1)
-        found = (self.centre.to(change) + change).to(self.centre)
-        outward = (found.to(change) - self.centre.to(change)).abs() > change.abs()
-        found = torch.where(outward.to(found.device), torch.nextafter(found, self.centre), found)
-        return torch.where(self.pixels, found.clamp(0, 1), self.centre)  # the centre is between 0 and 1
+        projected = (self.centre.to(change) + change).to(self.centre)
+        outward = (projected.to(change) - self.centre.to(change)).abs() > change.abs()
+        projected = torch.where(outward.to(projected.device), torch.nextafter(projected, self.centre), projected)
+        return torch.where(self.pixels, projected.clamp(0, 1), self.centre)  # the centre is between 0 and 1
 
     def random(self, generator: torch.Generator) -> Tensor:
         drawn = torch.randn(self.centre.shape, generator=generator).to(self.centre)
@@ -91,8 +91,8 @@ class L2Ball(Ball):
         return free / torch.where(length > 0, length, 1)
 
     def size(self, points: Tensor) -> Tensor:
-        found: Tensor = self._change(points).flatten(1).norm(dim=1)
-        return found.cpu().double()
+        lengths: Tensor = self._change(points).flatten(1).norm(dim=1)
+        return lengths.cpu().double()
 
 
 BALLS: dict[str, type[Ball]] = {"linf": LinfBall, "l2": L2Ball}
@@ -113,18 +113,18 @@ def _wide(tensor: Tensor) -> Tensor:
 
 def _norms(change: Tensor) -> Tensor:
     """The Euclidean length of each example, (b, 1, …)."""
-    found: Tensor = change.flatten(1).norm(dim=1)
-    return found.view(-1, *[1] * (change.dim() - 1))
+    lengths: Tensor = change.flatten(1).norm(dim=1)
+    return lengths.view(-1, *[1] * (change.dim() - 1))
 
 
 def _moved(centre: Tensor, change: float) -> Tensor:
     """centre + change, rounded towards the centre: the result is nowhere further away than `change` says, exactly."""
     wide = centre.to(_wide(centre))
     total = wide + change
-    found = total.to(centre)
+    rounded = total.to(centre)
     # What float64 lost in `total` (two-sum of Knuth), so that the comparison is one of the exact numbers.
-    part = total - wide
-    lost = (wide - (total - part)) + (change - part)
-    beyond = found.to(wide) - total
+    added = total - wide
+    lost = (wide - (total - added)) + (change - added)
+    beyond = rounded.to(wide) - total
     outward = (beyond > 0) | ((beyond == 0) & (lost < 0)) if change > 0 else (beyond < 0) | ((beyond == 0) & (lost > 0))
-    return torch.where(outward.to(found.device), torch.nextafter(found, centre), found)
+    return torch.where(outward.to(rounded.device), torch.nextafter(rounded, centre), rounded)

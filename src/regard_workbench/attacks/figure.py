@@ -36,24 +36,24 @@ def attack_figure(names: Sequence[str], specimens: Sequence[Specimen]) -> Figure
 
 def _pictures(names: Sequence[str], specimens: Sequence[Specimen]) -> Figure:
     figure = PaperFigure(figsize=(5 * PANEL, len(specimens) * (PANEL + TITLE)), layout="constrained")
-    parts = figure.subfigures(len(specimens), 1, squeeze=False)[:, 0]
-    for part, name, one in zip(parts, names, specimens, strict=True):
-        row = part.subplots(1, 5)
-        before, after = one.before.picture, one.after.picture
+    subfigures = figure.subfigures(len(specimens), 1, squeeze=False)[:, 0]
+    for subfigure, name, specimen in zip(subfigures, names, specimens, strict=True):
+        row = subfigure.subplots(1, 5)
+        before, after = specimen.before.picture, specimen.after.picture
         assert before is not None and after is not None
         change = (after - before).mean(-1) if before.ndim == 3 else after - before
         most = float(np.abs(change).max())
-        _image(row[0], before, f"before: says {readable(one.before.predicted)}")
-        _image(row[3], after, f"after: says {readable(one.after.predicted)}")
+        _image(row[0], before, f"before: says {readable(specimen.before.predicted)}")
+        _image(row[3], after, f"after: says {readable(specimen.after.predicted)}")
         row[2].imshow(change, cmap=diverging(), vmin=-most or -1, vmax=most or 1, interpolation="none")
-        wrong = one.before.predicted != one.label
+        wrong = specimen.before.predicted != specimen.label
         row[2].set_title("not attacked: wrong" if wrong else f"change, up to ±{most:.2g}")
-        largest = _largest(one)
-        for frame, version in ((row[1], one.before), (row[4], one.after)):
-            _attention(frame, version, one.grid, largest)
+        largest = _largest(specimen)
+        for frame, version in ((row[1], specimen.before), (row[4], specimen.after)):
+            _attention(frame, version, specimen.grid, largest)
         for frame in row:
             frame.set(xticks=[], yticks=[])
-        part.suptitle(_titled(name, one), fontsize=7.5)
+        subfigure.suptitle(_titled(name, specimen), fontsize=7.5)
     return figure
 
 
@@ -83,26 +83,26 @@ def _attention(frame: Axes, version: Version, grid: tuple[int, int] | None, larg
 
 def _texts(names: Sequence[str], specimens: Sequence[Specimen]) -> Figure:
     """Words below each other, before on the left and after on the right of their weights."""
-    longest = max(len(one.before.pieces) for one in specimens)
+    longest = max(len(specimen.before.pieces) for specimen in specimens)
     figure = PaperFigure(figsize=(3.2 * len(specimens), longest * LINE + 0.9), layout="constrained")
     frames = figure.subplots(1, len(specimens), squeeze=False)[0]
-    for frame, name, one in zip(frames, names, specimens, strict=True):
-        count = len(one.before.pieces)
-        shades = norm("linear", _largest(one))
-        for column, version in enumerate((one.before, one.after)):
+    for frame, name, specimen in zip(frames, names, specimens, strict=True):
+        count = len(specimen.before.pieces)
+        shades = norm("linear", _largest(specimen))
+        for column, version in enumerate((specimen.before, specimen.after)):
             weights = version.attended if version.attended is not None else np.zeros(count, np.float32)
             for place, word in enumerate(version.pieces):
                 colour = ramp()(shades(float(weights[place]))) if place < len(weights) else "none"
                 corner = (column - 0.5, place - 0.5)
                 frame.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.6))
-                other = one.before.pieces[place] != one.after.pieces[place]
-                look: dict[str, Any] = {"color": MARK, "weight": "bold"} if other else {}
+                changed = specimen.before.pieces[place] != specimen.after.pieces[place]
+                look: dict[str, Any] = {"color": MARK, "weight": "bold"} if changed else {}
                 side = {"ha": "right"} if column == 0 else {"ha": "left"}
                 at = -0.6 if column == 0 else 1.6
                 frame.text(at, place, readable(word), va="center", fontsize=7, **side, **look)
         frame.set(xlim=(-3.2, 4.2), ylim=(count - 0.4, -0.6), xticks=[], yticks=[])
-        said = f"says {readable(one.before.predicted)}, then {readable(one.after.predicted)}"
-        frame.set_title(f"{_titled(name, one)}\n{said}")
+        answers = f"says {readable(specimen.before.predicted)}, then {readable(specimen.after.predicted)}"
+        frame.set_title(f"{_titled(name, specimen)}\n{answers}")
         frame.spines[:].set_visible(False)
     return figure
 
@@ -110,4 +110,4 @@ def _texts(names: Sequence[str], specimens: Sequence[Specimen]) -> Figure:
 def _largest(one: Specimen) -> float:
     """The largest weight of both maps, which share one scale."""
     weights = (version.attended for version in (one.before, one.after) if version.attended is not None)
-    return max((float(found.max()) for found in weights), default=1.0) or 1.0
+    return max((float(attended.max()) for attended in weights), default=1.0) or 1.0

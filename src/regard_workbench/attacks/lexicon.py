@@ -43,14 +43,14 @@ class Lexicon:
         """
         unit = nn.functional.normalize(self.vectors.float(), dim=1)
         count = min(count, len(unit) - 1)
-        found, near = [], []
-        for part in numbers.split(AT_ONCE):
-            cosines = unit[part] @ unit.T
-            cosines[torch.arange(len(part)), part] = -torch.inf
+        neighbours, near = [], []
+        for chunk in numbers.split(AT_ONCE):
+            cosines = unit[chunk] @ unit.T
+            cosines[torch.arange(len(chunk)), chunk] = -torch.inf
             best = cosines.topk(count, 1)
-            found.append(best.indices)
+            neighbours.append(best.indices)
             near.append(best.values >= cosine)
-        return torch.cat(found), torch.cat(near)
+        return torch.cat(neighbours), torch.cat(near)
 
 
 @torch.no_grad()
@@ -60,16 +60,16 @@ def lexicon(task: Task, embedding: nn.Module, split: str, device: torch.device) 
         examples = task.examples("train")
     except BadValue:
         examples = task.examples(split)
-    found: dict[int, tuple[str, Tensor]] = {}
+    known_words: dict[int, tuple[str, Tensor]] = {}
     for start in range(0, len(examples), AT_ONCE):
-        part = [examples[number] for number in range(start, min(start + AT_ONCE, len(examples)))]
-        _read(task, part, found)
-    if len(found) < 2:
-        raise BadValue(f"run: expected at least two known words in the texts of {task.name}, got {len(found)}.")
-    order = sorted(found)
-    rows = torch.stack([found[number][1] for number in order]).to(device)
+        chunk = [examples[number] for number in range(start, min(start + AT_ONCE, len(examples)))]
+        _read(task, chunk, known_words)
+    if len(known_words) < 2:
+        raise BadValue(f"run: expected at least two known words in the texts of {task.name}, got {len(known_words)}.")
+    order = sorted(known_words)
+    rows = torch.stack([known_words[number][1] for number in order]).to(device)
     vectors: Tensor = embedding(rows[None])[0]
-    return Lexicon([found[number][0] for number in order], rows, vectors)
+    return Lexicon([known_words[number][0] for number in order], rows, vectors)
 
 
 def _read(task: Task, examples: Sequence[Any], found: dict[int, tuple[str, Tensor]]) -> None:

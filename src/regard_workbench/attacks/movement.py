@@ -17,7 +17,7 @@ def movement(before: Seen, after: Seen, batch: Batch) -> dict[str, Tensor]:
     0: the same weights; 1: weights on other positions altogether. The mean over heads and over the queries that are no
     padding.
     """
-    found = {}
+    divergences = {}
     for name, site in before.sites.items():
         if name not in after:
             continue
@@ -26,6 +26,6 @@ def movement(before: Seen, after: Seen, batch: Batch) -> dict[str, Tensor]:
         except BadValue:  # the attack changed how many keys there are, so rows do not correspond
             continue
         real = real_rows(batch, divergence.shape[2])[:, None]
-        known = (~divergence.isnan()).double() * real
-        found[name] = (divergence.nan_to_num() * known).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)
-    return found
+        defined = (~divergence.isnan()).double() * real
+        divergences[name] = (divergence.nan_to_num() * defined).sum((1, 2)) / defined.sum((1, 2)).clamp(min=1)
+    return divergences

@@ -25,8 +25,8 @@ def slope(losses: Losses, points: Tensor) -> Tensor:
     points = points.detach().requires_grad_()
     # cuDNN has a backward pass of recurrent layers only in training mode, which would also apply dropout.
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-        (found,) = torch.autograd.grad(losses(points).sum(), points)
-    return found
+        (gradient,) = torch.autograd.grad(losses(points).sum(), points)
+    return gradient
 
 
 def fgsm(losses: Losses, ball: Ball) -> Tensor:

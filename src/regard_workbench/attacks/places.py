@@ -21,9 +21,9 @@ CHOICES = (ATTENTION, RANDOM, GRADIENT)
 @torch.no_grad()
 def observed(model: models.Model, batch: Batch) -> Seen:
     """What `observe` sees of one forward pass, without its warning: a report says what is missing."""
-    with Observer(model, Storage(), None, False) as seen:
+    with Observer(model, Storage(), None, False) as observation:
         model(batch)
-    return seen
+    return observation
 
 
 def attended(seen: Seen, batch: Batch, spec: StreamSpec) -> Tensor | None:
@@ -32,17 +32,17 @@ def attended(seen: Seen, batch: Batch, spec: StreamSpec) -> Tensor | None:
 
     None where no layer attends to the positions of the input, or to a coarser or finer grid over the picture.
     """
-    found = []
+    shares = []
     count = batch.inputs.shape[1]
-    others = {stream.data.shape[1] for stream in list(batch.streams.values())[1:]} - {count}
+    stream_lengths = {stream.data.shape[1] for stream in list(batch.streams.values())[1:]} - {count}
     for site in seen.sites.values():
-        if site.columns not in ("source", "position") or site.shape()[3] in others:
+        if site.columns not in ("source", "position") or site.shape()[3] in stream_lengths:
             continue
         over = _over_positions(received(site, batch), count, spec)
         if over is not None:
             total = over.sum(1, keepdim=True)  # gates of places do not sum to 1
-            found.append(over / torch.where(total > 0, total, 1))
-    return torch.stack(found).mean(0) if found else None
+            shares.append(over / torch.where(total > 0, total, 1))
+    return torch.stack(shares).mean(0) if shares else None
 
 
 def received(site: Site, batch: Batch) -> Tensor:

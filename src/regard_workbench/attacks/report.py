@@ -101,16 +101,16 @@ class AttackReport:
         from regard_workbench.attacks.figure import attack_figure
 
         shown = [(run.name, run.specimen) for run in self.runs if run.specimen is not None]
-        return attack_figure([name for name, _ in shown], [one for _, one in shown])
+        return attack_figure([name for name, _ in shown], [specimen for _, specimen in shown])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: what `regard attack --json` prints."""
-        found = []
+        runs = []
         for run in self.runs:
             differences = None if run is self.runs[0] else self.differences(run)
             rows = []
             for number, row in enumerate(run.rows):
-                one: dict[str, Any] = {
+                facts: dict[str, Any] = {
                     "eps": row.level.eps,
                     "words": row.level.words,
                     "choice": row.choice,
@@ -121,9 +121,9 @@ class AttackReport:
                     "examples": [dataclasses.asdict(example) for example in row.examples],
                 }
                 if differences is not None:
-                    one["difference"] = dataclasses.asdict(differences[number + 1])
-                rows.append(one)
-            found.append(
+                    facts["difference"] = dataclasses.asdict(differences[number + 1])
+                rows.append(facts)
+            runs.append(
                 {
                     "run": run.run,
                     "checkpoint": run.checkpoint,
@@ -139,11 +139,11 @@ class AttackReport:
                     "notes": run.notes,
                 }
             )
-        return {"attack": self.plan.described(), "runs": found, "notes": self.notes}
+        return {"attack": self.plan.described(), "runs": runs, "notes": self.notes}
 
     def keep(self) -> list[Path]:
         """Store the result of each run in its folder, where the report of a comparison finds it; returns the files."""
-        made = []
+        paths = []
         for run in self.runs:
             alone = dataclasses.replace(self, runs=[run])
             folder = Path(run.run) / KEPT
@@ -151,8 +151,8 @@ class AttackReport:
                 folder.mkdir(exist_ok=True)
             path = folder / f"{self.plan.method}-{run.split}.json"
             durable.replace(path, json.dumps(alone.to_dict(), indent=1, ensure_ascii=False).encode())
-            made.append(path)
-        return made
+            paths.append(path)
+        return paths
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""

@@ -101,23 +101,25 @@ class AttackPlan:
     def described(self) -> dict[str, object]:
         """What matters for this method, by name, as plain data."""
         name = _named(self.method, self.kind)
-        budget = {"eps": [one.eps for one in self.levels]} if self.levels[0].words is None else {}
-        found: dict[str, object] = {"method": self.method, "kind": self.kind, **budget}
-        for one in ONLY:
-            if name in ONLY[one]:
-                found[one] = [level.words for level in self.levels] if one == "words" else getattr(self, one)
-        if budget and "words" in found:
-            del found["words"]
-        return {**found, "seed": self.seed}
+        budget = {"eps": [level.eps for level in self.levels]} if self.levels[0].words is None else {}
+        description: dict[str, object] = {"method": self.method, "kind": self.kind, **budget}
+        for field in ONLY:
+            if name in ONLY[field]:
+                description[field] = (
+                    [level.words for level in self.levels] if field == "words" else getattr(self, field)
+                )
+        if budget and "words" in description:
+            del description["words"]
+        return {**description, "seed": self.seed}
 
 
 def planned(given: AttackSettings, kind: str) -> AttackPlan:
     """The plan of an attack on runs that read `kind`; what does not fit is refused."""
     methods = METHODS[kind]
     method = methods[0] if given.method is None else given.method
-    known = sorted({name for every in METHODS.values() for name in every})
-    if method not in known:
-        raise unknown_name("method", method, known)
+    method_names = sorted({name for every in METHODS.values() for name in every})
+    if method not in method_names:
+        raise unknown_name("method", method, method_names)
     if method not in methods:
         raise BadValue(f"method: this run reads {kind}, which {method!r} does not attack. Try {' or '.join(methods)}.")
     name = _named(method, kind)
@@ -166,8 +168,10 @@ def _levels(given: AttackSettings, kind: str) -> tuple[Level, ...]:
         raise BadValue("eps, words: expected one of them: a share of the words of a text, or a number.")
     if given.words is not None or (kind == TEXTS and given.eps is None):
         words = WORDS if given.words is None else given.words
-        return tuple(Level(words=whole_number("words", one, 1)) for one in words)
-    levels = tuple(Level(eps=finite_number("eps", one, above=0)) for one in (EPS if given.eps is None else given.eps))
+        return tuple(Level(words=whole_number("words", count, 1)) for count in words)
+    levels = tuple(
+        Level(eps=finite_number("eps", share, above=0)) for share in (EPS if given.eps is None else given.eps)
+    )
     for level in levels:
         if kind == TEXTS and level.eps is not None and level.eps > 1:
             raise BadValue(f"eps: expected shares of the words up to 1, got {level.eps:g}. For a number: words.")

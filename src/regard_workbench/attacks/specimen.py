@@ -78,18 +78,18 @@ def pieces_after(pieces: list[str], lexicon: Lexicon, before: Tensor, after: Ten
     differs = before != after
     differs = differs if differs.dim() == 1 else differs.any(-1)
     words = lexicon.find(after[None])[0].tolist()
-    found = list(pieces)
+    replaced = list(pieces)
     for place in differs.nonzero().flatten().tolist():
-        found[place] = lexicon.words[words[place]]
-    return found
+        replaced[place] = lexicon.words[words[place]]
+    return replaced
 
 
 def _picture(pixels: Tensor, shown: Shown, spec: object) -> Array:
     """The picture of one example's rows (n,width); rows that are no picture are drawn as they are."""
     if isinstance(spec, Patches):
-        whole = fold(pixels[None], spec)[0]
-        whole = whole[0] if whole.dim() == 4 else whole  # of a video the first frame
-        whole = whole[0] if len(whole) == 1 else torch.movedim(whole[:3], 0, -1)
-        return np.asarray(whole.numpy(), np.float32)
+        picture = fold(pixels[None], spec)[0]
+        picture = picture[0] if picture.dim() == 4 else picture  # of a video the first frame
+        picture = picture[0] if len(picture) == 1 else torch.movedim(picture[:3], 0, -1)
+        return np.asarray(picture.numpy(), np.float32)
     shape = pixels.shape if shown.picture is None or shown.picture.size != pixels.numel() else shown.picture.shape
     return np.asarray(pixels.reshape(shape).numpy(), np.float32)

@@ -81,8 +81,8 @@ class Target:
     def predicted(self, inputs: Tensor) -> Tensor:
         """The class that the model gives to each example with other inputs, (b,)."""
         batch = self.reading(inputs)
-        found = self.model.predict(self.model(batch), batch)
-        classes = [one["class"] if isinstance(one, dict) else one for one in found]
+        predictions = self.model.predict(self.model(batch), batch)
+        classes = [prediction["class"] if isinstance(prediction, dict) else prediction for prediction in predictions]
         return torch.tensor(classes, device=inputs.device)
 
     def right(self, inputs: Tensor) -> Tensor:
@@ -103,10 +103,10 @@ class Target:
 
     def vectors(self) -> nn.Module:
         """The module that turns ids into vectors."""
-        found = getattr(getattr(self.model, "embedding", None), "rows", None)
-        if not isinstance(found, nn.Module):
+        embedding = getattr(getattr(self.model, "embedding", None), "rows", None)
+        if not isinstance(embedding, nn.Module):
             raise BadValue(f"run: {self.model.name} has no embedding of its tokens through which it can be attacked.")
-        return found
+        return embedding
 
     def vector_slope(self, inputs: Tensor) -> Tensor:
         """The gradient of each example's loss with respect to the vectors of its tokens, (b,n,dim)."""

@@ -18,8 +18,8 @@ TRIED = 32  # replacements of a text whose loss is computed in each round
 
 def replaceable(lexicon: Lexicon, inputs: Tensor, keep: Tensor | None) -> Tensor:
     """Whether a position holds a word of the lexicon, (b,n): no padding, no unknown word."""
-    known = lexicon.find(inputs) >= 0
-    return known if keep is None else known & keep
+    in_lexicon = lexicon.find(inputs) >= 0
+    return in_lexicon if keep is None else in_lexicon & keep
 
 
 @torch.no_grad()
@@ -32,8 +32,8 @@ def substitute(
     """
     inputs, place = target.inputs.clone(), lexicon.find(target.inputs)
     open_, limit = allowed & (place >= 0), limit.to(place.device)
-    others, near = _replacements(lexicon, place, nearest, cosine)
-    change = lexicon.vectors[others] - lexicon.vectors[place.clamp(min=0)][:, :, None]  # (b,n,count,dim)
+    neighbours, near = _replacements(lexicon, place, nearest, cosine)
+    change = lexicon.vectors[neighbours] - lexicon.vectors[place.clamp(min=0)][:, :, None]  # (b,n,count,dim)
     replaced = torch.zeros_like(limit)
     active = target.right(inputs) & (replaced < limit)
     loss = target.losses(inputs)
@@ -42,8 +42,8 @@ def substitute(
         possible = near & open_[:, :, None] & active[:, None, None]
         gain = gain.masked_fill(~possible, -torch.inf).flatten(1)
         best = gain.topk(min(TRIED, gain.shape[1]), 1)
-        position = best.indices // others.shape[2]
-        word = others.flatten(1).gather(1, best.indices)
+        position = best.indices // neighbours.shape[2]
+        word = neighbours.flatten(1).gather(1, best.indices)
         trials, losses = _tried(target, lexicon, inputs, position, word)
         losses = losses.masked_fill(best.values == -torch.inf, -torch.inf)
         chosen = losses.argmax(1, keepdim=True)
@@ -61,8 +61,8 @@ def substitute(
 def _replacements(lexicon: Lexicon, place: Tensor, count: int, cosine: float) -> tuple[Tensor, Tensor]:
     """The nearest words of the word at each position, (b,n,count), and whether each is near enough."""
     numbers, back = place.clamp(min=0).unique(return_inverse=True)
-    found, near = lexicon.nearest(numbers, count, cosine)
-    return found[back], near[back]
+    neighbours, near = lexicon.nearest(numbers, count, cosine)
+    return neighbours[back], near[back]
 
 
 def _tried(target: Target, lexicon: Lexicon, inputs: Tensor, position: Tensor, word: Tensor) -> tuple[Tensor, Tensor]:

@@ -160,19 +160,19 @@ def select(only: str | None, device: str = "cpu") -> list[Case]:
     Where a device has no such case, that of the other device is measured and not judged.
     """
     every = sorted((CASES[name] for name in CASES), key=lambda one: one.rank)
-    own = [one for one in every if one.device == device]
-    others = [one for one in every if one.device != device]
+    on_device = [candidate for candidate in every if candidate.device == device]
+    elsewhere = [candidate for candidate in every if candidate.device != device]
     if not only:
-        return [one for one in own if not one.by_name]
+        return [candidate for candidate in on_device if not candidate.by_name]
     wanted: dict[str, Case] = {}
-    for part in (p.strip().replace("_", "-") for p in only.split(",")):
-        found = next(filter(None, (_beginning(part, cases) for cases in (own, others))), None)
-        if found is None:
+    for prefix in (p.strip().replace("_", "-") for p in only.split(",")):
+        matching = next(filter(None, (_beginning(prefix, cases) for cases in (on_device, elsewhere))), None)
+        if matching is None:
             families = {name.split("-")[0] for name in CASES}
-            raise unknown_name("--only", part, [*families, *CASES])
-        wanted.update({one.name: one for one in found})
+            raise unknown_name("--only", prefix, [*families, *CASES])
+        wanted.update({candidate.name: candidate for candidate in matching})
     return list(wanted.values())
 
 
 def _beginning(part: str, cases: list[Case]) -> list[Case]:
-    return [one for one in cases if one.name == part or one.name.startswith(f"{part}-")]
+    return [candidate for candidate in cases if candidate.name == part or candidate.name.startswith(f"{part}-")]

@@ -50,7 +50,7 @@ def drawn(rows: Sequence[Row]) -> Figure:
         frame.set_ylim(len(shown) - 0.4, -0.6)
         frame.tick_params(axis="y", labelsize=6.5, length=0)
         frame.grid(axis="y", visible=False)
-        speeds = [found for row in shown if (found := speed(row)) is not None]
+        speeds = [factor for row in shown if (factor := speed(row)) is not None]
         low, high = min(0.8, *speeds, 1.0) / 1.1, max(1.25, *speeds, 1.0) * 2.2
         frame.set_xlim(low, high)
         logarithmic(frame, "x")
@@ -63,13 +63,13 @@ def drawn(rows: Sequence[Row]) -> Figure:
 
 
 def _bar(frame: Axes, position: int, row: Row) -> None:
-    found, bar = speed(row), wanted(row)
-    assert found is not None
-    frame.barh(position, found - 1.0, left=1.0, height=0.68, color=AHEAD if found >= 1 else BEHIND)
+    factor, bar = speed(row), wanted(row)
+    assert factor is not None
+    frame.barh(position, factor - 1.0, left=1.0, height=0.68, color=AHEAD if factor >= 1 else BEHIND)
     if bar is not None:
         frame.plot([bar, bar], [position - 0.45, position + 0.45], color=MUTED, linewidth=1.2)
-    beside = f"{found:.3g}× {shortened(str(row['peer']), LONGEST)}"
-    right = max(found, 1.0, bar or 1.0)  # beyond the bar's tick, so that neither hides the other
+    beside = f"{factor:.3g}× {shortened(str(row['peer']), LONGEST)}"
+    right = max(factor, 1.0, bar or 1.0)  # beyond the bar's tick, so that neither hides the other
     frame.annotate(
         beside, (right, position), xytext=(4, 0), textcoords="offset points", va="center", fontsize=5.5, color=MUTED
     )

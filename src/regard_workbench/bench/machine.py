@@ -43,7 +43,7 @@ _SHAPES = {"cpu": (1, 4, 512, 64), "cuda": (4, 16, 2048, 64)}  # b, h, n, d of w
 
 def hardware() -> dict[str, Any]:
     """Processor, memory, GPUs and versions."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "regard": installed("regard"),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -53,14 +53,14 @@ def hardware() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
     }
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        found["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
-    found["gpus"] = [
-        {"name": one.name, "memory_gib": round(one.total_memory / 2**30, 1), "capability": f"{one.major}.{one.minor}"}
-        for one in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        facts["memory_gib"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    facts["gpus"] = [
+        {"name": gpu.name, "memory_gib": round(gpu.total_memory / 2**30, 1), "capability": f"{gpu.major}.{gpu.minor}"}
+        for gpu in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     ]
-    found["mps"] = torch.backends.mps.is_available()
-    found["triton"] = installed("triton") if HAS_TRITON else None
-    return found
+    facts["mps"] = torch.backends.mps.is_available()
+    facts["triton"] = installed("triton") if HAS_TRITON else None
+    return facts
 
 
 def extras() -> list[dict[str, Any]]:
@@ -108,8 +108,8 @@ def _refusal(name: str, inputs: Sequence[torch.Tensor]) -> str | None:
     if name == "triton" and not HAS_TRITON:
         return "Triton is not installed"
     query, key, value = inputs
-    asked = request.build(Call(query, key, value, mask=masks.causal()))
-    return implementation(name).refuse(asked)
+    attend_request = request.build(Call(query, key, value, mask=masks.causal()))
+    return implementation(name).refuse(attend_request)
 
 
 def _forward(name: str, inputs: Sequence[torch.Tensor]) -> None:

@@ -48,8 +48,8 @@ def run(
                 announce(f"no time left for {len(cases) - len(rows)} cases, from {case.name} on")
                 break
             announce(f"[{number}/{len(cases)}] {case.name}")
-            begun = time.perf_counter()
-            rows.append({**_measured(case, setting), **about, "spent": round(time.perf_counter() - begun, 1)})
+            start = time.perf_counter()
+            rows.append({**_measured(case, setting), **about, "spent": round(time.perf_counter() - start, 1)})
             announce(line(rows[-1]))
             each(rows)
             if setting.device == "cuda":  # free the memory of this case for the next one

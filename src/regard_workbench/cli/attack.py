@@ -74,7 +74,7 @@ def run(options: Namespace) -> int:
 
     settings = _settings(options)
     with progress("attacking") as on_progress:
-        found = attack_runs(
+        report = attack_runs(
             [options.run, *(options.against or ())],
             settings,
             options.split,
@@ -86,14 +86,14 @@ def run(options: Namespace) -> int:
             on_progress=on_progress,
         )
     if options.keep:
-        for path in found.keep():
+        for path in report.keep():
             tell(f"kept {path}")
     if options.figure is not None:
-        _draw(found, Path(options.figure))
+        _draw(report, Path(options.figure))
     if options.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print(json.dumps(report.to_dict(), indent=1, ensure_ascii=False))
     else:
-        _show(found)
+        _show(report)
     return 0
 
 
@@ -111,7 +111,7 @@ def _settings(options: Namespace) -> AttackSettings:
 def _numbers(name: str, text: str, read: type[Number]) -> list[Number]:
     """Numbers that are joined by commas."""
     try:
-        return [read(part) for part in text.split(",")]
+        return [read(number) for number in text.split(",")]
     except ValueError:
         kind = "whole numbers" if read is int else "numbers"
         raise BadValue(f"{name}: expected {kind} joined by commas, got {text!r}.") from None
@@ -164,7 +164,7 @@ def _moved(moved: dict[str, float]) -> str:
 def _said(found: AttackReport) -> str:
     """The settings in one line, and which layers the columns are."""
     settings = {name: value for name, value in found.plan.described().items() if value is not None}
-    told = ", ".join(f"{name} {value}" for name, value in settings.items())
+    written = ", ".join(f"{name} {value}" for name, value in settings.items())
     layers = "; ".join(dict.fromkeys(", ".join(run.layers) for run in found.runs if run.layers))
     moved = f". Moved: Jensen–Shannon divergence of the attention of {layers}" if layers else ""
-    return printable(f"{told}{moved}.")
+    return printable(f"{written}{moved}.")

@@ -104,8 +104,8 @@ def _chosen(options: Namespace, device: str) -> list[Case]:
     cases = select(options.only, device)
     if options.missing is None:
         return cases
-    known = _recorded(options.missing)
-    return [one for one in cases if one.name not in known]
+    recorded = _recorded(options.missing)
+    return [case for case in cases if case.name not in recorded]
 
 
 def _recorded(path: str) -> set[str]:

@@ -37,9 +37,9 @@ def add_arguments(parser: Parser) -> None:
 def run(options: Namespace) -> int:
     """List the caches; with --clean, empty some of them. 0; 1 if a file could not be removed."""
     chosen = _chosen(options.clean)
-    found = [_described(name) for name in KINDS]
+    caches = [_described(name) for name in KINDS]
     left = False
-    for row in found:
+    for row in caches:
         if row["name"] in chosen:
             row["removed_bytes"] = row["bytes"]
             trouble = _empty(row["name"], Path(row["folder"]))
@@ -49,9 +49,9 @@ def run(options: Namespace) -> int:
                 left = True
                 tell(f"regard cache: {trouble}")
     if options.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print(json.dumps(caches, indent=1, ensure_ascii=False))
         return FAILED if left else 0
-    for row in found:
+    for row in caches:
         removed = f", removed {_size(row['removed_bytes'])}" if "removed_bytes" in row else ""
         print(printable(f"{row['name']}: {_size(row['bytes'])} in {row['files']:,} files{removed}"))
         print(printable(f"  {row['holds']}"))

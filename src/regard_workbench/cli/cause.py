@@ -73,25 +73,25 @@ def run(options: Namespace) -> int:
 
     def opened(text: str | None, target: str | None) -> tuple[OpenedModel, Seen]:
         wanted = ViewOptions(options.run, text=text, target=target, image=options.image, device=options.device)
-        one = opened_model(wanted, options.run, options.checkpoint, tell)
-        with observe(one.model) as seen:
-            in_words(lambda: unrecorded(one), "the model cannot run on this input")
-        return one, seen
+        subject = opened_model(wanted, options.run, options.checkpoint, tell)
+        with observe(subject.model) as observation:
+            in_words(lambda: unrecorded(subject), "the model cannot run on this input")
+        return subject, observation
 
-    one, seen = opened(options.text, options.target)
-    other = None
+    subject, observation = opened(options.text, options.target)
+    counterpart = None
     if options.against is not None:  # a model that writes reads the same words of its own in both runs
-        target = written_text(one) if one.two_sides and options.target is None else options.target
-        other = opened(options.against, target)[1]
-    asked = CauseRequest(by, options.answer, options.other, options.position, options.positions, options.measure)
-    found = causes_of(asked, one, seen, other)
+        target = written_text(subject) if subject.two_sides and options.target is None else options.target
+        counterpart = opened(options.against, target)[1]
+    request = CauseRequest(by, options.answer, options.other, options.position, options.positions, options.measure)
+    causes = causes_of(request, subject, observation, counterpart)
     if options.figure is not None:
-        found.plot().savefig(options.figure, dpi=200)
+        causes.plot().savefig(options.figure, dpi=200)
         tell(f"{options.figure} written.")
     if options.json:
-        print(json.dumps(found.to_json(), ensure_ascii=False, allow_nan=False))
+        print(json.dumps(causes.to_json(), ensure_ascii=False, allow_nan=False))
     else:
-        print(printable(str(found).removeprefix("<").removesuffix(">")))
+        print(printable(str(causes).removeprefix("<").removesuffix(">")))
     return 0
 
 
@@ -99,14 +99,14 @@ def _checked(options: Namespace) -> str:
     """What to do; wrong options are refused before anything is loaded."""
     from regard_workbench.viewer.opening.causes import PAIRS, SINGLE
 
-    known = PAIRS if options.against is not None else SINGLE
+    methods = PAIRS if options.against is not None else SINGLE
     by = options.by or ("heads" if options.against is not None else "inputs")
     if by in PAIRS and options.against is None:
         raise BadValue(f"--by: {by} compares two texts. Add --against TEXT, or choose one of {', '.join(SINGLE)}.")
     if by in SINGLE and options.against is not None:
         raise BadValue(f"--by: {by} is about one text. Leave --against out, or choose one of {', '.join(PAIRS)}.")
-    if by not in known:
-        raise unknown_name("--by", by, known)
+    if by not in methods:
+        raise unknown_name("--by", by, methods)
     if options.positions not in (None, "each", "all"):
         raise unknown_name("--positions", options.positions, ("each", "all"))
     if options.figure is not None:

@@ -52,23 +52,23 @@ def run(options: Namespace) -> int:
     if loaded.task.problem.answer.writes:
         check(loaded, writing)
     turns: list[str] = []
-    for said in _lines():
-        if said == NEW:
+    for turn in _lines():
+        if turn == NEW:
             turns = []
             tell("A new dialogue.")
             continue
         try:
-            found = _reply(loaded, [*turns, said], writing)
+            reply = _reply(loaded, [*turns, turn], writing)
         except RegardError as mistake:  # an unreadable turn ends neither the chat nor what was said before
             tell(f"regard chat: {mistake}")
             continue
-        turns += [said, found["output"] or "…"]  # an empty turn could not be told from none
+        turns += [turn, reply["output"] or "…"]  # an empty turn could not be told from none
         if options.json:
             from regard_workbench.tasks.text.characters import whole_characters
 
-            print(whole_characters(json.dumps({"said": said, **found}, ensure_ascii=False)), flush=True)
+            print(whole_characters(json.dumps({"said": turn, **reply}, ensure_ascii=False)), flush=True)
         else:
-            _show(found, options.attended)
+            _show(reply, options.attended)
     return 0
 
 
@@ -111,26 +111,26 @@ def _reply(loaded: Loaded, turns: list[str], writing: Writing) -> dict[str, Any]
     """The reply to the turns so far, and the attention of each of its words to what was read."""
     from regard_workbench.inspection.prediction import predict
 
-    given = loaded.task.conversation(turns)
-    found = predict(loaded, given, writing)
-    return {"output": found["output"], "attention": _attention(found), "notes": found["notes"]}
+    conversation = loaded.task.conversation(turns)
+    prediction = predict(loaded, conversation, writing)
+    return {"output": prediction["output"], "attention": _attention(prediction), "notes": prediction["notes"]}
 
 
 def _attention(found: Prediction) -> dict[str, Any] | None:
     """Rows: the words that were written; columns: what they could attend to. None where there is nothing to show."""
-    seen: dict[str, Any] | None = found["alignment"] if found["kind"] == "translation" else found["attention"]
-    return seen
+    table: dict[str, Any] | None = found["alignment"] if found["kind"] == "translation" else found["attention"]
+    return table
 
 
 def _show(found: dict[str, Any], most: int) -> None:
     print(printable(found["output"]))
-    seen = found["attention"]
-    if seen is not None and most:
-        for word, row in zip(seen["rows"], seen["weights"], strict=True):
-            best = sorted(zip(row, seen["columns"], strict=True), key=lambda pair: -pair[0])[:most]
-            told = ", ".join(f"{printable(name)} {weight:.2f}" for weight, name in best if weight > 0)
-            print(f"  {printable(word):>{WIDEST}} ← {told}")
-        print(f"  ({seen['source']})")
+    table = found["attention"]
+    if table is not None and most:
+        for word, row in zip(table["rows"], table["weights"], strict=True):
+            best = sorted(zip(row, table["columns"], strict=True), key=lambda pair: -pair[0])[:most]
+            strongest = ", ".join(f"{printable(name)} {weight:.2f}" for weight, name in best if weight > 0)
+            print(f"  {printable(word):>{WIDEST}} ← {strongest}")
+        print(f"  ({table['source']})")
     for note in found["notes"]:
         print(f"note: {note}.", file=sys.stderr)
     sys.stdout.flush()

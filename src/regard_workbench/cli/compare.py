@@ -145,10 +145,10 @@ def _show(comparison: Comparison, differences: bool) -> None:
     if report.is_relative_to(Path.cwd()):
         report = report.relative_to(Path.cwd())
     title = Text.assemble((comparison.task, "bold"), f": {comparison.budget} each")
-    made = table.render(comparison.rows, comparison.columns)
+    rendered = table.render(comparison.rows, comparison.columns)
     more = "" if comparison.columns != DEFAULT_COLUMNS else "more columns: --columns all\n"
     compared = [table.render_pairs(comparison.pairs), Text("")] if differences else []
-    put(console(), title, Text(""), made, Text(""), *compared, Text(f"{more}report: {report}"))
+    put(console(), title, Text(""), rendered, Text(""), *compared, Text(f"{more}report: {report}"))
 
 
 class ProgressDisplay:
@@ -218,10 +218,10 @@ class ProgressDisplay:
         progress.update(self.bars[folder], completed=event.step)
 
     def _is_due(self, job: Job) -> bool:
-        now = time.monotonic()
-        due = now - self.printed.setdefault(job.folder, now) >= SECONDS_BETWEEN_LINES
+        instant = time.monotonic()
+        due = instant - self.printed.setdefault(job.folder, instant) >= SECONDS_BETWEEN_LINES
         if due:
-            self.printed[job.folder] = now
+            self.printed[job.folder] = instant
         return due
 
 

@@ -37,13 +37,13 @@ def run(options: Namespace) -> int:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
         raise BadValue("--device: cuda was asked for, but torch sees no CUDA device here; try --device cpu")
-    found: dict[str, Any] = {"machine": machine.hardware(), "extras": machine.extras(), "caches": _caches()}
+    report: dict[str, Any] = {"machine": machine.hardware(), "extras": machine.extras(), "caches": _caches()}
     if not options.no_speed:
-        found["speeds"] = machine.speeds(device, tell)
+        report["speeds"] = machine.speeds(device, tell)
     if options.json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print(json.dumps(report, indent=1, ensure_ascii=False))
         return 0
-    _show(found)
+    _show(report)
     return 0
 
 

@@ -44,7 +44,7 @@ def run(options: Namespace) -> int:
     from regard_workbench.comparison.evaluate import evaluate_run
 
     with progress("measuring") as on_progress:
-        found = evaluate_run(
+        evaluation = evaluate_run(
             options.run,
             options.split,
             checkpoint=options.checkpoint,
@@ -58,9 +58,9 @@ def run(options: Namespace) -> int:
             on_progress=on_progress,
         )
     if options.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print(json.dumps(evaluation.to_dict(), indent=1, ensure_ascii=False))
     else:
-        _show(found)
+        _show(evaluation)
     return 0
 
 

@@ -51,25 +51,25 @@ def run(options: Namespace) -> int:
     try:
         if options.to == "hub":
             return _for_the_hub(options)
-        found = export_run(
+        exported = export_run(
             options.run, options.to, options.out, checkpoint=options.checkpoint, data=options.data, tell=tell
         )
     except ExportDiffers as trouble:
         tell(f"regard export: {trouble}")
         return FAILED
     if options.json:
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
+        print(json.dumps(exported.to_dict(), ensure_ascii=False))
         return 0
-    print(printable(f"file: {found.path}"))
-    print(printable(f"description: {found.description}"))
-    for name, facts in found.inputs.items():
+    print(printable(f"file: {exported.path}"))
+    print(printable(f"description: {exported.description}"))
+    for name, facts in exported.inputs.items():
         print(printable(f"input {name}: {facts['dtype']} {_shape(facts['shape'])}"))
-    for name, shape in found.outputs.items():
+    for name, shape in exported.outputs.items():
         print(printable(f"output {name}: {_shape(shape)}"))
-    if found.operators is not None:
-        print(f"operators: {found.operators} kinds, all of ONNX's own set")
-    sizes = ", ".join(_shape(shape) for shape in found.batches)
-    print(f"checked: batches {sizes}: differs by at most {found.largest_difference:.1g} of the largest output")
+    if exported.operators is not None:
+        print(f"operators: {exported.operators} kinds, all of ONNX's own set")
+    sizes = ", ".join(_shape(shape) for shape in exported.batches)
+    print(f"checked: batches {sizes}: differs by at most {exported.largest_difference:.1g} of the largest output")
     return 0
 
 
@@ -78,14 +78,14 @@ def _for_the_hub(options: Namespace) -> int:
     from regard_workbench.comparison.publishing import save_run
 
     tell("measuring the test split for the model card")
-    made = save_run(options.run, options.out, checkpoint=options.checkpoint, data=options.data)
-    files = sorted(path.name for path in made.iterdir() if path.is_file())
+    folder = save_run(options.run, options.out, checkpoint=options.checkpoint, data=options.data)
+    files = sorted(path.name for path in folder.iterdir() if path.is_file())
     if options.json:
-        print(json.dumps({"path": str(made), "files": files}, ensure_ascii=False))
+        print(json.dumps({"path": str(folder), "files": files}, ensure_ascii=False))
         return 0
-    print(printable(f"folder: {made}"))
+    print(printable(f"folder: {folder}"))
     print(printable(f"files: {', '.join(files)}"))
-    print(printable(f"upload: hf upload USER/NAME {shlex.quote(str(made))}"))
+    print(printable(f"upload: hf upload USER/NAME {shlex.quote(str(folder))}"))
     return 0
 
 

@@ -50,16 +50,16 @@ def _grouped(rows: list[Row], width: int) -> list[RenderableType]:
     from rich.text import Text
 
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in COLUMNS}
-    parts: list[RenderableType] = [_line({name: name for name in COLUMNS}, widths, width, head=True)]
+    blocks: list[RenderableType] = [_line({name: name for name in COLUMNS}, widths, width, head=True)]
     for family in dict.fromkeys(row["family"] for row in rows):
-        parts += [Text(""), Text(family, style="bold underline")]
+        blocks += [Text(""), Text(family, style="bold underline")]
         for row in rows:
             if row["family"] == family:
-                parts.append(_line(row, widths, width))
+                blocks.append(_line(row, widths, width))
                 if width < WIDE:
-                    parts.append(Padding(Text(_summary(row), style="dim"), (0, 0, 0, 4)))
+                    blocks.append(Padding(Text(_summary(row), style="dim"), (0, 0, 0, 4)))
     hint = Text.assemble("Explain one: ", ("regard show NAME", "bold"), ", for instance regard show local-p")
-    return [*parts, Text(""), Text(f"{COST_LETTERS}. {CAUSAL}", style="dim"), hint]
+    return [*blocks, Text(""), Text(f"{COST_LETTERS}. {CAUSAL}", style="dim"), hint]
 
 
 def _summary(row: Row) -> str:

@@ -102,7 +102,7 @@ def _show_estimate(facts: dict[str, Any], as_json: bool) -> None:
         return
     for name, value in facts.items():
         if isinstance(value, dict):
-            value = ", ".join(f"{inner} {amount}" for inner, amount in value.items())
+            value = ", ".join(f"{key} {amount}" for key, amount in value.items())
         elif isinstance(value, int) and not isinstance(value, bool):
             value = f"{value:,}"
         print(printable(f"{name.replace('_', ' ')}: {value}"))

@@ -125,23 +125,23 @@ def _check(options: Namespace) -> None:
 def _heads(text: str | None) -> list[tuple[int, int]] | None:
     if text is None:
         return None
-    found = []
-    for part in text.split(","):
-        match = _PAIR.fullmatch(part.strip())
+    heads = []
+    for pair in text.split(","):
+        match = _PAIR.fullmatch(pair.strip())
         if match is None or match[2] is None:
-            raise BadValue(f"--heads: expected LAYER.HEAD from 0, such as 0.3,2.1, got {part.strip()!r}.")
-        found.append((int(match[1]), int(match[2])))
-    return found
+            raise BadValue(f"--heads: expected LAYER.HEAD from 0, such as 0.3,2.1, got {pair.strip()!r}.")
+        heads.append((int(match[1]), int(match[2])))
+    return heads
 
 
 def _sites(text: str | None) -> list[int] | None:
     if text is None:
         return None
-    parts = [part.strip() for part in text.split(",")]
-    for part in parts:
-        if not part.isdecimal():
-            raise BadValue(f"--sites: expected numbers of layers from 0, such as 0,3, got {part!r}.")
-    return [int(part) for part in parts]
+    numbers = [number.strip() for number in text.split(",")]
+    for number in numbers:
+        if not number.isdecimal():
+            raise BadValue(f"--sites: expected numbers of layers from 0, such as 0,3, got {number!r}.")
+    return [int(number) for number in numbers]
 
 
 def _export(page_model: PageModel, options: Namespace) -> int:

@@ -50,26 +50,26 @@ class Column:
 
 def columns(rows: Sequence[Row], names: Sequence[str] = DEFAULT_COLUMNS) -> list[Column]:
     """The columns with these names, in this order; those for which no row has a number are left out."""
-    made = [quality(rows, *name.split(".", 1)) if "." in name else NAMED[name](rows) for name in names]
-    return [column for column in made if column is not None]
+    candidates = [quality(rows, *name.split(".", 1)) if "." in name else NAMED[name](rows) for name in names]
+    return [column for column in candidates if column is not None]
 
 
 def read_columns(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """The names of columns as a user writes them: joined by commas, or `all`; None: the default ones."""
     if given is None:
         return DEFAULT_COLUMNS
-    found: list[str] = []
+    names: list[str] = []
     for name in split_names(given) if isinstance(given, str) else given:
         plain = name.strip()
         if plain.partition(".")[0] not in SPLITS:
             plain = plain.replace("_", "-")
-        found += NAMED if plain == ALL else [plain]
-    if not found:
+        names += NAMED if plain == ALL else [plain]
+    if not names:
         raise BadValue(f"columns: expected names joined by commas, or all, got {given!r}.")
-    for name in found:
+    for name in names:
         if name not in NAMED and not (name.partition(".")[0] in SPLITS and name.partition(".")[2]):
             raise unknown_name("columns", name, [*NAMED, ALL, *(f"{split}.METRIC" for split in SPLITS)])
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
 def quality(rows: Sequence[Row], split: str, name: str | None = None, *, decimals: int = 1) -> Column | None:
@@ -81,9 +81,9 @@ def quality(rows: Sequence[Row], split: str, name: str | None = None, *, decimal
     metric = decides if name is None else metric_of(name, decides)
     higher = metric.higher_is_better if metric.name == decides.name else None
     title = (split, metric.name.replace("_", " "))
-    found = [t_interval(row, split, metric.name) for row in rows]
+    intervals = [t_interval(row, split, metric.name) for row in rows]
     digits = decimals if metric.unit == SHARE else None
-    return _over_seeds(rows, found, title, metric, decimals=digits, higher=higher)
+    return _over_seeds(rows, intervals, title, metric, decimals=digits, higher=higher)
 
 
 def number(
@@ -112,7 +112,7 @@ def _over_seeds(
         return None
     share = metric.unit == SHARE
     scale = 100.0 if share else 1.0
-    numbers = [[_scaled(each and each[end], scale) for end in ("mean", "low", "high")] for each in found]
+    numbers = [[_scaled(interval and interval[end], scale) for end in ("mean", "low", "high")] for interval in found]
     means = [mean for mean, _, _ in numbers]
     halves = [
         (high - low) / 2 if low is not None and high is not None and len(row["seeds"]) > 1 else None
@@ -140,8 +140,8 @@ def _over_seeds(
 
 def _mark(low: float, high: float, metric: Metric) -> str:
     """Whether an interval leaves what is possible."""
-    found = possible(low, high, metric)
-    return TOO_FEW if found.empty else CUT if found.cut else ""
+    bounds = possible(low, high, metric)
+    return TOO_FEW if bounds.empty else CUT if bounds.cut else ""
 
 
 def mark_notes(made: Sequence[Column]) -> list[str]:
@@ -151,16 +151,16 @@ def mark_notes(made: Sequence[Column]) -> list[str]:
 
 
 def _steps_to_target(rows: Sequence[Row]) -> Column | None:
-    found = [row.get("steps_to_target") for row in rows]
-    return _over_seeds(rows, found, ("steps to", f"{target_text(rows)}"), decimals=0, higher=False)
+    steps = [row.get("steps_to_target") for row in rows]
+    return _over_seeds(rows, steps, ("steps to", f"{target_text(rows)}"), decimals=0, higher=False)
 
 
 def _seconds_to_target(rows: Sequence[Row]) -> Column | None:
-    found = [row.get("seconds_to_target") for row in rows]
-    means = [each["mean"] for each in found if each and each["mean"] is not None]
+    seconds = [row.get("seconds_to_target") for row in rows]
+    means = [interval["mean"] for interval in seconds if interval and interval["mean"] is not None]
     least = min((mean for mean in means if mean > 0), default=1.0)
     decimals = 0 if least >= 100 else 1 if least >= 1 else min(4, 1 - math.floor(math.log10(least)))
-    return _over_seeds(rows, found, ("seconds to", f"{target_text(rows)}"), decimals=decimals, higher=False)
+    return _over_seeds(rows, seconds, ("seconds to", f"{target_text(rows)}"), decimals=decimals, higher=False)
 
 
 def target_text(rows: Sequence[Row]) -> str:
@@ -225,14 +225,14 @@ def counted(value: float) -> str:
 
 def naming(rows: Sequence[Row], *, alone: bool = False) -> dict[str, str]:
     """The fields of a row that tell contestants apart, with their titles; `alone`: a model that all share, too."""
-    found = {"model": "model"}
+    titles = {"model": "model"}
     if len({(row["model"], row.get("init_from")) for row in rows}) < len(rows):
-        found["attention"] = "attention"
+        titles["attention"] = "attention"
     if any(row.get("init_from") for row in rows):
-        found["init_from"] = "begins with"
-    if len(found) > 1 and len({row["model"] for row in rows}) == 1 and not alone:
-        del found["model"]
-    return found
+        titles["init_from"] = "begins with"
+    if len(titles) > 1 and len({row["model"] for row in rows}) == 1 and not alone:
+        del titles["model"]
+    return titles
 
 
 def _missing(row: Row) -> str:
@@ -253,9 +253,9 @@ def _best(texts: Sequence[str], values: Sequence[float | None], higher: bool | N
 
 def _decimals(means: Sequence[float | None], halves: Sequence[float | None]) -> int:
     """1 to 4 decimals, so that the smallest interval has two significant digits; without intervals four of the mean."""
-    known = [half for half in halves if half]
+    half_widths = [half for half in halves if half]
     sizes = [abs(mean) for mean in means if mean]
     if not sizes:
         return 2
-    wanted = 1 - math.floor(math.log10(min(known))) if known else 3 - math.floor(math.log10(max(sizes)))
+    wanted = 1 - math.floor(math.log10(min(half_widths))) if half_widths else 3 - math.floor(math.log10(max(sizes)))
     return max(1, min(wanted, 4))

@@ -58,8 +58,8 @@ def compare(
         room = capacity_for(
             len(grid.contestants) * len(plan.seeds), gpu=gpu, workers=plan.workers, threads=plan.threads
         )
-        with _engine(plan, room) as found:
-            engine = Limited(found, plan.timeout, plan.heartbeat)
+        with _engine(plan, room) as unlimited:
+            engine = Limited(unlimited, plan.timeout, plan.heartbeat)
             chosen = _tuned(plan, grid, engine, room, on_event)
             todo = jobs(grid, plan.seeds, plan.out, chosen=chosen, threads=room.threads, beam=plan.beam, use=plan.use)
             _check_previous_runs(todo, tell)
@@ -101,16 +101,16 @@ def write(comparison: Comparison) -> None:
     from regard_workbench.comparison import report
 
     comparison = shareable(comparison)
-    found = plain_without_folders(comparison.rows)
+    rows = plain_without_folders(comparison.rows)
     files = {
-        "results.json": _json(found),
+        "results.json": _json(rows),
         "differences.json": _json(comparison.pairs),
-        "results.csv": table.to_csv(found),
-        "results.tex": table.to_latex(found, comparison.columns),
+        "results.csv": table.to_csv(rows),
+        "results.tex": table.to_latex(rows, comparison.columns),
     }
     for name, content in files.items():
         durable.replace(comparison.out / name, content.encode())
-    report.write(comparison, found, comparison.report)
+    report.write(comparison, rows, comparison.report)
 
 
 def _json(rows: Sequence[Row]) -> str:
@@ -127,8 +127,8 @@ class Limited:
 
     def run(self, jobs: Iterable[Job], on_event: Callable[[Event], None]) -> list[Outcome]:
         """Run all jobs within the limits."""
-        own = (dataclasses.replace(job, timeout=self.timeout, heartbeat=self.heartbeat) for job in jobs)
-        return self.engine.run(own, on_event)
+        limited = (dataclasses.replace(job, timeout=self.timeout, heartbeat=self.heartbeat) for job in jobs)
+        return self.engine.run(limited, on_event)
 
 
 def _shorter(*limits: float | None) -> float | None:
@@ -169,7 +169,7 @@ def _tuned(
         tune_all,
     )  # loaded late: Optuna takes a second, and may not be installed
 
-    found = tune_all(
+    tuned = tune_all(
         grid.contestants,
         {**grid.settings, "seed": plan.seeds[0]},
         plan.trials,
@@ -181,7 +181,7 @@ def _tuned(
         use=plan.use,
         models=grid.models,
     )
-    return {one.label: settings for one, settings in zip(grid.contestants, found, strict=True)}
+    return {contestant.label: settings for contestant, settings in zip(grid.contestants, tuned, strict=True)}
 
 
 def _check_previous_runs(todo: Sequence[Job], tell: Callable[[str], None]) -> None:

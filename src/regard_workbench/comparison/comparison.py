@@ -85,9 +85,9 @@ class Comparison:
 
 def histories(comparison: Comparison) -> list[RunHistory]:
     """The curves of the runs with metrics, failed ones included: a curve may show why."""
-    found = []
+    curves = []
     for run in comparison.outcomes:
         records = metrics_file.read(RunFolder(Path(run.folder)).metrics)
         if records:
-            found.append(history(run.contestant.label, run.seed, records))
-    return found
+            curves.append(history(run.contestant.label, run.seed, records))
+    return curves

@@ -80,7 +80,7 @@ def convergence(comparison: Comparison, metric: Metric) -> Convergence:
 
 def common_target(scores: Sequence[Sequence[float]], higher_is_better: bool) -> float | None:
     """The best score that every run reaches: the worst of their best ones."""
-    best = [max(each) if higher_is_better else min(each) for each in scores]
+    best = [max(run_scores) if higher_is_better else min(run_scores) for run_scores in scores]
     if not best:
         return None
     return min(best) if higher_is_better else max(best)

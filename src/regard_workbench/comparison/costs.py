@@ -31,22 +31,22 @@ def costs_of(
     todo: Sequence[Job], outcomes: Sequence[Outcome], out: Path, tell: Callable[[str], None], limit: float | None = None
 ) -> dict[str, Cost]:
     """The cost of each contestant with a finished run, by label; `limit`: seconds for one measurement."""
-    known = _known(out / FILE)
-    found: dict[str, Cost] = {}
+    stored = _known(out / FILE)
+    costs: dict[str, Cost] = {}
     for job, outcome in zip(todo, outcomes, strict=True):
         label = job.contestant.label
-        if outcome.error or label in found:
+        if outcome.error or label in costs:
             continue
         key = json.dumps([job.settings, job.threads], sort_keys=True)
-        if key not in known:
+        if key not in stored:
             tell(f"measuring a training step of {label}")
             measured = _measured(job, tell, limit)
             if measured is None:
                 continue
-            known[key] = measured
-            durable.replace(out / FILE, json.dumps(known, indent=1).encode())
-        found[label] = Cost(**known[key])
-    return found
+            stored[key] = measured
+            durable.replace(out / FILE, json.dumps(stored, indent=1).encode())
+        costs[label] = Cost(**stored[key])
+    return costs
 
 
 def _known(path: Path) -> dict[str, dict[str, Any]]:
@@ -59,12 +59,12 @@ def _known(path: Path) -> dict[str, dict[str, Any]]:
 
 def _measured(job: Job, tell: Callable[[str], None], limit: float | None) -> dict[str, Any] | None:
     """The cost of a job, measured by `step_cost.py` in a process of its own; None, with a message, if that fails."""
-    told = json.dumps({"settings": job.settings, "threads": job.threads, "use": list(job.use)})
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-        given.write(told.encode())
-        given.seek(0)
+    request = json.dumps({"settings": job.settings, "threads": job.threads, "use": list(job.use)})
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        stdin.write(request.encode())
+        stdin.seek(0)
         code = _run(
-            [sys.executable, "-m", "regard_workbench.comparison.step_cost"], given, out, errors, job.threads, limit
+            [sys.executable, "-m", "regard_workbench.comparison.step_cost"], stdin, out, errors, job.threads, limit
         )
         for file in (out, errors):
             file.seek(0)

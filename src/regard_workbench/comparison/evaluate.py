@@ -49,14 +49,21 @@ class Evaluation:
 
     def __getitem__(self, metric: str) -> float | None:
         """The value of a metric."""
-        for one in self.metrics:
-            if one.metric == metric:
-                return one.value
-        raise unknown_name("metric", metric, [one.metric for one in self.metrics])
+        for measurement in self.metrics:
+            if measurement.metric == metric:
+                return measurement.value
+        raise unknown_name("metric", metric, [measurement.metric for measurement in self.metrics])
 
     def _repr_html_(self) -> str:
         """A table for notebooks."""
-        rows = [(one.metric, one.text, "" if one.count is None else f"{one.count:,} {one.of}") for one in self.metrics]
+        rows = [
+            (
+                measurement.metric,
+                measurement.text,
+                "" if measurement.count is None else f"{measurement.count:,} {measurement.of}",
+            )
+            for measurement in self.metrics
+        ]
         return html_table(("metric", "value", "over"), rows, f"{self.split}, {self.examples:,} examples")
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,17 +116,17 @@ def evaluate_run(
     states = metric_states(
         task, model, split, batch_size=batch_size, limit=limit, seed=loaded.config.seed, to_device=to_device
     )
-    found = [(metric, states[metric.name]) for metric in task.metrics() if states and metric.name in states]
+    measured_states = [(metric, states[metric.name]) for metric in task.metrics() if states and metric.name in states]
     with evaluation_mode(model):
         most = MOST if limit is None else min(limit, MOST)
-        found += task.completed(model, split, batch_size=batch_size, most=most, device=loaded.device)
+        measured_states += task.completed(model, split, batch_size=batch_size, most=most, device=loaded.device)
         task.examined = limit
-        found += task.examine(model, split, batch_size=batch_size, device=loaded.device)
+        measured_states += task.examine(model, split, batch_size=batch_size, device=loaded.device)
     on_progress(count, count)
     signature = _signature(loaded, split, count, fingerprint.hexdigest, batch_size)
     protocol = {name: str(how) for name, how in task.protocol().items()}
     signature |= {"decoding": decoding or None, **protocol}
-    rows = [_measured(task, metric, state) for metric, state in found]
+    rows = [_measured(task, metric, state) for metric, state in measured_states]
     return Evaluation(rows, split, count, task.metric.name, signature, protocol)
 
 
@@ -150,7 +157,7 @@ def _signature(loaded: Loaded, split: str, count: int, digest: str, batch_size: 
         "examples": count,
         "batch_size": batch_size,
         "seed": config.seed,
-        "changes": [dataclasses.asdict(one) for one in loaded.changes],
+        "changes": [dataclasses.asdict(change) for change in loaded.changes],
         "device": str(loaded.device),
         "dtype": str(next(loaded.model.parameters()).dtype).removeprefix("torch."),
         "regard": regard.__version__,

@@ -60,8 +60,8 @@ def _unchanged_settings(done: Sequence[Outcome]) -> list[str]:
 
 def _unchanged_metrics(done: Sequence[Outcome]) -> list[str]:
     """Runs whose metrics.jsonl does not match its checksum."""
-    found = [changed(RunFolder(Path(run.folder)).metrics, run.metrics) for run in done]
-    return [f"NOTE: {why} Its curves may be wrong." for why in found if why]
+    reasons = [changed(RunFolder(Path(run.folder)).metrics, run.metrics) for run in done]
+    return [f"NOTE: {why} Its curves may be wrong." for why in reasons if why]
 
 
 def _same_test(done: Sequence[Outcome]) -> str:
@@ -73,7 +73,7 @@ def _same_test(done: Sequence[Outcome]) -> str:
         return f"All {len(tested)} runs were tested on the same examples (sha256 {hashes[0][:12]})."
     return (
         f"WARNING: the runs were tested on {len(hashes)} different sets of examples "
-        f"({', '.join(each[:12] for each in hashes)}). Their test results must not be compared."
+        f"({', '.join(digest[:12] for digest in hashes)}). Their test results must not be compared."
     )
 
 
@@ -82,8 +82,8 @@ def _same_budget(comparison: Comparison, done: Sequence[Outcome]) -> str:
     early = sum(run.stopped_by == "patience" for run in done)
     if early:
         text += f"; {early} of {len(done)} stopped early, because validation no longer improved"
-    given = comparison.settings.get("budget")
-    if given is not None and parse_budget(given).kind == "seconds":
+    budget = comparison.settings.get("budget")
+    if budget is not None and parse_budget(budget).kind == "seconds":
         text += "; the number of steps depends on the machine and on other load"
     return text + "."
 
@@ -157,5 +157,5 @@ def _missing(comparison: Comparison) -> list[str]:
         for run in runs_of(comparison, contestant)
         if run.error
     ]
-    found = [f"NOTE: failed, and not part of any mean: {'; '.join(failed)}."] if failed else []
-    return found + [f"Left out: {label}: {why}" for label, why in comparison.left_out]
+    notes = [f"NOTE: failed, and not part of any mean: {'; '.join(failed)}."] if failed else []
+    return notes + [f"Left out: {label}: {why}" for label, why in comparison.left_out]

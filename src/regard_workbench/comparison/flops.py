@@ -60,8 +60,8 @@ def of_step(model: Model, batch: Batch) -> float:
 def mean_of_steps(model: Model, batches: Sequence[Batch]) -> float:
     """Floating-point operations of a step, the mean over batches; equal shapes cost the same and are counted once."""
     shapes = [json.dumps(batch.shapes()) for batch in batches]
-    known = {shape: of_step(model, batch) for shape, batch in dict(zip(shapes, batches, strict=True)).items()}
-    return statistics.fmean(known[shape] for shape in shapes)
+    flops = {shape: of_step(model, batch) for shape, batch in dict(zip(shapes, batches, strict=True)).items()}
+    return statistics.fmean(flops[shape] for shape in shapes)
 
 
 def count(call: Callable[[], object]) -> float:
@@ -88,11 +88,11 @@ class _Opened(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         before = self.counter.get_total_flops()
         with self:
-            found = inside(*args, **(kwargs or {}))
+            output = inside(*args, **(kwargs or {}))
         if func._schema.name in _STRIPS:
             done = self.counter.get_total_flops() - before
             self.hidden += done * (1 - _visible_share(*args[_STRIPS[func._schema.name] :]))
-        return found
+        return output
 
 
 # Index of the query among the arguments of the operators that walk strips.
@@ -115,7 +115,7 @@ def _visible_share(
     layout, mask = layout_of(request, drops=seed is not None), request.mask
     walked = visible = 0.0
     for place in layout.walk(mask):
-        rows = prod(part.stop - part.start for part in place.index)
+        rows = prod(span.stop - span.start for span in place.index)
         for run in place.strip.runs:
             pairs = rows * (run.stop - run.start)
             walked += pairs
@@ -130,11 +130,11 @@ def _fused(operator: Any, of_keys: int, of_values: int) -> Callable[..., int]:
     names = [argument.name for argument in operator.default._schema.arguments]
 
     def rule(*shapes: Any, **named: Any) -> int:
-        given = {**dict(zip(names, shapes, strict=False)), **named}
-        *rows, queries, dim = given["query"]
-        keys, width = given["key"][-2], given["value"][-1]
+        by_name = {**dict(zip(names, shapes, strict=False)), **named}
+        *rows, queries, dim = by_name["query"]
+        keys, width = by_name["key"][-2], by_name["value"][-1]
         pairs = queries * keys
-        if given.get("is_causal"):
+        if by_name.get("is_causal"):
             pairs = sum(min(row + 1, keys) for row in range(queries))
         return int(2 * prod(rows) * pairs * (of_keys * dim + of_values * width))
 

@@ -64,20 +64,22 @@ def compose(
     checks: list[Callable[[], object]] = [] if mistakes else [partial(complete, clean)]
     checks += [partial(_model, name) for name in models] + [partial(_attention, name) for name in attentions]
     checks += [partial(origin_of, name) for name in origins if name != SCRATCH]
-    mistakes += [found for check in checks for found in config.mistakes_of(check)]
+    mistakes += [mistake for check in checks for mistake in config.mistakes_of(check)]
     mistakes += ["models: expected at least one."] if not models else []
     config.refuse(mistakes)
 
     task = build_task(complete(clean))
     task.examples("test")  # a task without test data raises here, before anything runs
-    wanted = [name for one in models for name in (_serving(task) if one == ALL else [one])]
-    inside: list[str | None] = [name for one in attentions for name in (_mechanisms() if one == ALL else [one])]
+    wanted = [name for model_name in models for name in (_serving(task) if model_name == ALL else [model_name])]
+    inside: list[str | None] = [
+        name for attention in attentions for name in (_mechanisms() if attention == ALL else [attention])
+    ]
     begins: list[str | None] = [*origins]
     cells = list(
         dict.fromkeys(
-            Contestant(model, one, origin)
+            Contestant(model, attention, origin)
             for model in wanted
-            for one in inside or [None]
+            for attention in inside or [None]
             for origin in begins or [None]
         )
     )
@@ -85,27 +87,27 @@ def compose(
 
 
 def _tried(settings: Settings, task: Task, cells: Sequence[Contestant], beam: int | None) -> RunGrid:
-    asked: dict[str, str] = {}  # the answer in words, and the first contestant that was asked for it
-    taken, left_out = [], []
+    answers: dict[str, str] = {}  # the answer in words, and the first contestant that was asked for it
+    comparable, left_out = [], []
     for cell in cells:
         try:
             answer = _try(task, settings, cell, beam)
         except RegardError as mistake:
             left_out.append((cell.label, str(mistake)))
             continue
-        if asked and answer not in asked and not task.answers_compare:
-            (other, who), *_ = asked.items()
-            why = f"it would be asked for {answer}, {who} for {other}: their numbers do not compare."
+        if answers and answer not in answers and not task.answers_compare:
+            (other_answer, who), *_ = answers.items()
+            why = f"it would be asked for {answer}, {who} for {other_answer}: their numbers do not compare."
             left_out.append((cell.label, why))
             continue
-        asked.setdefault(answer, cell.label)
-        taken.append(cell)
-    if not taken:
+        answers.setdefault(answer, cell.label)
+        comparable.append(cell)
+    if not comparable:
         if len(left_out) == 1:
             raise BadValue(left_out[0][1])
         lines = [f"{label}: {_short(why)}" for label, why in left_out]
         raise BadValue("\n  ".join(["none of the combinations can be compared:", *lines]))
-    return RunGrid(settings, taken, left_out=[(label, _short(why)) for label, why in left_out])
+    return RunGrid(settings, comparable, left_out=[(label, _short(why)) for label, why in left_out])
 
 
 def _try(task: Task, settings: Settings, cell: Contestant, beam: int | None) -> str:
@@ -142,17 +144,17 @@ def _serving(task: Task) -> list[str]:
 
 def _mechanisms() -> list[str]:
     """Every mechanism, with the options it requires."""
-    found = []
+    spellings = []
     for name in names():
-        known = options_of(MECHANISMS[name].layer)
+        options = options_of(MECHANISMS[name].layer)
         needed = {
             option: value
             for option, value in MECHANISMS[name].needs.items()
-            if option in known and known[option].default is known[option].empty
+            if option in options and options[option].default is options[option].empty
         }
         inside = ", ".join(f"{option}={value}" for option, value in needed.items())
-        found.append(f"{name}({inside})" if inside else name)
-    return found
+        spellings.append(f"{name}({inside})" if inside else name)
+    return spellings
 
 
 def _model(name: str) -> object:
@@ -165,12 +167,12 @@ def _attention(name: str) -> object:
 
 def named(contestant: Contestant, models: Mapping[str, str] | None = None) -> Settings:
     """The settings that name a contestant; `models`: those with another width than the user wrote, by label."""
-    found: Settings = {"model": (models or {}).get(contestant.label, contestant.model)}
+    settings: Settings = {"model": (models or {}).get(contestant.label, contestant.model)}
     if contestant.attention is not None:
-        found["attention"] = contestant.attention
+        settings["attention"] = contestant.attention
     if contestant.init_from not in (None, SCRATCH):
-        found["init_from"] = contestant.init_from
-    return found
+        settings["init_from"] = contestant.init_from
+    return settings
 
 
 def jobs(
@@ -187,21 +189,23 @@ def jobs(
 
     The first seed of everyone comes before the second of anyone: a comparison that is stopped has all contestants.
     """
-    found = []
+    planned = []
     for seed in seeds:
         for contestant in grid.contestants:
             tuned = (chosen or {}).get(contestant.label, {})
-            own = {**grid.settings, **named(contestant, grid.models), **tuned}
+            settings = {**grid.settings, **named(contestant, grid.models), **tuned}
             folder = out.absolute() / RUNS / checked_name(f"{slug(contestant)}-seed-{seed}")
-            found.append(Job(contestant, seed, {**own, "seed": seed}, str(folder), threads=threads, beam=beam, use=use))
-    return found
+            planned.append(
+                Job(contestant, seed, {**settings, "seed": seed}, str(folder), threads=threads, beam=beam, use=use)
+            )
+    return planned
 
 
 def slug(contestant: Contestant) -> str:
     """A contestant as part of a folder's name: readable, and unique among all contestants."""
     every = (contestant.model, contestant.attention, contestant.init_from)
-    raw = [part for part in every if part is not None]
-    plain = [re.sub(r"[^a-z0-9-]+", "-", part.lower()).strip("-") or "run" for part in raw]
+    raw = [component for component in every if component is not None]
+    plain = [re.sub(r"[^a-z0-9-]+", "-", component.lower()).strip("-") or "run" for component in raw]
     if plain == raw and len("+".join(plain)) <= _LONGEST_SLUG:
         return "+".join(plain)
     return "+".join(plain)[:_LONGEST_SLUG] + "-" + hashlib.sha256("+".join(raw).encode()).hexdigest()[:6]

@@ -36,7 +36,7 @@ class Contestant:
     def label(self) -> str:
         """The name in tables and figures."""
         origin = None if self.init_from is None else f"from {self.init_from}"
-        return " · ".join(part for part in (self.model, self.attention, origin) if part is not None)
+        return " · ".join(component for component in (self.model, self.attention, origin) if component is not None)
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Job:
     @classmethod
     def from_json(cls, text: str) -> Job:
         """The job that `to_json` wrote."""
-        found = json.loads(text)
-        found["contestant"] = Contestant(**found["contestant"])
-        found["use"] = tuple(found["use"])
-        return cls(**found)
+        fields = json.loads(text)
+        fields["contestant"] = Contestant(**fields["contestant"])
+        fields["use"] = tuple(fields["use"])
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Outcome:
         """The outcome in a run's folder; None if there is none, or, reported to `tell`, if it cannot be used."""
         path = Path(folder) / FILE
         try:
-            found, sealed = checksum.read_json(durable.read(path), path)
-            outcome = cls(**found)
+            fields, sealed = checksum.read_json(durable.read(path), path)
+            outcome = cls(**fields)
         except FileNotFoundError:
             return None
         except checksum.FileChanged as changed:

@@ -24,22 +24,22 @@ def seconds(argument: str, given: str | float | None, default: float | None = No
     if isinstance(given, str) and given.strip() == NEVER:
         return None
     try:
-        found = float(given)
+        duration = float(given)
     except ValueError:
-        found = _with_unit(str(given))
-    if not (math.isfinite(found) and found > 0):
+        duration = _with_unit(str(given))
+    if not (math.isfinite(duration) and duration > 0):
         raise BadValue(
             f"{argument}: expected a time, for instance '90s', '5 min' or '2 hours', or {NEVER}, got {given!r}."
         )
-    return found
+    return duration
 
 
 def _with_unit(given: str) -> float:
     try:
-        found = budget.parse(given)
+        time_budget = budget.parse(given)
     except BadValue:
         return math.nan
-    return found.amount if found.kind == "seconds" else math.nan
+    return time_budget.amount if time_budget.kind == "seconds" else math.nan
 
 
 def duration_text(amount: float) -> str:
@@ -64,10 +64,10 @@ class Limits:
 
     def exceeded(self) -> str:
         """Which limit the run exceeds, in words; empty if none."""
-        now = time.monotonic()
-        if self.timeout is not None and now - self.began > self.timeout:
+        instant = time.monotonic()
+        if self.timeout is not None and instant - self.began > self.timeout:
             return f"it took longer than {duration_text(self.timeout)} (--timeout)"
-        if self.heartbeat is not None and now - self.progress_at > self.heartbeat:
+        if self.heartbeat is not None and instant - self.progress_at > self.heartbeat:
             return f"it made no progress for {duration_text(self.heartbeat)} (--heartbeat)"
         return ""
 

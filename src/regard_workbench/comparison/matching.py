@@ -76,24 +76,26 @@ def match(settings: Settings, contestants: list[Contestant], by: str) -> Match:
     """Widths for the contestants at which they agree in `by`; raises where a model has no width, or none fits."""
     _refuse_models_without_width(contestants, str(settings["task"]))
     task = build_task(complete(settings))
-    varied = {one.label: _Varied(settings, task, one, by) for one in contestants}
-    reference = next((one for one in varied.values() if one.fixed), next(iter(varied.values())))
+    varied = {contestant.label: _Varied(settings, task, contestant, by) for contestant in contestants}
+    reference = next((family for family in varied.values() if family.fixed), next(iter(varied.values())))
     first = reference.size(reference.width)
     if first is None:
         raise BadValue(f"match: {reference.label} cannot be built, so it has no size to match. Leave it out.")
     for goal in reference.goals():
-        near = {label: [goal] if one is reference else list(one.near(goal.size)) for label, one in varied.items()}
+        near = {
+            label: [goal] if family is reference else list(family.near(goal.size)) for label, family in varied.items()
+        }
         chosen = choose(near, goal.size)
         if chosen is not None:
             break
     else:
-        near = {label: list(one.near(first)) for label, one in varied.items()}
+        near = {label: list(family.near(first)) for label, family in varied.items()}
         raise BadValue(_too_far(near, first, by))
     return Match(
         by,
-        {label: varied[label].model(one.width) for label, one in chosen.items()},
-        {label: one.width for label, one in chosen.items()},
-        {label: one.size for label, one in chosen.items()},
+        {label: varied[label].model(sized.width) for label, sized in chosen.items()},
+        {label: sized.width for label, sized in chosen.items()},
+        {label: sized.size for label, sized in chosen.items()},
     )
 
 
@@ -103,18 +105,18 @@ def choose(near: Mapping[str, list[Sized]], goal: float) -> dict[str, Sized] | N
     None where there is no such choice. Every possible smallest size is tried as the lower end.
     """
     best: tuple[tuple[float, float], dict[str, Sized]] | None = None
-    for low in sorted({one.size for candidates in near.values() for one in candidates}):
+    for low in sorted({sized.size for candidates in near.values() for sized in candidates}):
         chosen = {}
         for label, candidates in near.items():
-            inside = [one for one in candidates if low <= one.size <= low * (1 + WITHIN)]
+            inside = [sized for sized in candidates if low <= sized.size <= low * (1 + WITHIN)]
             if not inside:
                 break
             chosen[label] = min(inside, key=lambda one: (-one.roundness, abs(math.log(one.size / goal))))
         else:
-            found = chosen.values()
+            selection = chosen.values()
             rank = (
-                -sum(math.log2(one.roundness) for one in found),
-                max(abs(math.log(one.size / goal)) for one in found),
+                -sum(math.log2(sized.roundness) for sized in selection),
+                max(abs(math.log(sized.size / goal)) for sized in selection),
             )
             if best is None or rank < best[0]:
                 best = rank, chosen
@@ -213,13 +215,13 @@ class _Varied:
 
 def _refuse_models_without_width(contestants: Iterable[Contestant], task: str) -> None:
     mistakes = []
-    for one in contestants:
-        name, given = parse(model_for(one.model, task))
-        option, known = MODELS[name].width_option, options_of(MODELS[name])
-        if option in known and isinstance(given.get(option, known[option].default), int):
+    for contestant in contestants:
+        name, options = parse(model_for(contestant.model, task))
+        option, declared = MODELS[name].width_option, options_of(MODELS[name])
+        if option in declared and isinstance(options.get(option, declared[option].default), int):
             continue
         why = f"it has no option `{option}`" if option else "it names no option that sets its width"
-        if option in known:
+        if option in declared:
             why = f"its option `{option}` has no integer to begin with"
         mistakes.append(
             f"match: {name} has no width to vary: {why}. Leave it out, use --match none, or name the option as "
@@ -233,8 +235,8 @@ def _too_far(near: Mapping[str, list[Sized]], goal: float, by: str) -> str:
     lines = []
     for label, candidates in near.items():
         nearest = min(candidates, key=lambda one: abs(math.log(one.size / goal)), default=None)
-        said = "cannot be built" if nearest is None else f"{nearest.size:,.0f} with width {nearest.width}"
-        lines.append(f"{label}: {said}")
+        size_text = "cannot be built" if nearest is None else f"{nearest.size:,.0f} with width {nearest.width}"
+        lines.append(f"{label}: {size_text}")
     first = (
         f"match: no widths bring all contestants within {100 * WITHIN:.0f} % in {WORDS[by]}. The nearest to "
         f"{goal:,.0f}:"

@@ -133,28 +133,28 @@ def _names(argument: str, given: str | Sequence[str] | None, default: object) ->
     """The names of an argument; commas inside parentheses do not separate. Without the argument the default, if any."""
     if given is None:
         return [] if default is None else [str(default)]
-    found = [name.strip() for name in (split(given) if isinstance(given, str) else given)]
-    if not found:
+    names = [name.strip() for name in (split(given) if isinstance(given, str) else given)]
+    if not names:
         raise BadValue(
             f"{argument}: expected names joined by commas, got {given!r}. `regard list` shows what there is."
         )
-    return found
+    return names
 
 
 def _origins(shared: Settings) -> list[str]:
     """Several runs to begin with, taken out of the settings; none where the setting names at most one."""
-    given = shared.get("init_from")
-    found = split(given) if isinstance(given, str) and not Path(given).is_dir() else given
-    if found is None or isinstance(found, str):
+    setting = shared.get("init_from")
+    origins = split(setting) if isinstance(setting, str) and not Path(setting).is_dir() else setting
+    if origins is None or isinstance(origins, str):
         return []
-    names = [str(one).strip() for one in found]
+    names = [str(origin).strip() for origin in origins]
     if len(names) == 1:
         shared["init_from"] = names[0]
         if names[0] == SCRATCH:
             del shared["init_from"]
         return []
     if not all(names) or len(set(names)) < len(names):
-        raise BadValue(f"init_from: expected different runs or {SCRATCH}, joined by commas, got {given!r}.")
+        raise BadValue(f"init_from: expected different runs or {SCRATCH}, joined by commas, got {setting!r}.")
     del shared["init_from"]
     return names
 
@@ -162,11 +162,11 @@ def _origins(shared: Settings) -> list[str]:
 def read_seeds(given: int | str | Sequence[int]) -> list[int]:
     """`3` means 0, 1, 2; with a comma, or as a list, these seeds: `0,7,11`, or `7,` for one."""
     text = given if isinstance(given, (int, str)) else "".join(f"{seed}," for seed in given)
-    parts = split(str(text))
+    tokens = split(str(text))
     expected = f"seeds: expected how many, at least 1, or a list such as 0,7,11 (`7,` for one), got {given!r}."
-    if not parts or not all(part.strip().isdecimal() for part in parts):
+    if not tokens or not all(token.strip().isdecimal() for token in tokens):
         raise BadValue(expected)
-    numbers = [int(part) for part in parts]
+    numbers = [int(token) for token in tokens]
     if "," not in str(text):
         if not 1 <= numbers[0] <= 1000:
             raise BadValue(expected)

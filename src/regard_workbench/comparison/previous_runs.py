@@ -29,16 +29,16 @@ def finished(job: Job, tell: Callable[[str], None] = lambda text: None) -> Outco
 
     `tell` is called where an outcome does not match its checksum or the run's checkpoints; the run is measured again.
     """
-    found = Outcome.load(job.folder, tell)
-    if found is None or found.error or _plain(found.settings) != _plain(job.settings):
+    outcome = Outcome.load(job.folder, tell)
+    if outcome is None or outcome.error or _plain(outcome.settings) != _plain(job.settings):
         return None
-    measured = found.beam == job.beam and bool(found.blocks) if job.test else True
+    measured = outcome.beam == job.beam and bool(outcome.blocks) if job.test else True
     if not measured or refusal(job) or longer(job):
         return None
-    if why := _mismatch(found, job):
+    if why := _mismatch(outcome, job):
         tell(f"{job.folder}: {why} It is measured again.")
         return None
-    return found
+    return outcome
 
 
 def _mismatch(outcome: Outcome, job: Job) -> str:
@@ -68,13 +68,16 @@ def refusal(job: Job) -> str:
     run = RunFolder(Path(job.folder))
     if not run.exists:
         return ""
-    before, now = _settings(run.settings()), _settings(job.settings)
+    before, current = _settings(run.settings()), _settings(job.settings)
     # The default of eval_every depends on the budget; a run that is continued keeps its own unless another one is set.
-    before["eval_every"], now["eval_every"] = (_noted_settings(job).get("eval_every"), job.settings.get("eval_every"))
-    changed = [name for name in now if name not in FREE and before.get(name) != now[name]]
+    before["eval_every"], current["eval_every"] = (
+        _noted_settings(job).get("eval_every"),
+        job.settings.get("eval_every"),
+    )
+    changed = [name for name in current if name not in FREE and before.get(name) != current[name]]
     if changed:
-        what = ", ".join(f"{name} was {before.get(name)!r} and is now {now[name]!r}" for name in changed)
-        return f"{job.folder}: {what}. Choose another --out."
+        differences = ", ".join(f"{name} was {before.get(name)!r} and is now {current[name]!r}" for name in changed)
+        return f"{job.folder}: {differences}. Choose another --out."
     was, wanted = budget.budget_of(complete(run.settings())), budget.budget_of(complete(job.settings))
     if (was.kind, was.amount) == (wanted.kind, wanted.amount) or longer(job):
         return ""
@@ -92,8 +95,8 @@ def longer(job: Job) -> str:
 
 def steps_taken(job: Job) -> int:
     """The step of the run's newest checkpoint; 0 where there is none."""
-    found = checkpoints.paths(RunFolder(Path(job.folder)).checkpoints)
-    return checkpoints.step_of(found[0]) if found else 0
+    paths = checkpoints.paths(RunFolder(Path(job.folder)).checkpoints)
+    return checkpoints.step_of(paths[0]) if paths else 0
 
 
 def note(job: Job) -> Path:

@@ -37,14 +37,18 @@ def save_run(
     `task.json` holds the task with its vocabulary and labels, which `load_saved` reads.
     """
     loaded = load(run, checkpoint, device, data)
-    found = evaluate_run(run, split, checkpoint=checkpoint, data=data, device=device, limit=limit)
-    results = {f"{split} {one.metric}": one.value for one in found.metrics if one.value is not None}
-    signature = "|".join(f"{name}:{value}" for name, value in found.signature.items())
+    evaluation = evaluate_run(run, split, checkpoint=checkpoint, data=data, device=device, limit=limit)
+    results = {
+        f"{split} {measurement.metric}": measurement.value
+        for measurement in evaluation.metrics
+        if measurement.value is not None
+    }
+    signature = "|".join(f"{name}:{value}" for name, value in evaluation.signature.items())
     target = loaded.run / FOLDER if folder is None else folder
-    made = save_pretrained(loaded.model, target, results=results, signature=signature)
+    saved = save_pretrained(loaded.model, target, results=results, signature=signature)
     described = {"task": loaded.config.task, "state": loaded.task.state()}
-    write_text(made / TASK, json.dumps(described, ensure_ascii=False, sort_keys=True) + "\n")
-    return made
+    write_text(saved / TASK, json.dumps(described, ensure_ascii=False, sort_keys=True) + "\n")
+    return saved
 
 
 def push_run(run: str | Path, name: str, *, private: bool = False, token: str | None = None, **options: Any) -> str:
@@ -61,8 +65,8 @@ def load_saved(name: str | Path, *, device: str = "cpu") -> tuple[Task, Model]:
     'praise'
     """
     folder = located(name)
-    told = read_object(folder / TASK, MOST_INDEX)
-    text, state = told.get("task"), told.get("state")
+    description = read_object(folder / TASK, MOST_INDEX)
+    text, state = description.get("task"), description.get("state")
     if not isinstance(text, str) or not isinstance(state, dict):
         raise BadValue(f"name: expected the text of a task and its state in {TASK} of {folder}.")
     plain, options = parse(text)

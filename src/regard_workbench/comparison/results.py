@@ -114,8 +114,8 @@ def _row(comparison: Comparison, contestant: Contestant, reached: Convergence) -
     if comparison.trials:
         row["settings_chosen"] = comparison.chosen.get(contestant.label, {})
     row["warnings"] = warnings
-    found: Row = plain(row)
-    return found
+    plain_row: Row = plain(row)
+    return plain_row
 
 
 def _deciding(comparison: Comparison, done: Sequence[Outcome]) -> Metric:
@@ -226,7 +226,7 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
     ]
     by_seeds = holm([difference.p for difference in differences])
     by_examples = holm([math.nan if boot is None else boot.p for boot in boots])
-    found: list[Row] = []
+    pair_rows: list[Row] = []
     for couple, difference, boot, p_seeds, p_examples in zip(
         couples, differences, boots, by_seeds, by_examples, strict=True
     ):
@@ -245,15 +245,15 @@ def pairs(comparison: Comparison, decides: Metric) -> list[Row]:
             "better": verdict.better,
             "claim": verdict.sentence,
         }
-        found.append(plain(row))
-    return found
+        pair_rows.append(plain(row))
+    return pair_rows
 
 
 def _resamples(runs: Sequence[Outcome], metric: Metric) -> tuple[dict[tuple[Contestant, int], Numbers], int]:
     """The metric of each run in every resample, and the number of blocks; empty where runs had different test data."""
     counts = {len(run.blocks) for run in runs}
-    known = all(metric.name in block for run in runs for block in run.blocks)
-    if len(counts) != 1 or 0 in counts or not known or len({run.data_sha256 for run in runs}) != 1:
+    measured = all(metric.name in block for run in runs for block in run.blocks)
+    if len(counts) != 1 or 0 in counts or not measured or len({run.data_sha256 for run in runs}) != 1:
         return {}, 0
     (blocks,) = counts
     drawn = draws(blocks)

@@ -91,7 +91,7 @@ class Categorical:
 
     def drawn(self, value: Any) -> Any:
         """What would have to be drawn for this setting; None if it is not among them."""
-        return next((word for word, one in self.values.items() if one == value), None)
+        return next((word for word, choice in self.values.items() if choice == value), None)
 
 
 Space = tuple[Range | Categorical, ...]
@@ -103,31 +103,31 @@ def default_space(config: Config) -> Space:
     assert optim.lr is not None and optim.warmup is not None and optim.weight_decay is not None
     longest = max(optim.warmup, (config.steps or 0) // 5)
     decays = {f"{decay:g}": decay for decay in sorted({0.0, 0.01, 0.1, optim.weight_decay})}
-    found: list[Range | Categorical] = [Categorical("optim.weight_decay", decays)]
+    dimensions: list[Range | Categorical] = [Categorical("optim.weight_decay", decays)]
     if optim.lr:
-        found.insert(0, Range("optim.lr", optim.lr / 10, optim.lr * 10, log=True))
+        dimensions.insert(0, Range("optim.lr", optim.lr / 10, optim.lr * 10, log=True))
     if longest:
-        found.append(Range("optim.warmup", 0, longest, whole=True))
-    return tuple(found)
+        dimensions.append(Range("optim.warmup", 0, longest, whole=True))
+    return tuple(dimensions)
 
 
 def read(text: str, config: Config) -> Space:
     """The space that a user wrote, for the model of `config`; all mistakes are reported at once."""
-    found: dict[str, Range | Categorical] = {}
+    dimensions: dict[str, Range | Categorical] = {}
     mistakes: list[str] = []
-    for part in split(text):
+    for spelling in split(text):
         try:
-            one = _dimension(part, config)
+            dimension = _dimension(spelling, config)
         except RegardError as mistake:
             mistakes.append(f"space: {mistake}")
             continue
-        if one.name in found:
-            mistakes.append(f"space: {one.name} appears twice.")
-        found[one.name] = one
-    if not found and not mistakes:
+        if dimension.name in dimensions:
+            mistakes.append(f"space: {dimension.name} appears twice.")
+        dimensions[dimension.name] = dimension
+    if not dimensions and not mistakes:
         mistakes.append(f"space: expected {FORM}, joined by commas, got {text!r}.")
     known.refuse(mistakes)
-    return tuple(found.values())
+    return tuple(dimensions.values())
 
 
 def own(space: Space, config: Config) -> dict[str, Any] | None:
@@ -138,17 +138,17 @@ def own(space: Space, config: Config) -> dict[str, Any] | None:
     _, inside = with_preset(name, MODELS[name].presets, inside)
     for name, option in _options(config).items():
         values[MODEL + name] = inside.get(name, option.default)
-    drawn = {one.name: one.drawn(values[one.name]) for one in space}
+    drawn = {dimension.name: dimension.drawn(values[dimension.name]) for dimension in space}
     return None if None in drawn.values() else drawn
 
 
 def settings(chosen: Mapping[str, Any], config: Config) -> Settings:
     """Chosen values as settings of `train`: options of the model go into its name."""
     plain = {name: value for name, value in chosen.items() if not name.startswith(MODEL)}
-    inner = {name.removeprefix(MODEL): value for name, value in chosen.items() if name.startswith(MODEL)}
-    if inner:
+    options = {name.removeprefix(MODEL): value for name, value in chosen.items() if name.startswith(MODEL)}
+    if options:
         name, inside = parse(config.model)
-        plain["model"] = spelled(name, {**inside, **inner})
+        plain["model"] = spelled(name, {**inside, **options})
     return plain
 
 

@@ -50,7 +50,7 @@ def signature(
     match: str | None = None,
 ) -> str:
     """The signature of a row, from its finished runs, one for each seed."""
-    parts: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "task": task,
         "model": model,
         "attention": attention,
@@ -58,31 +58,31 @@ def signature(
         "budget": budget,
     }
     if outcomes:
-        parts |= _settings(outcomes[0].settings)
+        fields |= _settings(outcomes[0].settings)
     if match:
-        parts["match"] = match
+        fields["match"] = match
     if trials:
-        parts["trials"] = trials
-    parts["beam"] = _several(str(outcome.beam or "") for outcome in outcomes)
-    parts["data"] = _several(outcome.data_sha256[:_DIGITS] for outcome in outcomes)
+        fields["trials"] = trials
+    fields["beam"] = _several(str(outcome.beam or "") for outcome in outcomes)
+    fields["data"] = _several(outcome.data_sha256[:_DIGITS] for outcome in outcomes)
     for name in ("regard", "torch", "device"):
-        parts[name] = _several(outcome.versions.get(name, "") for outcome in outcomes)
+        fields[name] = _several(outcome.versions.get(name, "") for outcome in outcomes)
     for name in dict.fromkeys(name for outcome in outcomes for name in outcome.protocol):
-        parts[name] = _several(outcome.protocol.get(name, "") for outcome in outcomes)
-    return "|".join(f"{name}:{_escaped(str(value))}" for name, value in parts.items() if value != "")
+        fields[name] = _several(outcome.protocol.get(name, "") for outcome in outcomes)
+    return "|".join(f"{name}:{_escaped(str(value))}" for name, value in fields.items() if value != "")
 
 
 def _settings(settings: Settings) -> dict[str, Any]:
     """Batch size, learning rate, and every other setting that affects results and differs from its default."""
     config = complete(settings)
-    found: dict[str, Any] = {"batch": config.batch_size, "lr": f"{config.optim.lr:g}"}
+    fields: dict[str, Any] = {"batch": config.batch_size, "lr": f"{config.optim.lr:g}"}
     if config.data:
-        found["files"] = ",".join(PurePath(path).name for path in config.data)
-    said, _ = known.read(settings)  # valid, or `complete` would have raised
-    for name, one in known.settings().items():
-        if name not in _ELSEWHERE and said.get(name, one.default) != one.default:
-            found[name.removeprefix("optim.")] = _plain(said[name])
-    return found
+        fields["files"] = ",".join(PurePath(path).name for path in config.data)
+    written, _ = known.read(settings)  # valid, or `complete` would have raised
+    for name, setting in known.settings().items():
+        if name not in _ELSEWHERE and written.get(name, setting.default) != setting.default:
+            fields[name.removeprefix("optim.")] = _plain(written[name])
+    return fields
 
 
 def _plain(value: object) -> str:

@@ -122,8 +122,8 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDif
     """The difference of two contestants, seed by seed; both map a seed to its result."""
     seeds = sorted(first.keys() & second.keys())
     differences = [first[seed] - second[seed] for seed in seeds]
-    found = interval(differences)
-    return PairedDifference(seeds, found, _t_test(differences, found, [*first.values(), *second.values()]))
+    estimate = interval(differences)
+    return PairedDifference(seeds, estimate, _t_test(differences, estimate, [*first.values(), *second.values()]))
 
 
 def _t_test(differences: Sequence[float], found: Interval, sizes: Sequence[float]) -> float:
@@ -159,15 +159,15 @@ def judge(
     metric: Metric,
 ) -> Verdict:
     """Say what can be claimed. `corrected`: p of the t test and of the bootstrap after Holm's correction."""
-    found, (p_seeds, p_examples) = difference.interval, corrected
+    estimate, (p_seeds, p_examples) = difference.interval, corrected
     if not difference.seeds:
         return Verdict(None, "Nothing can be claimed: no seed finished with both.")
-    if not math.isfinite(found.mean):
+    if not math.isfinite(estimate.mean):
         return Verdict(None, "Nothing can be claimed: a result is not finite.")
-    if found.mean == 0:
+    if estimate.mean == 0:
         return Verdict(None, "No difference can be claimed: the means are equal.")
-    ahead, behind = names if (found.mean > 0) == metric.higher_is_better else names[::-1]
-    size = _amount(abs(found.mean), metric)
+    ahead, behind = names if (estimate.mean > 0) == metric.higher_is_better else names[::-1]
+    size = _amount(abs(estimate.mean), metric)
     resampled = "" if bootstrap is None or math.isnan(p_examples) else f"bootstrap over the test set {_p(p_examples)}"
     if len(difference.seeds) == 1:
         more = f" ({resampled})" if resampled else ""
@@ -181,7 +181,7 @@ def judge(
             f"No difference can be claimed: {ahead} was ahead by exactly {size} in each of {seeds}, and the t test is "
             "undefined without variance.",
         )
-    low, high = sorted((abs(found.low), abs(found.high)))
+    low, high = sorted((abs(estimate.low), abs(estimate.high)))
     by_seeds, by_examples = p_seeds < ALPHA, not resampled or p_examples < ALPHA
     tests = f"{_p(p_seeds)} over {seeds}" + (f", {resampled}" if resampled else "")
     if by_seeds and by_examples:
@@ -196,7 +196,7 @@ def judge(
             f"No difference can be claimed beyond this test set: {ahead} was ahead by {size} consistently over seeds, "
             f"but perhaps not on other test examples ({tests}).",
         )
-    if found.half < abs(found.mean):  # one test alone would claim it
+    if estimate.half < abs(estimate.mean):  # one test alone would claim it
         return Verdict(
             None,
             f"No difference can be claimed: {ahead} was ahead by {size} (95 % interval {_amount(low, metric)} to "
@@ -206,7 +206,7 @@ def judge(
     return Verdict(
         None,
         f"No difference can be claimed: {ahead} was ahead by {size} on average, but with the variance of these {seeds} "
-        f"only differences above about {_amount(found.half, metric)} would show ({tests}).",
+        f"only differences above about {_amount(estimate.half, metric)} would show ({tests}).",
     )
 
 

@@ -63,8 +63,8 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="regard-") as folder, Signals() as signals:
 
         def training(settings: Config) -> Trainer:
-            parts = Parts(task, build_model(settings, task))
-            return Trainer(settings, RunFolder(Path(folder)), parts, hardware, signals, quiet=True)
+            task_and_model = Parts(task, build_model(settings, task))
+            return Trainer(settings, RunFolder(Path(folder)), task_and_model, hardware, signals, quiet=True)
 
         # Data, and libraries that torch loads in the first step, do not count as memory of the model.
         _steps(training(dataclasses.replace(config, batch_size=1)), 0.0)
@@ -102,12 +102,12 @@ def _steps(trainer: Trainer, seconds: float, ready: Callable[[], object] = lambd
         ready()
         began = time.perf_counter()
         while len(readings) < _FEWEST or time.perf_counter() - began < seconds:
-            start, taken = time.perf_counter(), 0
-            while not taken or time.perf_counter() - start < min(_WINDOW, seconds):
+            start, steps = time.perf_counter(), 0
+            while not steps or time.perf_counter() - start < min(_WINDOW, seconds):
                 trainer.advance()
-                taken += 1
+                steps += 1
             trainer.synchronize()  # waits until a GPU has finished
-            readings.append(taken / (time.perf_counter() - start))
+            readings.append(steps / (time.perf_counter() - start))
     return statistics.median(readings)
 
 
@@ -127,10 +127,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     `{"settings": {…}, "threads": 2, "seconds": 3, "use": ["my_model.py"]}`; all but the settings may be left out.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    told: dict[str, Any] = json.loads(Path(given[0]).read_text(encoding="utf-8") if given else sys.stdin.read())
-    plugins.load(told.get("use", ()))
-    cost = measure(told["settings"], told.get("threads", 1), told.get("seconds", SECONDS))
+    argv = sys.argv[1:] if arguments is None else arguments
+    request: dict[str, Any] = json.loads(Path(argv[0]).read_text(encoding="utf-8") if argv else sys.stdin.read())
+    plugins.load(request.get("use", ()))
+    cost = measure(request["settings"], request.get("threads", 1), request.get("seconds", SECONDS))
     print(json.dumps(dataclasses.asdict(cost), ensure_ascii=False))
     return 0
 

@@ -62,15 +62,17 @@ class Study:
     def ask(self) -> Job:
         """The next trial."""
         first = not self.trials
-        own = spaces.own(self.space, self.config) if first else None
-        if own is not None:
-            self._optuna.enqueue_trial(own)
-        if own is None and first:  # a recipe outside of the space is tried, but the sampler does not learn from it
+        recipe = spaces.own(self.space, self.config) if first else None
+        if recipe is not None:
+            self._optuna.enqueue_trial(recipe)
+        if recipe is None and first:  # a recipe outside of the space is tried, but the sampler does not learn from it
             self._asked, self._chosen = None, {}
         else:
-            self._asked = self._optuna.ask({one.name: one.distribution() for one in self.space})
+            self._asked = self._optuna.ask({dimension.name: dimension.distribution() for dimension in self.space})
             drawn = self._asked.params
-            self._chosen = {} if first else {one.name: one.setting(drawn[one.name]) for one in self.space}
+            self._chosen = (
+                {} if first else {dimension.name: dimension.setting(drawn[dimension.name]) for dimension in self.space}
+            )
         folder = Path(self.job.folder).parent / NAME.format(len(self.trials) + 1)
         changed = {**self.job.settings, **spaces.settings(self._chosen, self.config)}
         return dataclasses.replace(self.job, settings=changed, folder=str(folder))
@@ -79,8 +81,8 @@ class Study:
         """Record the outcome of the last trial. A failed trial counts as the worst, so that the sampler avoids it."""
         from optuna.trial import TrialState
 
-        found = outcome.validation.get(outcome.metric)
-        value = None if outcome.error or found is None or not math.isfinite(found) else found
+        score = outcome.validation.get(outcome.metric)
+        value = None if outcome.error or score is None or not math.isfinite(score) else score
         error = outcome.error or (
             "" if value is not None else f"no finite validation value of {outcome.metric or 'the metric'}"
         )
@@ -102,9 +104,9 @@ class Study:
     def best(self) -> int | None:
         """The index of the best trial; ties go to the lower loss, then to the first. None if all failed."""
         costs = [
-            (self._cost(one.value), math.inf if one.loss is None else one.loss, index)
-            for index, one in enumerate(self.trials)
-            if one.value is not None
+            (self._cost(trial.value), math.inf if trial.loss is None else trial.loss, index)
+            for index, trial in enumerate(self.trials)
+            if trial.value is not None
         ]
         return min(costs)[2] if costs else None
 
@@ -123,10 +125,10 @@ class Study:
             "init_from": contestant.init_from,
             "metric": self.metric,
             "higher_is_better": self.higher_is_better,
-            "space": {one.name: str(one) for one in self.space},
+            "space": {dimension.name: str(dimension) for dimension in self.space},
             "chosen": self.chosen,
             "best": None if self.best is None else self.best + 1,
-            "trials": [{"trial": i, **dataclasses.asdict(one)} for i, one in enumerate(self.trials, 1)],
+            "trials": [{"trial": i, **dataclasses.asdict(trial)} for i, trial in enumerate(self.trials, 1)],
         }
 
 
@@ -149,7 +151,10 @@ def tune_all(
     """
     if trials < 1:
         raise BadValue(f"sweep: expected at least 1 trial, got {trials}.")
-    firsts = [_first(one, {**settings, **named(one, models)}, folder, threads, use) for one in contestants]
+    firsts = [
+        _first(contestant, {**settings, **named(contestant, models)}, folder, threads, use)
+        for contestant in contestants
+    ]
     studies = [Study(first, space) for first in firsts]
     for _ in range(trials):
         jobs = [study.ask() for study in studies]
@@ -177,14 +182,14 @@ def _outcomes(jobs: Sequence[Job], engine: Engine, on_event: Callable[[Event], N
     A failed trial is run again from its last checkpoint: one that diverged fails again at once, one that lost its
     machine gets another chance.
     """
-    found = [previous_runs.finished(job) for job in jobs]
-    left = [job for job, outcome in zip(jobs, found, strict=True) if outcome is None]
+    finished = [previous_runs.finished(job) for job in jobs]
+    left = [job for job, outcome in zip(jobs, finished, strict=True) if outcome is None]
     for job in left:
         # A run of another search space in this folder would be continued, which is not the same trial.
         if previous_runs.refusal(job) or previous_runs.longer(job):
             durable.remove(Path(job.folder))
     new = iter(engine.run(left, on_event) if left else [])
-    return [next(new) if outcome is None else outcome for outcome in found]
+    return [next(new) if outcome is None else outcome for outcome in finished]
 
 
 def _write(folder: Path, studies: Sequence[Study]) -> None:

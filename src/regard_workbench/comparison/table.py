@@ -93,25 +93,25 @@ class ResultTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The parts, one below the other."""
-        for number, part in enumerate(self.parts(options.max_width)):
+        for number, block in enumerate(self.parts(options.max_width)):
             if number:
                 yield Text("")
-            yield self._table(part)
+            yield self._table(block)
 
     def parts(self, width: int) -> list[list[Column]]:
         """The columns in parts that fit into a width beside the names, which may break between their options."""
         longest = max(len(piece) for name in [self.heading, *self.names] for piece in name.split(","))
         room = width - min(longest + 1, max(_NARROWEST, width // 3))
-        found: list[list[Column]] = [[]]
+        blocks: list[list[Column]] = [[]]
         left = room
         for column in self.columns:
-            taken = 2 + max(cell_len(text) for text in [*column.title, *map(str, column.cells)])
-            if found[-1] and taken > left:
-                found.append([])
+            needed = 2 + max(cell_len(text) for text in [*column.title, *map(str, column.cells)])
+            if blocks[-1] and needed > left:
+                blocks.append([])
                 left = room
-            found[-1].append(column)
-            left -= taken
-        return found
+            blocks[-1].append(column)
+            left -= needed
+        return blocks
 
     def _table(self, part: Sequence[Column]) -> Table:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
@@ -153,8 +153,8 @@ def _notes(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     for name in names:
         split, dot, metric = name.partition(".")
         if dot and not any(metric in row[split] for row in rows):
-            known = dict.fromkeys(known for row in rows for known in row[split])
-            notes.append(f"No run has the metric {metric} on {split}. There are: {', '.join(known) or 'none'}.")
+            available = dict.fromkeys(available for row in rows for available in row[split])
+            notes.append(f"No run has the metric {metric} on {split}. There are: {', '.join(available) or 'none'}.")
     for row in rows:
         for error in dict.fromkeys(row["failed"].values()):
             seeds = [seed for seed, its in row["failed"].items() if its == error]
@@ -179,9 +179,9 @@ def target_note(rows: Sequence[Row]) -> str:
     target = target_text(rows)
     if not target:
         return ""
-    given = next(row["target_given"] for row in rows if row["target"] is not None)
+    by_user = next(row["target_given"] for row in rows if row["target"] is not None)
     name = deciding(rows).name.replace("_", " ")
-    which = "as given" if given else "the best score that every run reaches"
+    which = "as given" if by_user else "the best score that every run reaches"
     return f"Target: validation {name} {target}, {which}; counted to the first validation that reaches it."
 
 
@@ -245,7 +245,7 @@ def to_csv(rows: Sequence[Row]) -> str:
     lines: list[list[Any]] = [[*_PLAIN, *measured, "failed", "data_sha256", "signature"]]
     for row in rows:
         intervals = [row[name] or {} for name in reached] + [row[split].get(name, {}) for split, name in metrics]
-        numbers = [each.get(end) for each in intervals for end in ends]
+        numbers = [interval.get(end) for interval in intervals for end in ends]
         failed = "; ".join(f"seed {seed}: {error}" for seed, error in row["failed"].items())
         plain = [_flat(row[name]) for name in _PLAIN]
         lines.append([*plain, *map(_flat, numbers), failed, row["data_sha256"], row["signature"]])
@@ -258,21 +258,21 @@ def _flat(value: Any) -> Any:
 
 def to_latex(rows: Sequence[Row], shown: Sequence[str] = DEFAULT_COLUMNS) -> str:
     """A table for a paper, with booktabs: intervals, best values in bold; task, budget and seeds in the caption."""
-    made = columns(rows, shown)
+    table_columns = columns(rows, shown)
     names = naming(rows, alone=True)
-    head = [*names.values(), *[" ".join(column.title) for column in made]]
+    head = [*names.values(), *[" ".join(column.title) for column in table_columns]]
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{table}",
         "  \\centering",
         f"  \\caption{{{_caption(rows, shown)}}}",
-        f"  \\begin{{tabular}}{{{'l' * len(names)}{'r' * len(made)}}}",
+        f"  \\begin{{tabular}}{{{'l' * len(names)}{'r' * len(table_columns)}}}",
         "    \\toprule",
         "    " + " & ".join(map(_escaped, head)) + " \\\\",
         "    \\midrule",
     ]
     for index, row in enumerate(rows):
-        cells = [_escaped(row[name]) for name in names] + [_latex(column, index) for column in made]
+        cells = [_escaped(row[name]) for name in names] + [_latex(column, index) for column in table_columns]
         lines.append("    " + " & ".join(cells) + " \\\\")
     return "\n".join([*lines, "    \\bottomrule", "  \\end{tabular}", "\\end{table}", ""])
 
@@ -281,17 +281,17 @@ def _caption(rows: Sequence[Row], shown: Sequence[str]) -> str:
     if not rows:
         return ""
     seeds = sorted({seed for row in rows for seed in row["seeds"]})
-    said = f"{rows[0]['task']}: {rows[0]['budget']} each; "
+    caption = f"{rows[0]['task']}: {rows[0]['budget']} each; "
     if len(seeds) > 1:
-        said += f"mean and half of the 95 % interval over seeds {', '.join(map(str, seeds))}."
+        caption += f"mean and half of the 95 % interval over seeds {', '.join(map(str, seeds))}."
     else:
-        said += f"seed {seeds[0]} alone, no interval." if seeds else "no run finished."
-    said += "".join(f" {note}" for note in mark_notes(columns(rows, shown)))
-    said += "".join(f" {note.removesuffix(MATCHED)}" for note in _sizes(rows))
+        caption += f"seed {seeds[0]} alone, no interval." if seeds else "no run finished."
+    caption += "".join(f" {note}" for note in mark_notes(columns(rows, shown)))
+    caption += "".join(f" {note.removesuffix(MATCHED)}" for note in _sizes(rows))
     if any(name.endswith("-to-target") for name in shown) and (note := target_note(rows)):
-        said += f" {note}"
+        caption += f" {note}"
     failed = [f"{row['label']}, seed {', '.join(row['failed'])}" for row in rows if row["failed"]]
-    return _escaped(said + (f" Failed: {'; '.join(failed)}." if failed else ""))
+    return _escaped(caption + (f" Failed: {'; '.join(failed)}." if failed else ""))
 
 
 def _latex(column: Column, index: int) -> str:

@@ -56,8 +56,8 @@ def perform(job: Job) -> Outcome:
     """Run a job, or return its finished outcome. Raises `Stopped` after a signal; there is no outcome then."""
     plugins.load(job.use)
     torch.set_num_threads(job.threads)
-    if (found := previous_runs.finished(job, to_stderr)) is not None:
-        return found
+    if (previous := previous_runs.finished(job, to_stderr)) is not None:
+        return previous
     previous_runs.note(job)
     previous_runs.forget(job)
     try:
@@ -129,25 +129,25 @@ def in_blocks(task: Task, model: Model, config: Config) -> tuple[dict[str, float
         fingerprint.add(batch)
         return batch.to(device)
 
-    found = evaluate(task, model, "test", batch_size=size, to_device=to_device, on_batch=pieces.append) or {}
+    test_metrics = evaluate(task, model, "test", batch_size=size, to_device=to_device, on_batch=pieces.append) or {}
     together = -(-len(pieces) // BLOCKS) or 1
     metrics = task.metrics()
     blocks = [merged(metrics, pieces[start : start + together]) for start in range(0, len(pieces), together)]
-    return found, blocks, fingerprint.hexdigest
+    return test_metrics, blocks, fingerprint.hexdigest
 
 
 def _outcome(job: Job, result: Result) -> Outcome:
     device = choose_device(str(job.settings.get("device", "auto")))
-    found = load(job.folder, device=device)
-    task, model, config = found.task, found.model, found.config
-    asked = DecodingModel(model, decoding_of(task, job.beam))
+    loaded = load(job.folder, device=device)
+    task, model, config = loaded.task, loaded.model, loaded.config
+    decoding = DecodingModel(model, decoding_of(task, job.beam))
     seed_everything(config.seed)  # evaluation must not depend on how often the run was resumed
     size = config.batch_size or LARGEST_BATCH
-    validation = evaluate(task, asked, batch_size=size, seed=config.seed) or {}
-    test, blocks, read = in_blocks(task, asked, config) if job.test else ({}, [], "")
+    validation = evaluate(task, decoding, batch_size=size, seed=config.seed) or {}
+    test, blocks, read = in_blocks(task, decoding, config) if job.test else ({}, [], "")
     if job.test:
         for split, numbers in (("validation", validation), ("test", test)):
-            numbers |= completions(task, asked, split, batch_size=size, most=COMPLETED, device=device)
+            numbers |= completions(task, decoding, split, batch_size=size, most=COMPLETED, device=device)
     protocol = {name: str(how) for name, how in task.protocol().items() if name in test}
     return Outcome(
         **dataclasses.asdict(job.contestant),
@@ -171,10 +171,10 @@ def _outcome(job: Job, result: Result) -> Outcome:
         protocol=protocol,
         beam=job.beam,
         direction=str(task.direction() or ""),
-        changes=[str(change) for change in found.changes],
-        checkpoint=found.checkpoint,
-        checkpoint_sha256=found.sha256,
-        settings_sha256=found.settings_sha256,
+        changes=[str(change) for change in loaded.changes],
+        checkpoint=loaded.checkpoint,
+        checkpoint_sha256=loaded.sha256,
+        settings_sha256=loaded.settings_sha256,
         metrics=selection.require(RunFolder(Path(job.folder)), selection.LAST, lambda text: None).state.get("metrics"),
     )
 
@@ -190,7 +190,7 @@ def _versions(device: torch.device) -> dict[str, str]:
         "regard": facts["regard"],
         "torch": str(torch.__version__),
         "python": facts["python"],
-        "device": " ".join(part for part in (str(device), facts["gpu"] or "") if part),
+        "device": " ".join(name for name in (str(device), facts["gpu"] or "") if name),
     }
 
 

@@ -49,17 +49,17 @@ def picture(attribution: Attribution, name: str, image: Array | None = None, gri
         heights.append((HEAD + 0.25) * -(-len(shown) // 4))
     figure = PaperFigure(figsize=(WIDTH, sum(heights)), layout="constrained")
     figure.patch.set_alpha(0)
-    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    for part in parts:
-        part.patch.set_alpha(0)
+    subfigures = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for subfigure in subfigures:
+        subfigure.patch.set_alpha(0)
     if row_by_row:
         assert over is not None and grid is not None
-        _each_row(parts[0], over, table, attribution.rows, grid)
+        _each_row(subfigures[0], over, table, attribution.rows, grid)
     else:
         place = None if over is None else (over, grid)
-        _main(parts[0], table if weights.ndim == 2 else None, table.mean(0), attribution, place)
+        _main(subfigures[0], table if weights.ndim == 2 else None, table.mean(0), attribution, place)
     if len(shown):
-        frames = parts[1].subplots(-(-len(shown) // 4), 4, squeeze=False).flat
+        frames = subfigures[1].subplots(-(-len(shown) // 4), 4, squeeze=False).flat
         for number, frame in enumerate(frames):
             if number >= len(shown):
                 frame.set_axis_off()
@@ -200,8 +200,8 @@ def _words(attribution: Attribution, table: Array) -> str:
     """The text alternative: the source of the weights, and the largest of them."""
     largest = np.argsort(-table, axis=None, kind="stable")[:3]
     indexes = [np.unravel_index(int(index), table.shape) for index in largest]
-    told = []
+    pairs = []
     for row, column in indexes:
         who = f"{attribution.rows[row]} to " if attribution.rows else ""
-        told.append(f"{who}{attribution.columns[column]} {table[row, column]:.2g}")
-    return f"{attribution.source} ({attribution.how}). Largest weights: {'; '.join(told)}."
+        pairs.append(f"{who}{attribution.columns[column]} {table[row, column]:.2g}")
+    return f"{attribution.source} ({attribution.how}). Largest weights: {'; '.join(pairs)}."

@@ -48,14 +48,14 @@ def loss_curve(runs: Sequence[RunHistory], keys: Keys, axis: str) -> Drawing | N
 def _drawn(
     series: dict[str, list[Series]], keys: Keys, title: str, metric: Metric, name: str, axis: str
 ) -> Drawing | None:
-    bands = {keys[label]: band for label, own in series.items() if (band := together(own, axis)) is not None}
+    bands = {keys[label]: band for label, curves in series.items() if (band := together(curves, axis)) is not None}
     if not bands:
         return None
     figure, frame = blank()
     tips: dict[str, str] = {}
     for key, band in bands.items():
         if len(keys) <= FEW:  # with more they would overlap
-            _seeds(frame, key, band, [one for one in series[key.label] if axis in one.at], axis)
+            _seeds(frame, key, band, [seed_curve for seed_curve in series[key.label] if axis in seed_curve.at], axis)
         _line(frame, key, band, tips, metric, axis)
     frame.set_xlabel(TITLES[axis])
     frame.set_ylabel(title)
@@ -78,8 +78,8 @@ def _seeds(frame: Axes, key: Key, band: SeedBand, series: Sequence[Series], axis
         return
     shade = frame.fill_between(band.at, band.low, band.high, color=key.colour, alpha=0.13, linewidth=0)
     shade.set_gid(key.group("band"))
-    for number, one in enumerate(series):
-        (faint,) = frame.plot(one.at[axis], one.values, color=key.colour, linewidth=0.5, alpha=0.45)
+    for number, seed_curve in enumerate(series):
+        (faint,) = frame.plot(seed_curve.at[axis], seed_curve.values, color=key.colour, linewidth=0.5, alpha=0.45)
         faint.set_gid(key.group(f"seed{number}"))
 
 

@@ -55,9 +55,9 @@ def _series(records: Sequence[metrics_file.Record], values: Iterable[object]) ->
         if isinstance(value, (int, float)) and math.isfinite(value)
     ]
     kept.sort(key=lambda pair: pair[0]["step"])
-    known = [axis for axis in AXES if all(isinstance(record.get(axis), (int, float)) for record, _ in kept)]
+    axes = [axis for axis in AXES if all(isinstance(record.get(axis), (int, float)) for record, _ in kept)]
     return Series(
-        {axis: np.array([record[axis] for record, _ in kept], dtype=np.float64) for axis in known},
+        {axis: np.array([record[axis] for record, _ in kept], dtype=np.float64) for axis in axes},
         np.array([value for _, value in kept], dtype=np.float64),
     )
 
@@ -89,16 +89,16 @@ def together(series: Sequence[Series], axis: str) -> SeedBand | None:
 
     Values between two measurements of a seed are interpolated linearly.
     """
-    usable = [one for one in series if axis in one.at and len(one.values)]
+    usable = [curve for curve in series if axis in curve.at and len(curve.values)]
     if not usable:
         return None
-    begin = max(one.at[axis][0] for one in usable)
-    end = min(one.at[axis][-1] for one in usable)
-    positions = np.unique(np.concatenate([one.at[axis] for one in usable]))
+    begin = max(curve.at[axis][0] for curve in usable)
+    end = min(curve.at[axis][-1] for curve in usable)
+    positions = np.unique(np.concatenate([curve.at[axis] for curve in usable]))
     positions = positions[(positions >= begin) & (positions <= end)]
     if not len(positions):
         return None
     if len(positions) > 2 * POINTS:
         positions = np.linspace(begin, end, POINTS)
-    lines = np.stack([np.interp(positions, one.at[axis], one.values) for one in usable])
+    lines = np.stack([np.interp(positions, curve.at[axis], curve.values) for curve in usable])
     return SeedBand(positions, lines.mean(0), lines.min(0), lines.max(0))

@@ -32,7 +32,7 @@ def at_ends(frame: Axes, ends: dict[Key, float], keys: Keys) -> None:
     order = sorted(heights, key=lambda key: heights[key])
     for key, height in zip(order, apart([heights[key] for key in order]), strict=True):
         leader = {"arrowstyle": "-", "color": key.colour, "linewidth": 0.5, "shrinkA": 1, "shrinkB": 0}
-        own = frame.annotate(
+        annotation = frame.annotate(
             tag(key, keys),
             (1.0, heights[key]),
             (1.05, height),
@@ -44,20 +44,20 @@ def at_ends(frame: Axes, ends: dict[Key, float], keys: Keys) -> None:
             annotation_clip=False,
             arrowprops=leader | {"relpos": (0, 0.5)},
         )
-        own.set_gid(key.group("end"))
+        annotation.set_gid(key.group("end"))
 
 
 def apart(heights: Sequence[float], gap: float = GAP) -> list[float]:
     """Increasing heights, moved as little as needed so that neighbours are a gap apart and all stay within 0 and 1."""
     gap = min(gap, 1.0 / max(1, len(heights) - 1))
-    found = list(heights)
-    for index in range(1, len(found)):
-        found[index] = max(found[index], found[index - 1] + gap)
-    if found:
-        found[-1] = min(found[-1], 1.0)
-    for index in range(len(found) - 2, -1, -1):
-        found[index] = min(found[index], found[index + 1] - gap)
-    return found
+    spread = list(heights)
+    for index in range(1, len(spread)):
+        spread[index] = max(spread[index], spread[index - 1] + gap)
+    if spread:
+        spread[-1] = min(spread[-1], 1.0)
+    for index in range(len(spread) - 2, -1, -1):
+        spread[index] = min(spread[index], spread[index + 1] - gap)
+    return spread
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,13 @@ def beside(
     spots = [(float(x) * scale, float(y) * scale) for x, y in frame.transData.transform([(x, y) for x, y, _ in points])]
     edge = frame.get_window_extent()
     room = Bbox.from_bounds(edge.x0 * scale, edge.y0 * scale, edge.width * scale, edge.height * scale)
-    taken = [Bbox.from_bounds(x - DOT, y - DOT, 2 * DOT, 2 * DOT) for x, y in spots]
-    taken += [box for line in lines for box in _along(frame, line, scale)]
+    obstacles = [Bbox.from_bounds(x - DOT, y - DOT, 2 * DOT, 2 * DOT) for x, y in spots]
+    obstacles += [box for line in lines for box in _along(frame, line, scale)]
     for spot, (x, y, key) in zip(spots, points, strict=True):
         text = tag(key, keys)
         boxes = {side: side.box(spot, LETTER * len(text)) for side in _SIDES}
-        side = min(_SIDES, key=lambda side: _covered(boxes[side], taken, room))
-        taken.append(boxes[side])
+        side = min(_SIDES, key=lambda side: _covered(boxes[side], obstacles, room))
+        obstacles.append(boxes[side])
         label = frame.annotate(
             text,
             (x, y),
@@ -135,19 +135,19 @@ def beside(
 def _along(frame: Axes, line: Sequence[tuple[float, float]], scale: float) -> list[Bbox]:
     """A line as small boxes, a few points apart."""
     corners = [(float(x) * scale, float(y) * scale) for x, y in frame.transData.transform(line) if math.isfinite(x + y)]
-    found = []
+    boxes = []
     for (x, y), (next_x, next_y) in pairwise(corners):
         steps = min(MOST_STEPS, max(1, math.ceil(math.hypot(next_x - x, next_y - y) / STEP)))
         for number in range(steps + 1):
             at = number / steps
-            found.append(Bbox.from_bounds(x + at * (next_x - x) - 1, y + at * (next_y - y) - 1, 2 * 1, 2 * 1))
-    return found
+            boxes.append(Bbox.from_bounds(x + at * (next_x - x) - 1, y + at * (next_y - y) - 1, 2 * 1, 2 * 1))
+    return boxes
 
 
 def _covered(box: Bbox, taken: Sequence[Bbox], room: Bbox) -> float:
     """The area of a box that overlaps others or lies outside."""
     outside = box.width * box.height - _shared(box, room)
-    return outside + sum(_shared(box, other) for other in taken)
+    return outside + sum(_shared(box, obstacle) for obstacle in taken)
 
 
 def _shared(one: Bbox, other: Bbox) -> float:

@@ -25,7 +25,7 @@ def draw_run(folder: Path) -> list[Path]:
     keys = {label: Key(1, label, label)}
     runs = [history(label, 0, records)]
     metric = _deciding(str(run.settings().get("task", "")))
-    found: list[Path] = []
+    paths: list[Path] = []
     with style():
         drawings = [curves.loss_curve(runs, keys, "step")]
         if metric is not None:
@@ -33,8 +33,8 @@ def draw_run(folder: Path) -> list[Path]:
         for drawing in drawings:
             if drawing is not None:
                 svg.publish(drawing, run.path / "figures")
-                found.append(run.path / "figures" / f"{drawing.name}.svg")
-    return found
+                paths.append(run.path / "figures" / f"{drawing.name}.svg")
+    return paths
 
 
 def _deciding(task: str) -> Metric | None:

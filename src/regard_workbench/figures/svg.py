@@ -70,19 +70,19 @@ def swatch(key: Key) -> str:
         )
         frame.set(xlim=(0.05, 1.95), ylim=(-1, 1))
     name = f"swatch{key.number}"
-    found = _inlined(Drawing(name, "", "", figure), _rendered(figure, "svg"))
-    found.tag, found.attrib = "symbol", {"id": name, "viewBox": found.attrib["viewBox"]}
-    return ET.tostring(found, encoding="unicode")
+    element = _inlined(Drawing(name, "", "", figure), _rendered(figure, "svg"))
+    element.tag, element.attrib = "symbol", {"id": name, "viewBox": element.attrib["viewBox"]}
+    return ET.tostring(element, encoding="unicode")
 
 
 def _rendered(figure: Figure, kind: str) -> bytes:
     # No date and a fixed salt for ids, so that the same figure gives the same bytes.
     nameless = {"Date": None, "Creator": None} if kind == "svg" else {"CreationDate": None, "Creator": None}
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     with style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser may have fonts that this machine lacks
-        figure.savefig(held, format=kind, metadata=nameless, transparent=True)
-    return held.getvalue()
+        figure.savefig(buffer, format=kind, metadata=nameless, transparent=True)
+    return buffer.getvalue()
 
 
 def _inlined(drawing: Drawing, source: bytes) -> ET.Element:
@@ -106,31 +106,31 @@ def _inlined(drawing: Drawing, source: bytes) -> ET.Element:
 
 
 def _referred(value: str) -> str:
-    found = _REFERENCE.match(value)
-    return (found[1] or found[2]) if found else ""
+    match = _REFERENCE.match(value)
+    return (match[1] or match[2]) if match else ""
 
 
 def _simplify(element: ET.Element, drawing: Drawing, used: set[str]) -> None:
     """Make ids unique on the page and drop unused ones; shorten numbers; use the page's colours."""
-    own = element.attrib
-    group = own.pop("id", "")
+    attributes = element.attrib
+    group = attributes.pop("id", "")
     if group in used:
-        own["id"] = f"{drawing.name}-{group}"
-    elif found := _GROUP.fullmatch(group):
-        own |= {"class": "key", "data-key": found[1], "data-part": group.partition("-")[2]}
+        attributes["id"] = f"{drawing.name}-{group}"
+    elif match := _GROUP.fullmatch(group):
+        attributes |= {"class": "key", "data-key": match[1], "data-part": group.partition("-")[2]}
         if group in drawing.tips:
             title = ET.Element("title")
             title.text = drawing.tips[group]
             element.insert(0, title)
-    for name, value in own.items():
+    for name, value in attributes.items():
         if referred := _referred(value):
-            own[name] = value.replace(f"#{referred}", f"#{drawing.name}-{referred}")
+            attributes[name] = value.replace(f"#{referred}", f"#{drawing.name}-{referred}")
         elif name in ("d", "x", "y", "transform") and element.tag != "image":
-            own[name] = " ".join(_LONG.sub(_rounded, value).split())
+            attributes[name] = " ".join(_LONG.sub(_rounded, value).split())
         elif name == "style":
-            own[name] = _styled(value)
-    if own.get("transform", "").startswith("rotate(-0 "):
-        del own["transform"]
+            attributes[name] = _styled(value)
+    if attributes.get("transform", "").startswith("rotate(-0 "):
+        del attributes["transform"]
     if not (element.text or "").strip():
         element.text = None
     element.tail = None
@@ -142,8 +142,10 @@ def _rounded(number: re.Match[str]) -> str:
 
 def _styled(style: str) -> str:
     """The same style with the page's colours and font."""
-    parts = [[word.strip() for word in part.split(":", 1)] for part in style.split(";") if part.strip()]
-    kept = [f"{name}:{_VARIABLES.get(value, value)}" for name, value in parts if name != "font-family"]
+    declarations = [
+        [word.strip() for word in declaration.split(":", 1)] for declaration in style.split(";") if declaration.strip()
+    ]
+    kept = [f"{name}:{_VARIABLES.get(value, value)}" for name, value in declarations if name != "font-family"]
     return ";".join(kept)
 
 

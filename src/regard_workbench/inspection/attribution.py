@@ -59,24 +59,24 @@ class _Layer:
 
 def attributions(model: models.Model, batch: Batch, shown: Shown) -> tuple[list[Attribution], list[str]]:
     """What is worth showing of a single example, most telling first, and why something is missing."""
-    found: list[Attribution] = []
+    maps: list[Attribution] = []
     missing: list[str] = []
     over_inputs = False
     for layer in _layers(model, _observed(model, batch)):
         if not layer.sites:
             missing.append(f"{layer.words}: {layer.name} has no weights to show.")
-        for rest, site in layer.sites:
+        for path, site in layer.sites:
             try:
-                found.append(_labelled(layer, rest, site, shown))
+                maps.append(_labelled(layer, path, site, shown))
                 over_inputs |= site.columns in ("source", "position")
             except RegardError as why:
                 missing.append(f"{layer.words}: {why}")
     if not over_inputs:
         try:
-            found.append(_gradient_of_answer(model, batch, shown))
+            maps.append(_gradient_of_answer(model, batch, shown))
         except NotShown as why:
-            missing += [] if found else [str(why)]
-    return found, missing
+            missing += [] if maps else [str(why)]
+    return maps, missing
 
 
 def alignment(model: models.Model, batch: Batch) -> Attribution | str:
@@ -114,18 +114,18 @@ def input_attribution(model: models.Model, batch: Batch, answer: int) -> Attribu
     length = batch.inputs.shape[1]
     for layer in _layers(model, _observed(model, batch)):
         steps = all(
-            rest.isdecimal() for rest, _ in layer.sites
+            path.isdecimal() for path, _ in layer.sites
         )  # a list of parts that read the input one after another
         over = [site for _, site in (layer.sites if steps else layer.sites[:1]) if _over_input(site, length)]
         if len(over) > 1:
             weights = torch.stack([_heads(site).mean((0, 1)) for site in over])
             return Attribution(weights, layer.words, over[0].how, rows=[str(number) for number in range(len(over))])
         for site in over:
-            one = site.shape()[2] == 1
+            single_row = site.shape()[2] == 1
             over_what = "patches" if isinstance(model.problem.inputs, Patches) else "words"
             words = (
                 f"attention over the {over_what}, mean over heads"
-                if one
+                if single_row
                 else "attention of the last layer, mean over heads and positions"
             )
             return Attribution(_shares(_heads(site).mean((0, 1))), words, site.how)
@@ -143,13 +143,17 @@ def between(model: models.Model, batch: Batch, shown: Shown) -> Attribution | No
 
     Of a single example. None where the model names no such rows (`Model.sides`).
     """
-    found = attributions(model, batch, shown)[0] if model.sides else []
-    one = next((one for one in found if one.rows), None)
-    if one is None:
+    maps = attributions(model, batch, shown)[0] if model.sides else []
+    attribution = next((attribution for attribution in maps if attribution.rows), None)
+    if attribution is None:
         return None
-    rows, columns = _real_length(one.rows), _real_length(one.columns)
+    rows, columns = _real_length(attribution.rows), _real_length(attribution.columns)
     return dataclasses.replace(
-        one, weights=one.weights[:rows, :columns], heads=None, rows=one.rows[:rows], columns=one.columns[:columns]
+        attribution,
+        weights=attribution.weights[:rows, :columns],
+        heads=None,
+        rows=attribution.rows[:rows],
+        columns=attribution.columns[:columns],
     )
 
 
@@ -164,24 +168,26 @@ def looked_at(model: models.Model, batch: Batch, shown: Shown) -> Attribution | 
     Of an answer about some positions (nodes of a graph) the weights of these; of one about what follows, those of the
     last position; else the mean over positions. None where the model has no such weights.
     """
-    follows, asked = model.problem.answer.needs in ("past", "future"), batch.notes.get(ASKED)
-    for one in attributions(model, batch, shown)[0]:
-        if one.inputs and one.how != "gradient × input":
-            rows = one.weights if one.weights.dim() == 2 else one.weights[None]
+    follows, positions = model.problem.answer.needs in ("past", "future"), batch.notes.get(ASKED)
+    for attribution in attributions(model, batch, shown)[0]:
+        if attribution.inputs and attribution.how != "gradient × input":
+            rows = attribution.weights if attribution.weights.dim() == 2 else attribution.weights[None]
             words = "of the newest position" if follows and len(rows) > 1 else "mean over positions"
             weights = rows[-1] if follows else rows.mean(0)
-            if asked is not None:
-                words, weights = "of what was asked for", rows[list(asked[0])].mean(0)
-            return Attribution(weights, f"{one.source}, {words}, mean over heads", one.how, columns=one.columns)
+            if positions is not None:
+                words, weights = "of what was asked for", rows[list(positions[0])].mean(0)
+            return Attribution(
+                weights, f"{attribution.source}, {words}, mean over heads", attribution.how, columns=attribution.columns
+            )
     return None
 
 
 @torch.no_grad()
 def _observed(model: models.Model, batch: Batch) -> Seen:
     """What `observe` sees of a forward pass, without its warning: what is missing is said beside the figures."""
-    with Observer(model, Storage(), None, False) as seen:
+    with Observer(model, Storage(), None, False) as observation:
         model(batch)
-    return seen
+    return observation
 
 
 def _layers(model: models.Model, seen: Seen) -> Iterator[_Layer]:
@@ -195,19 +201,21 @@ def _layers(model: models.Model, seen: Seen) -> Iterator[_Layer]:
         yield _Layer(name, words.format(name=name), writes and number == 0, sites, model.sides.get(declared))
     if not model.shows and len(seen):
         path = _base(seen.names()[-1])
-        own = {at: module for module, at in paths.items() if isinstance(module, Mechanism)}
-        outer = next((at for at in own if path == at or path.startswith(f"{at}.")), path)  # parents come first
-        module = own.get(outer, seen[seen.names()[-1]].module or model)
+        mechanisms = {at: module for module, at in paths.items() if isinstance(module, Mechanism)}
+        outermost = next(
+            (at for at in mechanisms if path == at or path.startswith(f"{at}.")), path
+        )  # parents come first
+        module = mechanisms.get(outermost, seen[seen.names()[-1]].module or model)
         name = mechanism_name(module)
-        yield _Layer(name, f"{name}, the last attention", False, _sites_below(seen, outer))
+        yield _Layer(name, f"{name}, the last attention", False, _sites_below(seen, outermost))
 
 
 def _module_at(model: nn.Module, path: str) -> nn.Module:
     module: Any = model
-    for part in path.split("."):
-        module = list(module)[int(part)] if part.lstrip("-").isdigit() else getattr(module, part)
-    found: nn.Module = module
-    return found
+    for step in path.split("."):
+        module = list(module)[int(step)] if step.lstrip("-").isdigit() else getattr(module, step)
+    submodule: nn.Module = module
+    return submodule
 
 
 def _base(name: str) -> str:
@@ -242,7 +250,7 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
         "memory": [*slots(columns - len(shown.pieces)), *shown.pieces],
         "channel": [f"channel {number}" for number in range(columns)],
     }
-    part = _part(rest, site, len(layer.sites) > 1)
+    label = _part(rest, site, len(layer.sites) > 1)
     across = names[site.columns]
     if layer.sides is not None:
         called: dict[str | int, list[str]] = dict(enumerate([shown.pieces, *shown.streams.values()]))
@@ -253,7 +261,7 @@ def _labelled(layer: _Layer, rest: str, site: Site, shown: Shown) -> Attribution
     mean = heads.mean(0)
     return Attribution(
         mean if down else mean[0],
-        layer.words + (f": {part}" if part else ""),
+        layer.words + (f": {label}" if label else ""),
         site.how,
         heads if len(heads) > 1 and down else None,
         down,
@@ -294,19 +302,19 @@ def _gradient_of_answer(model: models.Model, batch: Batch, shown: Shown) -> Attr
         raise NotShown(f"{model.name} writes many answers, so there is no single gradient to show.")
     with torch.no_grad():
         outputs = model(dataclasses.replace(batch, answers={}))
-        said = model.predict(outputs, batch)[0]
+        prediction = model.predict(outputs, batch)[0]
     index: tuple[int, ...] = ()
     words = "gradient × input of the class"
     if not isinstance(outputs, Tensor):
         raise NotShown(f"{model.name} gives many answers at once, so there is no single gradient to show.")
     if needs != "pooled":
         counts = None if batch.target_keep is None or needs == "past" else batch.target_keep[0].nonzero()
-        at = len(said) - 1 if counts is None or not len(counts) else int(counts[0])
-        index, said = (at,), said[at]
+        at = len(prediction) - 1 if counts is None or not len(counts) else int(counts[0])
+        index, prediction = (at,), prediction[at]
         words = f"gradient × input of the guess at “{shown.pieces[at]}”"
-    if not isinstance(said, int):
+    if not isinstance(prediction, int):
         raise NotShown(f"{model.name} gives many answers at once, so there is no single gradient to show.")
-    share = gradient(model, batch, *index, said)
+    share = gradient(model, batch, *index, prediction)
     return Attribution(share, words, "gradient × input", columns=list(shown.pieces))
 
 

@@ -36,21 +36,21 @@ def inspect_model(model: models.Model, task: Task) -> Inspection:
     """A model in evaluation mode on an example of its task."""
     batch, shown = prepare(task, marked(task, choose(task), model), model=model)
     shown = model.relabel(shown)
-    found, missing = attributions(model, batch, shown)
-    return Inspection(shown, found, missing, _answer(model, task, batch))
+    maps, missing = attributions(model, batch, shown)
+    return Inspection(shown, maps, missing, _answer(model, task, batch))
 
 
 @torch.no_grad()
 def _answer(model: models.Model, task: Task, batch: Batch) -> str:
     needs = task.problem.answer.needs
     if needs == "pooled":
-        said = model.predict(model(batch), batch)[0]
-        if not isinstance(said, int):
+        predicted = model.predict(model(batch), batch)[0]
+        if not isinstance(predicted, int):
             return ""
         right = None if batch.targets is None else int(batch.targets[0])
-        if right is None or said == right:
-            return f"says “{task.decode([said])}”" + (", which is right" if right is not None else "")
-        return f"says “{task.decode([said])}”; it is “{task.decode([right])}”"
+        if right is None or predicted == right:
+            return f"says “{task.decode([predicted])}”" + (", which is right" if right is not None else "")
+        return f"says “{task.decode([predicted])}”; it is “{task.decode([right])}”"
     if needs == "decoder":
         best = model.generate(batch)[0]
         return f"writes “{task.decode(best[0].tokens)}”" if best else ""

@@ -125,7 +125,7 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
     usual = task.problem.answer.decoding(writing.beam)
     options = {**usual, **writing.options(loaded.device), "max_length": length}
     (best, *_) = loaded.model.generate(batch, **options)[0]
-    seen: Prediction | None = None
+    alignment_map: Prediction | None = None
     why = "nothing was written"
     tokens = best.tokens[:-1] if best.finished else best.tokens  # the end token is no piece of the answer
     if tokens:
@@ -135,24 +135,24 @@ def _written(loaded: Loaded, batch: Batch, read: Understood, writing: Writing) -
             why = alignment
         else:
             weights = alignment.weights[: len(tokens)]
-            seen = {
+            alignment_map = {
                 "source": alignment.source,
                 "rows": task.output_pieces(tokens),
                 "columns": read.pieces,
                 "weights": [_rounded(row) for row in weights.tolist()],
             }
             if isinstance(task.problem.inputs, Patches):
-                seen["grid"] = (task.problem.inputs.rows, task.problem.inputs.columns)
+                alignment_map["grid"] = (task.problem.inputs.rows, task.problem.inputs.columns)
             if task.translates:
-                seen["null"] = _rounded((1 - weights.sum(1)).clamp(min=0).tolist())
-                seen["not_one_to_one"] = unusual_words(attended_links(weights), len(tokens))
+                alignment_map["null"] = _rounded((1 - weights.sum(1)).clamp(min=0).tolist())
+                alignment_map["not_one_to_one"] = unusual_words(attended_links(weights), len(tokens))
     return {
         "output": task.decode(best.tokens),
         "tokens": best.tokens,
         "score": _number(best.score),
         "finished": best.finished,
-        "alignment": seen,
-        "no_alignment": None if seen else why,
+        "alignment": alignment_map,
+        "no_alignment": None if alignment_map else why,
     }
 
 
@@ -166,26 +166,26 @@ def _continued(loaded: Loaded, batch: Batch, given: Mapping[str, str], example: 
     if writing.max_length is None and getattr(task.problem.answer, "end", None) is not None:
         length = max(1, min(length, context - len(prompt)))  # a reply is no longer than those that were learned
     options = writing.options(loaded.device)
-    made: list[int] = []
+    new_tokens: list[int] = []
     total = 0.0
-    while len(made) < length:
+    while len(new_tokens) < length:
         # The model was trained on windows of `context` tokens: a longer text is continued from its last half window.
-        left = length - len(made)
-        more = min(left, max(context - len(prompt) - len(made), context // 2))
-        window = [*prompt, *made][-(context - more) :]
+        left = length - len(new_tokens)
+        more = min(left, max(context - len(prompt) - len(new_tokens), context // 2))
+        window = [*prompt, *new_tokens][-(context - more) :]
         shown = Batch.of(torch.tensor([window], device=loaded.device))
         (best, *_) = loaded.model.generate(shown, **options, max_length=more)[0]
-        made += best.tokens
+        new_tokens += best.tokens
         total += best.score * len(best.tokens) ** (1.0 if writing.length_penalty is None else writing.length_penalty)
         if getattr(task.problem.answer, "end", None) is not None and best.finished:
             break
-    output = task.decode(made)
+    output = task.decode(new_tokens)
     return {
         "output": output,
         "whole": task.continued(given.get("text", ""), output),
-        "tokens": made,
-        "score": _number(total / max(1, len(made))),
-        "attention": _continuation(loaded, batch, example, made),
+        "tokens": new_tokens,
+        "score": _number(total / max(1, len(new_tokens))),
+        "attention": _continuation(loaded, batch, example, new_tokens),
     }
 
 
@@ -195,16 +195,16 @@ def _continuation(loaded: Loaded, batch: Batch, example: Any, made: list[int]) -
     if not made or ends is None:
         return None
     written = torch.tensor([made], device=loaded.device)
-    whole = Batch.of(torch.cat([batch.inputs, written], 1))
-    if whole.inputs.shape[1] > (task.problem.inputs.length or 0):  # not all of it was read at once
+    full = Batch.of(torch.cat([batch.inputs, written], 1))
+    if full.inputs.shape[1] > (task.problem.inputs.length or 0):  # not all of it was read at once
         return None
-    seen = attribution.continuation(loaded.model, whole, len(made))
-    if isinstance(seen, str):
+    attended = attribution.continuation(loaded.model, full, len(made))
+    if isinstance(attended, str):
         return None
     pieces = task.output_pieces([token for token in made if token != ends])
-    columns = task.show(example, whole).pieces
-    weights = [_rounded(row) for row in seen.weights[: len(pieces)].tolist()]
-    return {"source": seen.source, "rows": pieces, "columns": columns, "weights": weights}
+    columns = task.show(example, full).pieces
+    weights = [_rounded(row) for row in attended.weights[: len(pieces)].tolist()]
+    return {"source": attended.source, "rows": pieces, "columns": columns, "weights": weights}
 
 
 @torch.no_grad()
@@ -254,13 +254,13 @@ def _answered(loaded: Loaded, batch: Batch, example: Any) -> Prediction:
     """Any other answer, as its head predicts it and its task writes it."""
     (predicted,) = loaded.model.predict(loaded.model(batch), batch)
     shown = loaded.model.relabel(loaded.task.show(example, batch))
-    seen = attribution.looked_at(loaded.model, batch, shown)
+    attended = attribution.looked_at(loaded.model, batch, shown)
     return {
         "attention": _between(loaded, predicted, example),
         "picture": _picture(loaded, predicted, example, batch),
         "output": loaded.task.answer_text(predicted, example),
         "predicted": predicted,
-        "looked_at": None if seen is None else _looked_at(seen, shown.pieces, [True] * len(shown.pieces)),
+        "looked_at": None if attended is None else _looked_at(attended, shown.pieces, [True] * len(shown.pieces)),
     }
 
 
@@ -281,14 +281,14 @@ def _between(loaded: Loaded, predicted: Any, example: Any) -> Prediction | None:
     example = loaded.task.focused(example, predicted)
     batch = one_batch(loaded, example)
     shown = loaded.model.relabel(loaded.task.show(example, batch))
-    seen = attribution.between(loaded.model, batch, shown)
-    if seen is None:
+    attended = attribution.between(loaded.model, batch, shown)
+    if attended is None:
         return None
-    weights = [_rounded(row) for row in seen.weights.tolist()]
+    weights = [_rounded(row) for row in attended.weights.tolist()]
     return {
-        "source": f"{seen.source}, mean over heads",
-        "rows": seen.rows,
-        "columns": seen.columns,
+        "source": f"{attended.source}, mean over heads",
+        "rows": attended.rows,
+        "columns": attended.columns,
         "weights": weights,
         "grid": shown.grid,  # rows and columns of a picture's patches: too many for lines of text
     }

@@ -98,11 +98,11 @@ class Agent(Model):
     def _embedded(self, seen: Tensor, keep: Tensor | None = None) -> Tensor:
         seen = seen.to(self.standardize.mean.dtype)
         if keep is None or seen.device.type != "cpu" or torch.compiler.is_compiling() or exporting():
-            found: Tensor = self.see(self.standardize(seen))
-            return found if keep is None else found.masked_fill(~keep[..., None], 0)
+            rows: Tensor = self.see(self.standardize(seen))
+            return rows if keep is None else rows.masked_fill(~keep[..., None], 0)
         # Episodes differ so much in length that most rows of a batch may be padding.
-        found = self.see(self.standardize(seen[keep]))
-        return found.new_zeros(*seen.shape[:2], self.width).index_put((keep,), found)
+        rows = self.see(self.standardize(seen[keep]))
+        return rows.new_zeros(*seen.shape[:2], self.width).index_put((keep,), rows)
 
     def step(self, seen: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Outputs (b,n,outputs) for the next steps, and the new state."""

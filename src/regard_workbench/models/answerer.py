@@ -41,8 +41,8 @@ class Hop(nn.Module):
 
     def forward(self, row: Tensor, keys: Tensor, values: Tensor, mask: Mask | None, normalize: Any) -> Tensor:
         """Row u (b,dim), keys m and values c (b,n,dim) → o (b,dim)."""
-        found: Tensor = dispatch.attend(row[:, None], keys, values, score="dot", mask=mask, normalize=normalize)
-        return found[:, 0]
+        attended: Tensor = dispatch.attend(row[:, None], keys, values, score="dot", mask=mask, normalize=normalize)
+        return attended[:, 0]
 
 
 class WordScores(nn.Module):
@@ -111,13 +111,13 @@ class Answerer(Model):
     ) -> None:
         super().__init__(problem)
         self.memory_name, self.question_name = list(problem.streams)[:2]
-        told, asked = (problem.streams[name] for name in (self.memory_name, self.question_name))
-        assert isinstance(asked, Tokens)
+        memory_spec, question_spec = (problem.streams[name] for name in (self.memory_name, self.question_name))
+        assert isinstance(question_spec, Tokens)
         whole_number("dim", dim, 1)
         options = MemoryOptions(tying, ordered, dropout, layers, num_heads, width, norm)
-        self.memory = memory_of(told, asked, dim, whole_number("hops", hops, 1), options)
+        self.memory = memory_of(memory_spec, question_spec, dim, whole_number("hops", hops, 1), options)
         self.hops = nn.ModuleList(Hop() for _ in range(hops))
-        self.question = None if self.memory.reads_question else WeightedSum(asked, dim, ordered=ordered)
+        self.question = None if self.memory.reads_question else WeightedSum(question_spec, dim, ordered=ordered)
         self.between = nn.Identity() if options.adjacent else nn.Linear(dim, dim)
         self.linear_start = whole_number("linear_start", linear_start, 0)
         self.normalize = named_normalizer(normalize)
@@ -136,13 +136,13 @@ class Answerer(Model):
         return PictureMemory.refusal(first) if isinstance(first, Patches) else ""
 
     def forward(self, batch: Batch) -> Any:
-        told, asked = batch.streams[self.memory_name], batch.streams[self.question_name]
+        memory, question = batch.streams[self.memory_name], batch.streams[self.question_name]
         normalize = self._normalizer()
-        mask = padding_mask(told.keep)
-        remembered_rows, row = self.memory(told, asked)
+        mask = padding_mask(memory.keep)
+        remembered_rows, row = self.memory(memory, question)
         if row is None:
             assert self.question is not None
-            row = self.question(asked.data)
+            row = self.question(question.data)
         for hop, (keys, values) in zip(self.hops, remembered_rows, strict=True):
             row = self.between(row) + hop(row, keys, values, mask, normalize)
         vectors = self.memory.answers(self.outputs)

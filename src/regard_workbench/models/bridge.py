@@ -51,11 +51,11 @@ class SelfAttentionModule(nn.Module):
     def forward(self, rows: Tensor, mask: Mask | None = None) -> Tensor:
         """(b,n,dim) → (b,n,dim)."""
         mapped = self.enter(self.positions(rows)).chunk(3, -1)
-        query, key, value = (split_heads(part, self.head_dim) for part in mapped)
+        query, key, value = (split_heads(projection, self.head_dim) for projection in mapped)
         dropout = self.attention_dropout if self.training else 0.0
         heads = dispatch.attend(query, key, value, mask=mask, dropout=dropout)
-        found: Tensor = rows + self.dropout(self.leave(join_heads(heads)))
-        return found
+        outputs: Tensor = rows + self.dropout(self.leave(join_heads(heads)))
+        return outputs
 
 
 @dataclass(frozen=True)

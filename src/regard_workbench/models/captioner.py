@@ -160,8 +160,8 @@ class Captioner(Seq2seq):
         outputs = self.head(rows, batch)
         with torch.no_grad():
             losses, words = self.head.each_loss(outputs, batch), self.target_embedding(batch.targets)
-        made = [one for one in glances if isinstance(one, ChoiceTerm)]
-        reward.offer(made, queries, words, losses, batch.target_keep)
+        terms = [term for term in glances if isinstance(term, ChoiceTerm)]
+        reward.offer(terms, queries, words, losses, batch.target_keep)
         return outputs
 
     def _attended(

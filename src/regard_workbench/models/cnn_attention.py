@@ -54,8 +54,8 @@ class ResidualBlock(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         inside = torch.relu(self.norms[0](self.first(maps)))
         inside = self.norms[1](self.second(self.dropout(inside)))
-        found: Tensor = torch.relu(self.shortcut(maps) + self.spatial(self.channel(inside)))
-        return found
+        outputs: Tensor = torch.relu(self.shortcut(maps) + self.spatial(self.channel(inside)))
+        return outputs
 
 
 class FoldedPictures(nn.Module):
@@ -125,15 +125,15 @@ class CnnAttention(Model):
         before = problem.inputs.channels * problem.inputs.frames
         self.stem = nn.Conv2d(before, widths[0], 3, 1, 1, bias=False)
         self.stem_norm = channel_norm(norm, widths[0])
-        made: list[nn.Module] = []
+        residual_blocks: list[nn.Module] = []
         before = widths[0]
         reduction = whole_number("reduction", reduction, 1)
         for stage, wide in enumerate(widths):
             for block in range(blocks):
                 stride = 2 if stage and not block else 1
-                made.append(ResidualBlock(before, wide, stride, channel, spatial, reduction, dropout, norm))
+                residual_blocks.append(ResidualBlock(before, wide, stride, channel, spatial, reduction, dropout, norm))
                 before = wide
-        self.blocks = nn.ModuleList(made)
+        self.blocks = nn.ModuleList(residual_blocks)
         self.places = encodings.build("learned", dim, height * width) if self_attention else None
         self.layer = (
             EncoderLayer(dim, attention or self.attention_default, num_heads=num_heads, dropout=dropout, hidden=2 * dim)
@@ -159,5 +159,7 @@ class CnnAttention(Model):
     def relabel(self, shown: Shown) -> Shown:
         """The names of the places of the last stage, among which self-attention attends."""
         height, width = self.grid
-        here = Patches(1, height * width, height, width)
-        return dataclasses.replace(shown, pieces=names(here), grid=self.grid if shown.picture is not None else None)
+        last_stage = Patches(1, height * width, height, width)
+        return dataclasses.replace(
+            shown, pieces=names(last_stage), grid=self.grid if shown.picture is not None else None
+        )

@@ -44,14 +44,14 @@ class CoAttentionLayer(nn.Module):
             assert isinstance(between, Interactive) and isinstance(around, nn.ModuleList)
             a, b = around[0].enter(rows[i]), around[1].enter(rows[j])  # type: ignore[operator]
             if self.interaction:
-                found = between.both(a, b, keeps[i], keeps[j])
+                attended = between.both(a, b, keeps[i], keeps[j])
             else:
-                own = between.to_source(a, mask=padding_mask(keeps[i]))
-                found = own, between.to_query(b, mask=padding_mask(keeps[j]))
-            rows[i], rows[j] = around[0].leave(rows[i], found[0]), around[1].leave(rows[j], found[1])  # type: ignore[operator]
+                attended_a = between.to_source(a, mask=padding_mask(keeps[i]))
+                attended = attended_a, between.to_query(b, mask=padding_mask(keeps[j]))
+            rows[i], rows[j] = around[0].leave(rows[i], attended[0]), around[1].leave(rows[j], attended[1])  # type: ignore[operator]
         return [
-            around(row, part)
-            for row, part, around in zip(rows, self.feed_forward, self.around_feed_forward, strict=True)
+            around(row, block)
+            for row, block, around in zip(rows, self.feed_forward, self.around_feed_forward, strict=True)
         ]
 
 
@@ -112,8 +112,8 @@ class CoAttention(Model):
         embeddings = [self.embedding, *self.further.values()]
         keeps = [stream.keep for stream in streams]
         rows = [
-            own(embed(stream.data), mask=padding_mask(stream.keep))
-            for embed, own, stream in zip(embeddings, self.own, streams, strict=True)
+            self_attention(embed(stream.data), mask=padding_mask(stream.keep))
+            for embed, self_attention, stream in zip(embeddings, self.own, streams, strict=True)
         ]
         for layer in self.layers:
             rows = layer(rows, keeps)

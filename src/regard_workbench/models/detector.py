@@ -87,15 +87,15 @@ class Detector(Model):
             cross = build("multihead", dim, num_heads=num_heads)
             with torch.no_grad():  # so that a query attends first to what is like it: to its own place
                 cross.key_map.weight.copy_(2 * cross.query_map.weight)
-            own = build("multihead", dim, num_heads=num_heads)
-            self.decoder.append(DecoderLayer(dim, own, cross, dropout=dropout))
+            self_attention = build("multihead", dim, num_heads=num_heads)
+            self.decoder.append(DecoderLayer(dim, self_attention, cross, dropout=dropout))
         self.says = nn.ModuleList(Says(dim, self.scores) for _ in range(1 + len(self.decoder)))
         self.head = problem.answer.head()
 
     def forward(self, batch: Batch) -> Any:
         source, _ = self.features(batch.inputs)
         proposals, boxes = self.says[0](source, self.anchors.expand(len(source), -1, -1))
-        found = [proposals]
+        answers = [proposals]
         # The surest patches, by their likeliest class; "no object" is the last of the scores.
         sure = proposals[..., : self.scores].detach().softmax(-1)[..., :-1].amax(-1)
         chosen = sure.topk(self.queries, dim=1).indices[..., None]
@@ -107,8 +107,8 @@ class Detector(Model):
             where = waves(around[..., :2], self.dim) + self.extent(waves(around[..., 2:], self.dim))
             rows = layer(rows + where, source)
             answer, boxes = says(rows, boxes)
-            found.append(answer)
-        return self.head(tuple(found), batch)
+            answers.append(answer)
+        return self.head(tuple(answers), batch)
 
 
 class Says(nn.Module):

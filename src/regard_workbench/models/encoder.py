@@ -66,8 +66,8 @@ class Encoder(Reader):
         rows = self.rows(batch)
         if not pooling:
             return self.head(self.before_head(rows[:, : batch.inputs.shape[1]]), batch)
-        one = rows[:, 0] if self.pooling == "first" else pooled(rows, joined_keep(batch.streams.values()))
-        return self.head(self.before_head(one), batch)
+        vector = rows[:, 0] if self.pooling == "first" else pooled(rows, joined_keep(batch.streams.values()))
+        return self.head(self.before_head(vector), batch)
 
 
 class BeforeHead(nn.Module):
@@ -79,5 +79,5 @@ class BeforeHead(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """(…,dim) → (…,dim)."""
-        found: Tensor = self.norm(ACTIVATIONS[self.activation](self.map(rows)))
-        return found
+        outputs: Tensor = self.norm(ACTIVATIONS[self.activation](self.map(rows)))
+        return outputs

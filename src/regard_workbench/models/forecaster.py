@@ -118,10 +118,10 @@ class Forecaster(Model):
         columns = ((wide - center) / spread).to(weight.dtype).transpose(1, 2)  # (b,c,n)
         rows = self.embed(self.patches(columns).flatten(0, 1))  # (b·c,p,dim)
         rows = self.stack(self.dropout(self.positions(rows)))
-        found = self.values(self.head_dropout(rows.flatten(1)))  # (b·c,horizon)
-        found = found.unflatten(0, columns.shape[:2]).transpose(1, 2)
+        forecast = self.values(self.head_dropout(rows.flatten(1)))  # (b·c,horizon)
+        forecast = forecast.unflatten(0, columns.shape[:2]).transpose(1, 2)
         around = center if self.map is None else self.map(batch.inputs)
-        return self.head(found * spread + around, batch)
+        return self.head(forecast * spread + around, batch)
 
     def patches(self, columns: Tensor) -> Tensor:
         """Overlapping pieces of each column: (b,c,n) → (b,c,patches,patch)."""

@@ -90,18 +90,20 @@ class Gan(Model):
     def forward(self, batch: Batch) -> Scored:
         classes, noise = batch.streams.values()
         labels = classes.data[:, 0]
-        made = self.generator(noise.data[:, 0].to(next(self.parameters()).dtype), labels)
-        pictures = self.head((made + 1) / 2, batch)
+        generated = self.generator(noise.data[:, 0].to(next(self.parameters()).dtype), labels)
+        pictures = self.head((generated + 1) / 2, batch)
         if not (self.training and torch.is_grad_enabled()) or batch.targets is None:
-            return Scored(pictures, self.discriminator(made, labels))
+            return Scored(pictures, self.discriminator(generated, labels))
         # One call of the discriminator serves both players. What the generator learns from is made of the slope of the
         # scores with respect to its pictures, not of a call with frozen weights: FSDP would put in those that learn.
-        seen = made.detach().requires_grad_()
-        both = torch.cat([seen, self._real(batch, made.dtype)])
-        own, theirs = self.discriminator(both, labels.repeat(2)).chunk(2)
-        (slope,) = torch.autograd.grad(own.sum(), seen, retain_graph=True)
-        nothing = (slope * (made - made.detach())).flatten(1).sum(1)  # 0, but its gradient is that of the scores
-        return Scored(pictures, own, theirs, own.detach() + nothing)
+        detached = generated.detach().requires_grad_()
+        both = torch.cat([detached, self._real(batch, generated.dtype)])
+        fake_scores, theirs = self.discriminator(both, labels.repeat(2)).chunk(2)
+        (slope,) = torch.autograd.grad(fake_scores.sum(), detached, retain_graph=True)
+        nothing = (
+            (slope * (generated - generated.detach())).flatten(1).sum(1)
+        )  # 0, but its gradient is that of the scores
+        return Scored(pictures, fake_scores, theirs, fake_scores.detach() + nothing)
 
     @staticmethod
     def _real(batch: Batch, dtype: torch.dtype) -> Tensor:
@@ -111,21 +113,21 @@ class Gan(Model):
 
     def loss(self, outputs: Scored, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The losses of both players, summed over the pictures, and the number of pictures."""
-        each = self._each_loss(outputs, batch)
-        return each.sum(), each.new_tensor(float(len(each)))
+        losses = self._each_loss(outputs, batch)
+        return losses.sum(), losses.new_tensor(float(len(losses)))
 
     def example_losses(self, outputs: Scored, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The losses of both players for each made picture and the real one beside it, and 1 for each."""
-        each = self._each_loss(outputs, batch).detach()
-        return each, torch.ones_like(each)
+        losses = self._each_loss(outputs, batch).detach()
+        return losses, torch.ones_like(losses)
 
     def _each_loss(self, outputs: Scored, batch: Batch) -> Tensor:
-        made, real, fooled = outputs.made, outputs.real, outputs.fooled
+        fake, real, fooled = outputs.made, outputs.real, outputs.fooled
         if real is None:
             labels = batch.first.data[:, 0]
-            real = self.discriminator(self._real(batch, made.dtype), labels)
-        told = torch.relu(1 - widened(real)) + torch.relu(1 + widened(made))
-        return told - widened(made if fooled is None else fooled)
+            real = self.discriminator(self._real(batch, fake.dtype), labels)
+        hinge = torch.relu(1 - widened(real)) + torch.relu(1 + widened(fake))
+        return hinge - widened(fake if fooled is None else fooled)
 
     def predict(self, outputs: Scored, batch: Batch) -> list[Any]:
         """Each picture as numbers from 0 to 1: channels, rows, columns."""

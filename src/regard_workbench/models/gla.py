@@ -105,19 +105,19 @@ class GLA(Transformer):
         # A group is known after its last position, so its rows move right by the positions that it waits for.
         late = self.upsample - 1
         source = pad(self._encoded(rows, keep), (0, 0, late, 0))[:, : rows.shape[1]]
-        known = keep
+        source_keep = keep
         if late:
-            known = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape[:2]) >= late
-            known = known if keep is None else known & keep
-        return rows, {"mask": padding_mask(keep), "source": source, "source_mask": padding_mask(known)}
+            source_keep = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape[:2]) >= late
+            source_keep = source_keep if keep is None else source_keep & keep
+        return rows, {"mask": padding_mask(keep), "source": source, "source_mask": padding_mask(source_keep)}
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits for the next tokens, and the new state."""
         if not self.language:
             return super().step(tokens, state)
         if isinstance(state, PrefixState):
-            whole = torch.cat([state.tokens, tokens], 1)
-            return self(Batch.of(whole))[:, state.tokens.shape[1] :], PrefixState(whole)
+            prefix = torch.cat([state.tokens, tokens], 1)
+            return self(Batch.of(prefix))[:, state.tokens.shape[1] :], PrefixState(prefix)
         rows, after = self.decoder.step(self.embedding(tokens, offset=state.passed), state)
         return self.head(rows, Batch.of(tokens)), after
 
@@ -140,7 +140,7 @@ class GLA(Transformer):
     def _encoded(self, rows: Tensor, keep: Tensor | None) -> Tensor:
         """The encoder's rows for embedded inputs (b,n,dim), at their rate."""
         if self.rate is None:
-            found: Tensor = self.encoder(rows, mask=padding_mask(keep))
-            return found
+            encoded: Tensor = self.encoder(rows, mask=padding_mask(keep))
+            return encoded
         lower, real = self.rate.lowered(rows, keep)
         return self.rate.raised(self.encoder(lower, mask=padding_mask(real)), rows.shape[1])

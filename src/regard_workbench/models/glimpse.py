@@ -105,26 +105,26 @@ class Glimpse(Model):
         """`Glances`; only the last logits where the problem asks for one class."""
         pictures = self.retina.padded(fold(batch.inputs.to(self.start.dtype), self.spec))
         places = self.places()
-        seen = self.start.expand(batch.size, -1)
+        hidden = self.start.expand(batch.size, -1)
         states, chosen = [], []
         for number in range(self.glimpses):
-            where, index = self._choose(seen, places, pictures, number)
-            what = self.what(self.retina.look(pictures, index).flatten(1, 2))
-            seen = self.core(torch.relu(what + where), seen)
-            states.append(seen)
+            where, index = self._choose(hidden, places, pictures, number)
+            glimpse = self.what(self.retina.look(pictures, index).flatten(1, 2))
+            hidden = self.core(torch.relu(glimpse + where), hidden)
+            states.append(hidden)
             chosen.append(index)
         if self.problem.answer.needs == "pooled":
-            return self.head(seen, batch)
+            return self.head(hidden, batch)
         return Glances(self.head(torch.stack(states, 1), batch), torch.stack(chosen, 1))
 
     def _choose(self, seen: Tensor, places: Tensor, pictures: Tensor, number: int) -> tuple[Tensor, Tensor]:
         """The row of the chosen place (b,dim), and its number (b,)."""
         query = seen.detach()  # the policy does not shape what the network remembers
-        given = None if self.chooses == "learned" else self._given(pictures, number)
-        choice = self.policy.choose_place(query, places, given)
-        if given is None and not self.training:  # a plain call, which `observe` sees
+        fixed = None if self.chooses == "learned" else self._given(pictures, number)
+        choice = self.policy.choose_place(query, places, fixed)
+        if fixed is None and not self.training:  # a plain call, which `observe` sees
             return self.policy(query[None], places[None])[0], choice.index[:, 0, 0]
-        if given is None:
+        if fixed is None:
             assert self.policy.reinforce is not None
             self.policy.reinforce.offer(choice)
         return self.policy.chosen_rows(places, choice), choice.index[:, 0, 0]
@@ -149,11 +149,11 @@ class Glimpse(Model):
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the head says, with the row and the column of each place looked at."""
-        found = self.head.predict(_logits(outputs), batch)
+        predictions = self.head.predict(_logits(outputs), batch)
         if isinstance(outputs, Glances):
-            for said, places in zip(found, outputs.places.tolist(), strict=True):
-                said["places"] = [divmod(place, self.spec.columns) for place in places]
-        return found
+            for prediction, places in zip(predictions, outputs.places.tolist(), strict=True):
+                prediction["places"] = [divmod(place, self.spec.columns) for place in places]
+        return predictions
 
     def relabel(self, shown: Shown) -> Shown:
         """Name the glimpses."""

@@ -114,11 +114,11 @@ class GraphNetwork(Model):
             pairs = torch.zeros(2, 0, dtype=torch.long, device=rows.device)
         edges = Edges.of(pairs, rows.shape[1], loops=True)
         for number, layer in enumerate(self.layers):
-            found = layer(self.dropout(rows), edges)
+            outputs = layer(self.dropout(rows), edges)
             if number + 1 < len(self.layers):
-                found = F.elu(found)
-                found = found + rows if self.residual and found.shape == rows.shape else found
-            rows = found
+                outputs = F.elu(outputs)
+                outputs = outputs + rows if self.residual and outputs.shape == rows.shape else outputs
+            rows = outputs
         return rows
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:

@@ -75,10 +75,10 @@ class LSTMAttention(Model):
         if self.problem.answer.needs == "pooled":
             count = max(1, rows.shape[1]) if batch.keep is None else batch.keep.sum(1, keepdim=True).clamp(min=1)
             question = rows.sum(1) / count  # padding is zero
-            found = self.join(self.attention(question[:, None], rows, mask=mask)[:, 0], question)
+            outputs = self.join(self.attention(question[:, None], rows, mask=mask)[:, 0], question)
         else:
-            found = self.join(self.attention(rows, mask=mask), rows)
-        return self.head(found, batch)
+            outputs = self.join(self.attention(rows, mask=mask), rows)
+        return self.head(outputs, batch)
 
     def step(self, tokens: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Logits for the next tokens, and the new state."""

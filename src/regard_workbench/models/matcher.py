@@ -36,8 +36,8 @@ class Attentive(nn.Module):
     def forward(self, rows: Tensor, source: Tensor, mask: Mask | None) -> Tensor:
         """(b,n,dim) attend to (b,m,dim)."""
         rows = self.norms[0](rows + self.dropout(self.attention(rows * self.scale, source, mask=mask)))
-        found: Tensor = self.norms[1](rows + self.dropout(self.feed_forward(rows)))
-        return found
+        outputs: Tensor = self.norms[1](rows + self.dropout(self.feed_forward(rows)))
+        return outputs
 
 
 class MutualAttention(nn.Module):
@@ -52,8 +52,8 @@ class MutualAttention(nn.Module):
 
     def forward(self, one: Tensor, other: Tensor, one_keep: Tensor, other_keep: Tensor) -> tuple[Tensor, Tensor]:
         """Both streams of rows, (b,n,dim) and (b,m,dim)."""
-        seen, shown = self.interactive.both(self.norms[0](one), self.norms[1](other), one_keep, other_keep)
-        return one + self.gates[0] * self.dropout(seen), other + self.gates[1] * self.dropout(shown)
+        attended, shown = self.interactive.both(self.norms[0](one), self.norms[1](other), one_keep, other_keep)
+        return one + self.gates[0] * self.dropout(attended), other + self.gates[1] * self.dropout(shown)
 
 
 @model("matcher", gives=("candidates",), reads=(TextSets,), several_streams=True)
@@ -127,28 +127,30 @@ class Matcher(Model):
         turns, replies = batch.streams.values()
         assert turns.keep is not None and replies.keep is not None
         (size, count, words), most = turns.keep.shape, replies.keep.shape[1]
-        one = self.embedding(turns.data.flatten(0, 1))  # (b·t,n,dim)
-        other = self.embedding(replies.data.flatten(0, 1))  # (b·c,m,dim)
+        turn_rows = self.embedding(turns.data.flatten(0, 1))  # (b·t,n,dim)
+        reply_rows = self.embedding(replies.data.flatten(0, 1))  # (b·c,m,dim)
         one_keep, other_keep = turns.keep.flatten(0, 1), replies.keep.flatten(0, 1)
         if self.exchanges:  # what a turn is now depends on the reply
-            one = one.unflatten(0, (size, count))[:, None].expand(-1, most, -1, -1, -1).flatten(0, 2)
+            turn_rows = turn_rows.unflatten(0, (size, count))[:, None].expand(-1, most, -1, -1, -1).flatten(0, 2)
             one_keep = turns.keep[:, None].expand(-1, most, -1, -1).flatten(0, 2)
 
         def apart(rows: Tensor) -> Tensor:
-            found: Tensor = rows.unflatten(0, (size, most if self.exchanges else 1, count))
-            return found.expand(-1, most, -1, -1, -1)
+            unflattened: Tensor = rows.unflatten(0, (size, most if self.exchanges else 1, count))
+            return unflattened.expand(-1, most, -1, -1, -1)
 
-        found = [(apart(one), other.unflatten(0, (size, most)))]
+        levels = [(apart(turn_rows), reply_rows.unflatten(0, (size, most)))]
         for number, (layer, reply_layer) in enumerate(zip(self.stack.layers, self.reply_stack.layers, strict=True)):
-            one = layer(one, mask=padding_mask(one_keep))
-            other = reply_layer(other, mask=padding_mask(other_keep))
+            turn_rows = layer(turn_rows, mask=padding_mask(one_keep))
+            reply_rows = reply_layer(reply_rows, mask=padding_mask(other_keep))
             if self.exchanges:
-                joined = one.unflatten(0, (size * most, count)).flatten(1, 2)
+                joined = turn_rows.unflatten(0, (size * most, count)).flatten(1, 2)
                 kept = one_keep.unflatten(0, (size * most, count)).flatten(1, 2)
-                joined, other = self.exchanges[number](joined, other, kept, other_keep)
-                one = joined.unflatten(1, (count, words)).flatten(0, 1)
-            found.append((apart(self.stack.norm(one)), self.reply_stack.norm(other).unflatten(0, (size, most))))
-        return found
+                joined, reply_rows = self.exchanges[number](joined, reply_rows, kept, other_keep)
+                turn_rows = joined.unflatten(1, (count, words)).flatten(0, 1)
+            levels.append(
+                (apart(self.stack.norm(turn_rows)), self.reply_stack.norm(reply_rows).unflatten(0, (size, most)))
+            )
+        return levels
 
     def matching(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The matching tensor (b,c,channels,t,n,m), zero where a word is padding, and where none is, (b,c,1,t,n,m)."""
@@ -159,14 +161,14 @@ class Matcher(Model):
         reply_keep = replies.keep[:, :, None].expand(-1, -1, count, -1)
         real = turn_keep[..., :, None] & reply_keep[..., None, :]
         to_reply, to_turn = padding_mask(reply_keep.flatten(0, 2)), padding_mask(turn_keep.flatten(0, 2))
-        found = []
-        for level, (one, other) in enumerate(self.levels(batch)):
-            a, b = one.flatten(0, 2), other[:, :, None].expand(-1, -1, count, -1, -1).flatten(0, 2)
+        planes = []
+        for level, (turn_rows, reply_rows) in enumerate(self.levels(batch)):
+            a, b = turn_rows.flatten(0, 2), reply_rows[:, :, None].expand(-1, -1, count, -1, -1).flatten(0, 2)
             crossed = self.to_reply[level](a, b, to_reply), self.to_turn[level](b, a, to_turn)
-            found += [x @ y.transpose(-1, -2) * a.shape[-1] ** -0.5 for x, y in ((a, b), crossed)]
+            planes += [x @ y.transpose(-1, -2) * a.shape[-1] ** -0.5 for x, y in ((a, b), crossed)]
         age = torch.arange(count, device=real.device)
-        newness = (1 / (1 + age.to(found[0].dtype)))[:, None, None].expand(real.shape)
-        stacked = torch.stack([*(one.view(real.shape) for one in found), newness], 2)
+        newness = (1 / (1 + age.to(planes[0].dtype)))[:, None, None].expand(real.shape)
+        stacked = torch.stack([*(plane.view(real.shape) for plane in planes), newness], 2)
         return stacked.masked_fill(~real[:, :, None], 0), real[:, :, None]
 
     def forward(self, batch: Batch) -> Any:
@@ -175,9 +177,9 @@ class Matcher(Model):
         rows, kept = F.elu(self.first(matched.flatten(0, 1))), real.flatten(0, 1)
         rows, kept = _largest(rows, kept)
         rows = F.elu(self.second(rows.masked_fill(~kept, 0)))
-        flat, there = rows.flatten(2), kept.flatten(2)
-        mean = flat.masked_fill(~there, 0).sum(-1) / there.sum(-1).clamp(min=1)
-        top = flat.masked_fill(~there, -torch.inf).amax(-1).masked_fill(~there.any(-1), 0)
+        flat, present = rows.flatten(2), kept.flatten(2)
+        mean = flat.masked_fill(~present, 0).sum(-1) / present.sum(-1).clamp(min=1)
+        top = flat.masked_fill(~present, -torch.inf).amax(-1).masked_fill(~present.any(-1), 0)
         return self.head(torch.cat([top, mean], -1).unflatten(0, (size, most)), batch)
 
 

@@ -52,5 +52,5 @@ class NTMModel(Model):
         self.head = problem.answer.head()  # the machine's own outputs are the answer
 
     def forward(self, batch: Batch) -> Any:
-        found = self.machine(batch.inputs.to(self.machine.tape.heads.weight.dtype), keep=batch.keep)
-        return self.head(found[0], batch)
+        reads = self.machine(batch.inputs.to(self.machine.tape.heads.weight.dtype), keep=batch.keep)
+        return self.head(reads[0], batch)

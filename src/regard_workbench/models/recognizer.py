@@ -82,7 +82,7 @@ class Recognizer(Transformer):
         assert batch.targets is not None
         total, count = self.head.loss(outputs.written, batch, smoothing)
         tokens, frames = _lengths(batch.targets, batch.target_keep), _lengths(batch.inputs, batch.keep)
-        each = F.ctc_loss(
+        ctc_loss = F.ctc_loss(
             widened(outputs.spelled).log_softmax(-1).transpose(0, 1),
             batch.targets,
             frames,
@@ -91,7 +91,7 @@ class Recognizer(Transformer):
             reduction="sum",
             zero_infinity=True,
         )
-        return self.ctc * each + (1 - self.ctc) * total, count
+        return self.ctc * ctc_loss + (1 - self.ctc) * total, count
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The decoder's likeliest tokens."""
@@ -132,10 +132,10 @@ class JointStep(CachedStep):
 
 
 def _weight(argument: str, given: float) -> float:
-    found = finite_number(argument, given)
-    if not 0 <= found <= 1:
+    weight = finite_number(argument, given)
+    if not 0 <= weight <= 1:
         raise BadValue(f"{argument}: expected a share from 0 to 1, got {given!r}.")
-    return found
+    return weight
 
 
 def _lengths(data: Tensor, keep: Tensor | None) -> Tensor:

@@ -61,5 +61,5 @@ class Recommender(Decoder):
         since = (lengths[:, None] - 1 - steps).clamp(min=0)  # items from there to the newest; padding is never read
         rows = embedding.rows(batch.inputs) * embedding.scale
         rows = rows + embedding.positions.rows(since).to(rows.dtype)
-        found: Tensor = self.stack(embedding.dropout(rows), mask=padding_mask(batch.keep))
-        return found
+        outputs: Tensor = self.stack(embedding.dropout(rows), mask=padding_mask(batch.keep))
+        return outputs

@@ -101,8 +101,8 @@ class Segmenter(Model):
 
 def products(places: Tensor, rows: Tensor) -> Tensor:
     """The scaled products of the features of places (b,dim,y,x) with rows (b,c,dim): (b,c,y,x)."""
-    found: Tensor = torch.einsum("bdyx,bcd->bcyx", places, rows) * rows.shape[-1] ** -0.5
-    return found
+    scaled: Tensor = torch.einsum("bdyx,bcd->bcyx", places, rows) * rows.shape[-1] ** -0.5
+    return scaled
 
 
 class Rise(nn.Module):

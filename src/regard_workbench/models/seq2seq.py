@@ -109,7 +109,7 @@ class Seq2seq(Model):
         )
         self.begin = nn.Linear(dim, layers * dim)
         common = {"num_heads": num_heads}
-        self.attentions = nn.ModuleList(mechanism_of("attention", one, dim, build_across, common) for one in chosen)
+        self.attentions = nn.ModuleList(mechanism_of("attention", name, dim, build_across, common) for name in chosen)
         self.joins = nn.ModuleList(Joined(dim, dropout) for _ in chosen)
         self.head = self.answer.head(dim, self.target_embedding.shared(self.answer.outputs) if tied else None)
 
@@ -121,8 +121,8 @@ class Seq2seq(Model):
     def encoded(self, batch: Batch) -> Tensor:
         """The encoder's rows (b,n,dim), to which the decoder attends."""
         rows, _ = self.encoder(self.embedding(batch.inputs), batch.keep)
-        found: Tensor = rows
-        return found
+        encoded: Tensor = rows
+        return encoded
 
     def read(self, batch: Batch) -> tuple[Tensor, RecurrentState]:
         """The encoder's rows (b,n,dim) and the decoder's initial state."""
@@ -140,8 +140,8 @@ class Seq2seq(Model):
         """How much each target position attends to each source position, (b,t,n), mean over heads of the last layer."""
         _, queries, source = self._rows_and_queries(batch)
         last: Any = self.attentions[-1]
-        found: Tensor = last.weights(queries, source, mask=padding_mask(batch.keep)).mean(1)
-        return found
+        weights: Tensor = last.weights(queries, source, mask=padding_mask(batch.keep)).mean(1)
+        return weights
 
     def step(self, tokens: Tensor, state: Seq2seqState) -> tuple[Tensor, Seq2seqState]:
         """Logits for the next target tokens, and the new state."""
@@ -191,10 +191,10 @@ class Seq2seq(Model):
         memories = memories_of(state.recurrent, gates.dtype)
         fed, attentions = state.fed, state.attentions
         steps: list[tuple[Tensor, ...]] = []
-        for now in gates.unbind(1):
-            found, memories, attentions = self._stepped(now, memories, fed, state.source, mask, attentions)
-            fed = None if fed is None else found[0][:, 0]
-            steps.append(found)
+        for step_gates in gates.unbind(1):
+            outputs, memories, attentions = self._stepped(step_gates, memories, fed, state.source, mask, attentions)
+            fed = None if fed is None else outputs[0][:, 0]
+            steps.append(outputs)
         following = replace(state, recurrent=state_of(memories), attentions=attentions, fed=fed)
         columns = [torch.cat(column, 1) for column in zip(*steps, strict=True)]
         return (*self._joined(columns), following) if columns else (rows, rows, following)
@@ -232,22 +232,22 @@ class Seq2seq(Model):
         # the padding, too. What the loop reads is copied: `torch.scan` takes no views, and ONNX no strides.
         _, _, attentions = self._attended(memories[-1][0][:, None], state.source, mask, state.attentions)
         copied = partial(torch.clone, memory_format=torch.contiguous_format)
-        source, fixed = copied(state.source), tuple(one.map(copied) for one in attentions)
+        source, fixed = copied(state.source), tuple(attention.map(copied) for attention in attentions)
         layers, has_cell = len(memories), memories[0][1] is not None
 
         def step(carry: Tensors, given: Tensors) -> tuple[Tensors, Tensors]:
             cells = carry[layers : 2 * layers] if has_cell else [None] * layers
             before = list(zip(carry[:layers], cells, strict=True))
             fed = carry[-1] if self.feeding == "luong" else None
-            found, after, _ = self._stepped(given[0], before, fed, source, None, fixed)
-            return _flat(after, None if fed is None else found[0][:, 0]), [one[:, 0] for one in found]
+            outputs, after, _ = self._stepped(given[0], before, fed, source, None, fixed)
+            return _flat(after, None if fed is None else outputs[0][:, 0]), [output[:, 0] for output in outputs]
 
         last, columns = run_steps(step, _flat(memories, state.fed), [gates.transpose(0, 1)])
         cells = torch.stack(list(last[layers : 2 * layers]), 1) if has_cell else None
         recurrent = RecurrentState(torch.stack(list(last[:layers]), 1), cells)
         fed = last[-1] if self.feeding == "luong" else None
         following = replace(state, recurrent=recurrent, attentions=attentions, fed=fed)
-        return (*self._joined([one.transpose(0, 1) for one in columns]), following)
+        return (*self._joined([column.transpose(0, 1) for column in columns]), following)
 
     def _attended(
         self, rows: Tensor, source: Tensor, mask: Mask | None, states: tuple[State, ...] | None
@@ -274,13 +274,13 @@ def _is_alike_in_every_step(attention: nn.Module) -> bool:
 def _flat(memories: list[Memory], fed: Tensor | None) -> list[Tensor]:
     """What a step hands to the next: the hidden rows of all layers, their cells, the fed row."""
     every = [*(hidden for hidden, _ in memories), *(cell for _, cell in memories), fed]
-    return [one for one in every if one is not None]
+    return [tensor for tensor in every if tensor is not None]
 
 
 def usual_feeding(attention: str | Mechanism) -> str:
     """The `feeding` of the paper that a mechanism comes from; luong for those that come from no recurrent model."""
-    found = attention.entry if isinstance(attention, Mechanism) else entry(parse(attention)[0])
-    return "context" if found.name in _ATTENDS_FIRST else "luong"
+    mechanism = attention.entry if isinstance(attention, Mechanism) else entry(parse(attention)[0])
+    return "context" if mechanism.name in _ATTENDS_FIRST else "luong"
 
 
 def _mechanisms(attention: str | None, layers: int | str | Sequence[str], usual: str) -> list[str]:

@@ -87,10 +87,10 @@ class Tagger(Model):
             self.characters = CHARACTERS[characters](spec, whole_number("character_dim", character_dim, 1))
             wide += character_dim
         self.given = nn.ModuleDict()
-        for name, given in list(problem.streams.items())[1:]:
-            if isinstance(given, Tokens):
-                size = dim if isinstance(given, WordVectors) else whole_number("shape_dim", shape_dim, 1)
-                self.given[name] = StreamEmbedding(given, size, positions=NONE)
+        for name, stream_spec in list(problem.streams.items())[1:]:
+            if isinstance(stream_spec, Tokens):
+                size = dim if isinstance(stream_spec, WordVectors) else whole_number("shape_dim", shape_dim, 1)
+                self.given[name] = StreamEmbedding(stream_spec, size, positions=NONE)
                 wide += size
         self.join = nn.Linear(wide, dim) if wide > dim else nn.Identity()
         self.recurrent = None if cell == NONE else Recurrent(dim, 1, cell, both=True)
@@ -104,18 +104,20 @@ class Tagger(Model):
         self.clued = next(iter(clued), "")
         self.clues: ClueScores | None = None
         if self.clued and clues:
-            self.vectors = next((n for n, given in problem.streams.items() if isinstance(given, WordVectors)), "")
-            known: Any = self.given[self.vectors].rows if self.vectors else None
+            self.vectors = next(
+                (n for n, stream_spec in problem.streams.items() if isinstance(stream_spec, WordVectors)), ""
+            )
+            word_vectors: Any = self.given[self.vectors].rows if self.vectors else None
             options = share("clue_dropout", clue_dropout), finite_number("clue_decay", clue_decay)
-            self.clues = ClueScores(clued[self.clued], outputs, known, *options)
+            self.clues = ClueScores(clued[self.clued], outputs, word_vectors, *options)
 
     def forward(self, batch: Batch) -> Any:
         rows: Tensor = self.embedding(batch.inputs)
-        parts = [rows]
+        features = [rows]
         if self.spelled:
-            parts.append(self.dropout(self.characters(batch.streams[self.spelled].data)))
-        parts += [vectors(batch.streams[name].data) for name, vectors in self.given.items()]
-        rows = self.join(torch.cat(parts, -1))
+            features.append(self.dropout(self.characters(batch.streams[self.spelled].data)))
+        features += [vectors(batch.streams[name].data) for name, vectors in self.given.items()]
+        rows = self.join(torch.cat(features, -1))
         if self.recurrent is not None:
             rows = self.dropout(self.recurrent(rows, batch.keep)[0])
         if self.stack is not None:
@@ -123,6 +125,6 @@ class Tagger(Model):
         scores = self.head(rows, batch)
         if self.clues is None:
             return scores
-        known: Any = self.given[self.vectors].rows if self.vectors else None
-        vectors = None if known is None else known.of(batch.streams[self.vectors].data)
+        word_vectors: Any = self.given[self.vectors].rows if self.vectors else None
+        vectors = None if word_vectors is None else word_vectors.of(batch.streams[self.vectors].data)
         return scores + self.clues(batch.streams[self.clued].data, vectors)

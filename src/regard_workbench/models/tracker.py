@@ -37,12 +37,12 @@ class SpelledEmbedding(nn.Module):
         grams = data[..., FIRST_GRAM:]
         real = (grams > 0)[..., None].to(self.gram.weight.dtype)
         spelling = (self.gram(grams) * real).sum(-2) / real.sum(-2).clamp(min=1).sqrt()
-        found: Tensor = (self.word(data[..., 0]) + spelling) * 0.5**0.5
-        return found
+        vectors: Tensor = (self.word(data[..., 0]) + spelling) * 0.5**0.5
+        return vectors
 
     def forward(self, data: Tensor) -> Tensor:
-        found: Tensor = self.lexical(data) + self.speaker(data[..., SPEAKER])
-        return found
+        vectors: Tensor = self.lexical(data) + self.speaker(data[..., SPEAKER])
+        return vectors
 
 
 @model("tracker", gives=("slots",), reads=(Spelled,))
@@ -122,20 +122,20 @@ class Tracker(Reader):
         values = self.value_shares @ words
         source = torch.cat([spelled.lexical(batch.inputs), rows], -1)
         queries = words + slots[self.slot_of_word]
-        found = self.mention(queries.expand(size, -1, -1), source, mask=mask)
-        mention = self.value_shares @ found
+        mentions = self.mention(queries.expand(size, -1, -1), source, mask=mask)
+        mention = self.value_shares @ mentions
         hidden = self.from_about(about)[:, self.slot_of] + mention + self.from_value(values)
         scores = self.score(self.dropout(nn.functional.gelu(hidden)))[..., 0]
         meaning = about @ self.meaning(values).T * values.shape[-1] ** -0.5  # (b,slots,values)
         scores = scores + meaning[:, self.slot_of, torch.arange(len(values), device=rows.device)]
         none = self.none(about)[..., 0]
-        parts, begin = [], 0
+        score_columns, begin = [], 0
         for number, slot in enumerate(answer.slots):
             if not slot.several:
-                parts.append(none[:, number : number + 1])
-            parts.append(scores[:, begin : begin + len(slot.values)])
+                score_columns.append(none[:, number : number + 1])
+            score_columns.append(scores[:, begin : begin + len(slot.values)])
             begin += len(slot.values)
-        return self.head(torch.cat(parts, 1), batch)
+        return self.head(torch.cat(score_columns, 1), batch)
 
 
 def _flat(texts: list[Words]) -> tuple[Tensor, Tensor]:

@@ -184,8 +184,8 @@ class Transformer(Model):
 
     def read(self, batch: Batch) -> Tensor:
         """The encoder's rows (b,n,dim)."""
-        found: Tensor = self.encoder(self.embedding(batch.inputs), mask=padding_mask(batch.keep))
-        return found
+        encoded: Tensor = self.encoder(self.embedding(batch.inputs), mask=padding_mask(batch.keep))
+        return encoded
 
     def forward(self, batch: Batch) -> Any:
         rows, around = self.before_decoder(batch)

@@ -42,9 +42,9 @@ class TransformerXL(Decoder):
             raise BadValue("model: transformer-xl reads texts with padding after them; got padding before a token.")
         rows = self.embedding(batch.inputs)
         state = self.initial_state(batch.size)
-        found = []
-        for part in rows.split(self.segment, 1):
-            read, state = self.stack.step(part, state)
-            found.append(read)
+        outputs = []
+        for segment_rows in rows.split(self.segment, 1):
+            read, state = self.stack.step(segment_rows, state)
+            outputs.append(read)
             state = state.detach()
-        return torch.cat(found, 1) if found else rows
+        return torch.cat(outputs, 1) if outputs else rows

@@ -54,11 +54,11 @@ class DividedLayer(EncoderLayer):
         """(b,n,dim) → (b,n,dim): the class token, where there is one, then the patches, frame by frame."""
         among = x[:, self.first :]
         same_place = masks.dilated(self.places)
-        found = self.around_time.leave(among, self.time(self.around_time.enter(among), mask=same_place))
+        patches = self.around_time.leave(among, self.time(self.around_time.enter(among), mask=same_place))
         same_frame: Mask = masks.blocks(self.places)
         if self.first:
             same_frame = masks.documents(self.frame) | masks.global_tokens([0])
-        return super().forward(torch.cat([x[:, : self.first], found], 1), mask=same_frame)
+        return super().forward(torch.cat([x[:, : self.first], patches], 1), mask=same_frame)
 
 
 class ConvolutionStem(nn.Module):
@@ -77,8 +77,8 @@ class ConvolutionStem(nn.Module):
     def forward(self, data: Tensor) -> Tensor:
         size, count, width = data.shape
         rows, _ = self.features(data.reshape(size * self.frames, count // self.frames, width))
-        found: Tensor = self.rows(rows.reshape(size, count, -1))
-        return found
+        embedded: Tensor = self.rows(rows.reshape(size, count, -1))
+        return embedded
 
 
 @model("vit", gives=("pooled", "rows"), reads=(Patches,))
@@ -117,9 +117,9 @@ class Vit(Model):
         hidden: int | None = None,
     ) -> None:
         super().__init__(problem)
-        for option, given, known in (("pool", pool, POOLS), ("over_time", over_time, OVER_TIME)):
-            if given not in known:
-                raise BadValue(f"{option}: expected {' or '.join(known)}, got {given!r}.")
+        for option, choice, choices in (("pool", pool, POOLS), ("over_time", over_time, OVER_TIME)):
+            if choice not in choices:
+                raise BadValue(f"{option}: expected {' or '.join(choices)}, got {choice!r}.")
         assert isinstance(problem.inputs, Patches)
         self.given = problem.inputs
         self.spec = self.given if patch is None else _recut(self.given, patch)
@@ -173,8 +173,8 @@ class Vit(Model):
         rows = self.dropout(rows)
         for layer in self.layers:
             rows = layer(rows)
-        found: Tensor = self.norm(rows)
-        return found
+        normalized: Tensor = self.norm(rows)
+        return normalized
 
     def relabel(self, shown: Shown) -> Shown:
         """The names of the class token and of its own patches."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.support.arguments import finite_number, share, whole_number
+from regard.support.arguments import finite_number, share
+from regard.support.declared import at_least, option
 from regard_workbench.tasks.agents.environments import EnvironmentFacts, make
 from regard_workbench.tasks.agents.episodes import Episodes, Policy, play
 from regard_workbench.tasks.agents.policy import PolicyOfModel
@@ -20,6 +21,8 @@ from regard_workbench.tasks.answers.acts import ACTION, REWARD, Acts, PolicyHead
 from regard_workbench.tasks.formats.splits import checked_split
 from regard_workbench.tasks.measures.metrics import LOSS, Answered, Answering, Mean, Metric
 from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.judge import Judge
+from regard_workbench.tasks.parts.presenter import Presenter
 from regard_workbench.tasks.parts.shown import Shown
 from regard_workbench.tasks.parts.streams import Vectors
 from regard_workbench.tasks.parts.task import Recipe, Task, task
@@ -35,17 +38,38 @@ def _returns(answered: Answered) -> Tensor:
 
 
 def _returned(answered: Answered) -> tuple[float, float]:
-    found = _returns(answered)
-    return float(found.sum()), float(len(found))
+    returns = _returns(answered)
+    return float(returns.sum()), float(len(returns))
 
 
 def _succeeded(facts: EnvironmentFacts, answered: Answered) -> tuple[float, float]:
-    found = _returns(answered)
-    good = found >= facts.good if facts.reached else found > facts.good
-    return float(good.sum()), float(len(found))
+    returns = _returns(answered)
+    good = returns >= facts.good if facts.reached else returns > facts.good
+    return float(good.sum()), float(len(returns))
 
 
 MEAN_RETURN = Mean("return", over="episodes", look=_returned)
+
+
+class AgentPresenter(Presenter["AgentTask"]):
+    """Shows the steps of an episode."""
+
+    def show(self, task: AgentTask, example: int, batch: Batch) -> Shown:
+        """The steps of an episode by their number and what was done; where frames are pictures, side by side."""
+        actions = batch.answers[ACTION].data[0].tolist()
+        total = float(batch.answers[REWARD].data[0].sum())
+        pieces = [f"{step} {task.facts.actions[action]}" for step, action in enumerate(actions)]
+        words = f"an episode of {task.env} that returns {total:.3g}"
+        world, observed = make(task.env), batch.inputs[0, :, : task.facts.width].cpu().numpy()
+        pictures = [world.picture(row) for row in observed[:MOST_FRAMES]]
+        frames = [picture for picture in pictures if picture is not None]
+        if not frames or len(frames) < len(actions):
+            return Shown(words, pieces, "steps")
+        return Shown(words, pieces, "steps", picture=np.concatenate(frames, 1), grid=(1, len(frames)))
+
+    def output_pieces(self, task: AgentTask, tokens: Sequence[int]) -> list[str]:
+        """The names of actions."""
+        return [task.facts.actions[token] for token in tokens]
 
 
 @task("agent")
@@ -58,23 +82,11 @@ class AgentTask(Task):
     action is taken.
 
     Paper: Schulman et al. 2017 (PPO); Schulman et al. 2016 (GAE).
-
-    Args:
-        env: t-maze (remember a sign until the junction), or an environment of gymnasium by its name: CartPole-v1,
-            MiniGrid-MemoryS7-v0 (extra `agents`)
-        last_action: whether the action before is part of what is seen; if not, memory=none remembers nothing at all
-        episodes: the most that are played before they are learned from
-        frames: how many steps of them are enough
-        epochs: how often each is learned from
-        discount: of later rewards
-        trace: λ of generalised advantage estimation
-        clip: how far the probability of an action may move away from what it was, before its gradient is cut
-        entropy_weight: weight of the entropy of the actions
-        value_weight: weight of the error of the return to expect
     """
 
     tried = ("--example", "3")
-    metric = MEAN_RETURN
+    judge = Judge.by(MEAN_RETURN)  # `metrics` says how success is measured
+    presenter = AgentPresenter()
     acts = True
     recipe = Recipe(
         model="agent",
@@ -88,31 +100,36 @@ class AgentTask(Task):
         reaches={"success": 0.95},
     )
 
-    def __init__(
-        self,
-        env: str = "t-maze",
-        last_action: bool = True,
-        episodes: int = 32,
-        frames: int = 2048,
-        epochs: int = 4,
-        discount: float = 0.99,
-        trace: float = 0.95,
-        clip: float = 0.2,
-        entropy_weight: float = 0.01,
-        value_weight: float = 0.5,
-    ) -> None:
-        self.env, self.facts, self.last_action = env, make(env).facts, last_action
-        self.frames, self.epochs = whole_number("frames", frames, 1), whole_number("epochs", epochs, 1)
-        self.discount, self.trace = share("discount", discount), share("trace", trace)
-        self.answer = Acts(
-            len(self.facts.actions),
-            self.facts.limit,
-            whole_number("episodes", episodes, 1),
-            finite_number("clip", clip, above=0.0),
-            finite_number("value_weight", value_weight),
-            finite_number("entropy_weight", entropy_weight),
-        )
-        self._held: Rollout | None = None
+    env: str = option(
+        "t-maze (remember a sign until the junction), or an environment of gymnasium by its name: CartPole-v1, "
+        "MiniGrid-MemoryS7-v0 (extra `agents`)",
+        default="t-maze",
+    )
+    last_action: bool = option(
+        "whether the action before is part of what is seen; if not, memory=none remembers nothing at all", default=True
+    )
+    episodes: int = option("the most that are played before they are learned from", at_least(1), default=32)
+    frames: int = option("how many steps of them are enough", at_least(1), default=2048)
+    epochs: int = option("how often each is learned from", at_least(1), default=4)
+    discount: float = option("of later rewards", share, default=0.99)
+    trace: float = option("λ of generalised advantage estimation", share, default=0.95)
+    clip: float = option(
+        "how far the probability of an action may move away from what it was, before its gradient is cut",
+        lambda name, clip: finite_number(name, clip, above=0.0),
+        default=0.2,
+    )
+    entropy_weight: float = option("weight of the entropy of the actions", finite_number, default=0.01)
+    value_weight: float = option("weight of the error of the return to expect", finite_number, default=0.5)
+
+    def check_options(self) -> None:
+        self.facts = make(self.env).facts  # refuses environments that do not exist
+        self._rollout: Rollout | None = None  # what is learned from
+
+    @cached_property
+    def answer(self) -> Acts:
+        """An action at each step."""
+        actions, limit = len(self.facts.actions), self.facts.limit
+        return Acts(actions, limit, self.episodes, self.clip, self.value_weight, self.entropy_weight)
 
     def streams(self) -> dict[str, Vectors]:
         """What is seen at each step, and the action before it where asked for."""
@@ -124,7 +141,7 @@ class AgentTask(Task):
         return [self.answer]
 
     def metrics(self) -> tuple[Metric, ...]:
-        success = Mean("success", unit="share", over="episodes", look=functools.partial(_succeeded, self.facts))
+        success = Mean("success", unit="share", over="episodes", look=partial(_succeeded, self.facts))
         return (LOSS, MEAN_RETURN, success)
 
     def examples(self, split: str) -> Sequence[int]:
@@ -169,7 +186,7 @@ class AgentTask(Task):
         """The next batch of the rollout that is learned from; a new one is played where this was used up."""
         head: PolicyHead = model.head
         if not 0 <= int(head.used) < self.epochs * int(head.parts):
-            drawn = torch.randint(len(examples), (self.answer.episodes,), generator=generator)
+            drawn = torch.randint(len(examples), (self.episodes,), generator=generator)
             seeds = [examples[index] for index in drawn.tolist()]
             parts = -(-len(seeds) // size)
             self._observe(model)
@@ -181,15 +198,15 @@ class AgentTask(Task):
             largest = discounted(played.reward, self.discount).abs().max().to(head.scale)
             head.scale.copy_(torch.maximum(head.scale, largest))
             head.frames += int(played.keep.sum())
-            self._held = self._judged(played)
-        elif self._held is None:  # the run was resumed
-            self._held = self._last(head)
-        rows = self._held.part(int(head.used), int(head.parts))
+            self._rollout = self._judged(played)
+        elif self._rollout is None:  # the run was resumed
+            self._rollout = self._last(head)
+        rows = self._rollout.part(int(head.used), int(head.parts))
         head.used += 1
-        return self._held.batch(rows)
+        return self._rollout.batch(rows)
 
     def _last(self, head: PolicyHead) -> Rollout:
-        return self._held or self._judged(kept(head, self.env, last_action=self.last_action))
+        return self._rollout or self._judged(kept(head, self.env, last_action=self.last_action))
 
     def _observe(self, model: Any) -> None:
         """Tell a model that standardises its input what was seen in the last rollout.
@@ -207,22 +224,5 @@ class AgentTask(Task):
         """How episodes are played in an evaluation."""
         return {"actions": "the likeliest", "env": self.env}
 
-    def show(self, example: int, batch: Batch) -> Shown:
-        """The steps of an episode by their number and what was done; where frames are pictures, side by side."""
-        done = batch.answers[ACTION].data[0].tolist()
-        total = float(batch.answers[REWARD].data[0].sum())
-        pieces = [f"{step} {self.facts.actions[action]}" for step, action in enumerate(done)]
-        words = f"an episode of {self.env} that returns {total:.3g}"
-        world, seen = make(self.env), batch.inputs[0, :, : self.facts.width].cpu().numpy()
-        frames = [world.picture(row) for row in seen[:MOST_FRAMES]]
-        drawn = [frame for frame in frames if frame is not None]
-        if not drawn or len(drawn) < len(done):
-            return Shown(words, pieces, "steps")
-        return Shown(words, pieces, "steps", picture=np.concatenate(drawn, 1), grid=(1, len(drawn)))
-
-    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The names of actions."""
-        return [self.facts.actions[token] for token in tokens]
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": None}
+        return {**self.__dict__, "_rollout": None}

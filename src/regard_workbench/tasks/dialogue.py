@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from regard.errors import BadValue
-from regard.support.arguments import share
+from regard.support.arguments import share, whole_number
+from regard.support.declared import option
 from regard_workbench.tasks.answers import Answer, HiddenTokens, Slot, SlotValues
 from regard_workbench.tasks.answers.slots import TURNS, SlotsHead
 from regard_workbench.tasks.formats.goals import Goals
@@ -18,17 +20,22 @@ from regard_workbench.tasks.formats.woz import REQUEST, Dialogue, Ontology, Turn
 from regard_workbench.tasks.generated import restaurants
 from regard_workbench.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
 from regard_workbench.tasks.parts.batch import INPUTS, Batch
+from regard_workbench.tasks.parts.data import Kept
+from regard_workbench.tasks.parts.judge import Judge
+from regard_workbench.tasks.parts.shared_options import MIN_COUNT
 from regard_workbench.tasks.parts.shown import Shown
 from regard_workbench.tasks.parts.streams import Spelled
 from regard_workbench.tasks.parts.task import Recipe, task
 from regard_workbench.tasks.text import spelling, vocabulary
-from regard_workbench.tasks.text.hiding import HidesWords
+from regard_workbench.tasks.text.hiding import HidesWords, SpelledPresenter
 from regard_workbench.tasks.text.spelling import ASKS, CONFIRMS, SYSTEM, USER
-from regard_workbench.tasks.text.vocabulary import BLANK, START, UNKNOWN, Vocabulary
+from regard_workbench.tasks.text.text_task import KnownPieces
+from regard_workbench.tasks.text.vocabulary import BLANK, START, UNKNOWN
 
 GENERATED = {"train": 1200, "validation": 150, "test": 300}
 LONGEST = 160  # positions of a turn
 GOLD = "gold"  # the note of a batch with the goals and requests of each turn
+SPEAKER_NAMES = {USER: "[user]", SYSTEM: "[system]", ASKS: "[asks]", CONFIRMS: "[confirms]"}
 
 
 class Conversation(NamedTuple):
@@ -38,6 +45,63 @@ class Conversation(NamedTuple):
     swap: float = 0.0
     hide: float = 0.0
     first: int = 0
+
+
+@dataclass(frozen=True)
+class KnownGoals(KnownPieces):
+    """The vocabulary, and the slots with their values."""
+
+    slots: Goals
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], task: Any) -> Self:
+        return cls(vocabulary.restored(state["vocabulary"]), Goals.restored(state["slots"]))
+
+
+class GoalJudge(Judge):
+    """Names what counts as an error whatever a model says."""
+
+    def protocol(self, task: DialogueState) -> dict[str, Any]:
+        """How goals are judged."""
+        if task.hides:
+            return {}
+        about = {"joint_goal": "goals of all turns so far against belief_state, without requests; turns read alone"}
+        if outside := task.fitted.slots.outside:
+            about["not in the ontology"] = f"{', '.join(sorted(outside))}: these count as errors"
+        return about
+
+
+class DialoguePresenter(SpelledPresenter):
+    """Shows a turn beside slots and values, and answers by the goals after the last turn."""
+
+    def show(self, task: Any, example: Conversation, batch: Batch) -> Shown:
+        """The words of the turn that comes first in the batch, and the slots and values that attend to them."""
+        known: KnownGoals = task.fitted
+        turn = example.turns[example.first]
+        positions = task.positions(turn)
+        texts = _texts(turn, known.vocabulary.pieces([position[0] for position in positions]))
+        pieces = [
+            SPEAKER_NAMES[position[spelling.SPEAKER]] if position[0] == START else text
+            for position, text in zip(positions, texts, strict=True)
+        ]
+        pieces += [""] * (batch.inputs.shape[1] - len(pieces))  # other turns of the dialogue may be longer
+        slots = known.slots.values
+        values = [name for slot, some in slots.items() for value in some for name in _named(slot, value)]
+        return Shown(f"“{turn.user}”", pieces, streams={"goals": list(slots), "values": values})
+
+    def decode(self, task: Any, tokens: Sequence[int]) -> str:
+        """The goals after the last turn and what is asked for in it; a single hidden word where words are guessed."""
+        known: KnownGoals = task.fitted
+        if task.hides:
+            return known.vocabulary.decode(tokens)
+        goals = known.slots
+        state: dict[str, str] = {}
+        requests: set[str] = set()
+        for begin in range(0, len(tokens), goals.columns):
+            turn_goals, requests = goals.meaning(tokens[begin : begin + goals.columns])
+            state.update(turn_goals)
+        answers = [f"{slot} = {value}" for slot, value in state.items()]
+        return ", ".join([*answers, *(f"asks for {request}" for request in sorted(requests))]) or "nothing yet"
 
 
 @task("dialogue")
@@ -54,55 +118,46 @@ class DialogueState(HidesWords):
             --model "encoder(dim=128, layers=2, num_heads=4)"
         regard compare dialogue --data woz2 --steps 900 \\
             --init-from scratch,runs/words --differences
-
-    Args:
-        data: WOZ 2.0 JSON: a folder with train, validate and test files and their ontology, or files
-        swap: share of training turns in which a value is replaced by another of its slot, in words and label
-        hide: share of a training turn's words made unknown (their spelling stays), others each time
-        min_count: how often a word must occur in training to be known
-        encoding: how the files are encoded
-        seed: which dialogues are kept for validation and test where there are no files for them
-        whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    metric: ClassVar[Metric] = Mean("joint_goal", unit=SHARE, over="turns")  # `metrics` says how it is measured
+    judge = GoalJudge.by(Mean("joint_goal", unit=SHARE, over="turns"))  # `metrics` says how it is measured
+    presenter = DialoguePresenter()
+    fitted = Kept(KnownGoals)
     tried = ("--text", "i want thai food | which part of town do you prefer ? | in the north please")
     recipe = Recipe(model="tracker", steps=400, batch_size=8, lr=1e-3, warmup=50, reaches={"joint_goal": 0.95})
 
-    def __init__(
-        self,
-        data: Data | None = None,
-        swap: float = 0.3,
-        hide: float = 0.1,
-        min_count: int = 1,
-        encoding: str = "utf-8",
-        seed: int = 0,
-        whole: bool = False,
-    ) -> None:
-        super().__init__(data, min_count, encoding, seed, whole)
-        self.swap, self.hide = share("swap", swap), share("hide", hide)
-        self.goals: Goals | None = None
+    data: Data | None = option(
+        "WOZ 2.0 JSON: a folder with train, validate and test files and their ontology, or files", default=None
+    )
+    swap: float = option(
+        "share of training turns in which a value is replaced by another of its slot, in words and label",
+        share,
+        default=0.3,
+    )
+    hide: float = option(
+        "share of a training turn's words made unknown (their spelling stays), others each time", share, default=0.1
+    )
+    min_count: int = MIN_COUNT
+    seed: int = option(
+        "which dialogues are kept for validation and test where there are no files for them", whole_number, default=0
+    )
 
     @cached_property
-    def _read(self) -> tuple[dict[str, list[Dialogue]], Ontology | None]:
+    def _files(self) -> tuple[dict[str, list[Dialogue]], Ontology | None]:
         if self.data is None:
-            parts = {split: list(restaurants.dialogues(split, count)) for split, count in GENERATED.items()}
-            return parts, restaurants.ONTOLOGY
+            dialogues = {split: list(restaurants.dialogues(split, count)) for split, count in GENERATED.items()}
+            return dialogues, restaurants.ONTOLOGY
         return read_splits(self.data, self.encoding, self.seed, self.whole, self.typed(encoding="latin-1"))
 
-    def prepare(self) -> None:
-        """Slots and vocabulary, from the ontology and the training dialogues alone."""
-        parts, ontology = self._read
-        train = parts.get("train") or next(iter(parts.values()))
-        self.goals = Goals.of(ontology, train)
-        texts = [text for dialogue in train for text in dialogue.utterances()]
-        known = [spoken(text) for slot, values in self.goals.values.items() for text in (slot, *values)]
-        self.vocabulary = vocabulary.build("word", texts + known * self.min_count, None, self.min_count)
+    def read(self) -> dict[str, list[Dialogue]]:
+        return self._files[0]
 
-    def _known(self) -> tuple[Vocabulary, Goals]:
-        words = self.known()
-        assert self.goals is not None
-        return words, self.goals
+    def fit(self) -> KnownGoals:
+        train = self.training_rows
+        goals = Goals.of(self._files[1], train)
+        texts = [text for dialogue in train for text in dialogue.utterances()]
+        named = [spoken(text) for slot, values in goals.values.items() for text in (slot, *values)]
+        return KnownGoals(vocabulary.build("word", texts + named * self.min_count, None, self.min_count), goals)
 
     def streams(self) -> dict[str, Spelled]:
         """The words of a turn."""
@@ -110,7 +165,7 @@ class DialogueState(HidesWords):
 
     def answers(self) -> list[Answer]:
         """The values of the slots; hidden words for models that cannot track."""
-        words, goals = self._known()
+        words, goals = self.fitted.vocabulary, self.fitted.slots
         slots = tuple(
             Slot(
                 tuple(spelling.spelled(words, spoken(slot), USER)),
@@ -121,39 +176,44 @@ class DialogueState(HidesWords):
         )
         return [SlotValues(slots), HiddenTokens(len(words), BLANK)]
 
-    def own_metrics(self) -> tuple[Metric, ...]:
+    def metrics(self) -> tuple[Metric, ...]:
         """Loss, joint goal, goals of single turns, requests."""
-        looks = {"joint_goal": 0, "turn_goal": 1, "request": 2}
-        return (
-            LOSS,
-            *(Mean(name, unit=SHARE, over="turns", look=_Judged(self, column)) for name, column in looks.items()),
-        )
+        if self.hides:
+            return super().metrics()
+        names = ("joint_goal", "turn_goal", "request")
+        looks = [
+            Mean(name, unit=SHARE, over="turns", look=partial(self._share, column)) for column, name in enumerate(names)
+        ]
+        return (LOSS, *looks)
+
+    def _share(self, column: int, answered: Answered) -> tuple[float, float] | None:
+        if GOLD not in answered.batch.notes or answered.batch.targets is None:
+            return None
+        verdicts = answered.once(self.judged)
+        return float(sum(turn[column] for turn in verdicts)), float(len(verdicts))
 
     def judged(self, answered: Answered) -> list[tuple[bool, bool, bool]]:
         """For each turn whether all goals so far, its own goals and its requests are right."""
-        _, goals = self._known()
+        goals = self.fitted.slots
         head = SlotsHead(self.problem.answer)  # type: ignore[arg-type]
         chosen: list[list[int]] = head.choices(answered.outputs).tolist()
         turns = sorted(zip(answered.batch.notes[TURNS], chosen, answered.batch.notes[GOLD], strict=True))
-        found = []
+        verdicts = []
         state: dict[str, str] = {}
         for (_, number), choice, gold in turns:
             state = state if number else {}
-            now, asked = goals.meaning(choice)
-            state = {**state, **now}
-            label = dict(pair for pair in gold[0] if pair[0] != REQUEST)
-            requests = {value for slot, value in gold[0] if slot == REQUEST}
-            found.append((state == dict(gold[1]), now == label, asked == requests))
-        return found
+            turn_goals, requests = goals.meaning(choice)
+            state = {**state, **turn_goals}
+            right_goals = dict(pair for pair in gold[0] if pair[0] != REQUEST)
+            right_requests = {value for slot, value in gold[0] if slot == REQUEST}
+            verdicts.append((state == dict(gold[1]), turn_goals == right_goals, requests == right_requests))
+        return verdicts
 
-    def examples(self, split: str) -> Sequence[Conversation]:
-        """The dialogues of a split, in the order of the file."""
-        _, goals = self._known()
-        dialogues = self.part(self._read[0], split)
-        for dialogue in dialogues:
-            goals.check(dialogue)
-        swap, hide = (self.swap, self.hide) if split == "train" else (0.0, 0.0)
-        return [Conversation(dialogue.turns, swap, hide) for dialogue in dialogues]
+    def encoded(self, rows: Sequence[Dialogue], *, training: bool) -> list[Conversation]:
+        for dialogue in rows:
+            self.fitted.slots.check(dialogue)
+        swap, hide = (self.swap, self.hide) if training else (0.0, 0.0)
+        return [Conversation(dialogue.turns, swap, hide) for dialogue in rows]
 
     def length(self, example: Conversation) -> int:
         """Words of the longest turn."""
@@ -161,16 +221,16 @@ class DialogueState(HidesWords):
 
     def collate(self, examples: Sequence[Conversation], generator: torch.Generator) -> Batch:
         """The turns of all dialogues, one row each; from a dialogue's `first` on, then those before it."""
-        words, goals = self._known()
+        goals = self.fitted.slots
         rows, places, gold = [], [], []
         for number, example in enumerate(examples):
             count = len(example.turns)
-            for turn in range(example.first - count, example.first):
-                places.append((number, turn % count))
-                one = example.turns[turn]
-                rows.append(goals.swapped(one, example.swap, generator) if example.swap else one)
-                gold.append((one.label, one.state))
-        texts = [self._positions(words, turn) for turn in rows]
+            for place in range(example.first - count, example.first):
+                places.append((number, place % count))
+                turn = example.turns[place]
+                rows.append(goals.swapped(turn, example.swap, generator) if example.swap else turn)
+                gold.append((turn.label, turn.state))
+        texts = [self.positions(turn) for turn in rows]
         if self.hides:
             return self.hidden(texts, generator)
         data, keep = spelling.padded_words(texts)
@@ -181,20 +241,17 @@ class DialogueState(HidesWords):
         targets = torch.tensor([goals.target(turn.label) for turn in rows])
         return Batch.of(data, keep, targets, turns=tuple(places), gold=tuple(gold))
 
-    def _positions(self, words: Vocabulary, turn: Turn) -> list[tuple[int, ...]]:
+    def positions(self, turn: Turn) -> list[tuple[int, ...]]:
         """What the user said, what the system had said, and the system's acts, each after a mark."""
-        found = [spelling.mark(START, USER), *spelling.spelled(words, turn.user, USER)]
-        found += [spelling.mark(START, SYSTEM), *spelling.spelled(words, turn.system, SYSTEM)]
-        for act in turn.acts:
-            kind = ASKS if len(act) == 1 else CONFIRMS
-            found += [spelling.mark(START, kind), *spelling.spelled(words, spoken(" ".join(act)), kind)]
-        return found[:LONGEST]
+        return [
+            position
+            for speaker, text in _said(turn)
+            for position in (spelling.mark(START, speaker), *spelling.spelled(self.fitted.vocabulary, text, speaker))
+        ][:LONGEST]
 
-    def parse(self, given: Mapping[str, str]) -> Conversation:
+    def encode(self, text: str) -> Conversation:
         """A dialogue: turns separated by " | ", the user first and last: "thai food | which area ? | the north"."""
-        if set(given) != {"text"}:
-            return super().parse(given)  # type: ignore[no-any-return]
-        said = typed_turns(given["text"])
+        said = typed_turns(text)
         if len(said) % 2 == 0:
             raise BadValue(
                 '--text: expected an odd number of turns, separated by "|", the user first and last, for instance '
@@ -203,59 +260,17 @@ class DialogueState(HidesWords):
         turns = zip(["", *said[1::2]], said[0::2], strict=True)
         return Conversation(tuple(Turn(system, user) for system, user in turns), first=len(said) // 2)
 
-    def show(self, example: Conversation, batch: Batch) -> Shown:
-        """The words of the turn that comes first in the batch, and the slots and values that attend to them."""
-        words, goals = self._known()
-        turn = example.turns[example.first]
-        ids = [row[0] for row in self._positions(words, turn)]
-        names = {USER: "[user]", SYSTEM: "[system]", ASKS: "[asks]", CONFIRMS: "[confirms]"}
-        pieces = [
-            names[row[spelling.SPEAKER]] if row[0] == START else piece
-            for row, piece in zip(self._positions(words, turn), self._texts(turn, words.pieces(ids)), strict=True)
-        ]
-        pieces += [""] * (batch.inputs.shape[1] - len(pieces))  # other turns of the dialogue may be longer
-        slots = list(goals.values)
-        values = [name for slot, some in goals.values.items() for value in some for name in _named(slot, value)]
-        return Shown(f"“{turn.user}”", pieces, streams={"goals": slots, "values": values})
 
-    def _texts(self, turn: Turn, pieces: list[str]) -> list[str]:
-        """The words as they were said, also those the vocabulary does not hold."""
-        said = ["", *turn.user.split(), "", *turn.system.split()]
-        for act in turn.acts:
-            said += ["", *spoken(" ".join(act)).split()]
-        return [one or piece for one, piece in zip(said, pieces, strict=False)]
+def _said(turn: Turn) -> list[tuple[int, str]]:
+    """What the user said, what the system had said, and its acts in words, each with its kind."""
+    acts = [(ASKS if len(act) == 1 else CONFIRMS, spoken(" ".join(act))) for act in turn.acts]
+    return [(USER, turn.user), (SYSTEM, turn.system), *acts]
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The goals after the last turn and what is asked for in it; a single hidden word where words are guessed."""
-        words, goals = self._known()
-        if self.hides:
-            return words.decode(tokens)
-        state: dict[str, str] = {}
-        asked: set[str] = set()
-        for begin in range(0, len(tokens), goals.columns):
-            now, asked = goals.meaning(tokens[begin : begin + goals.columns])
-            state.update(now)
-        parts = [f"{slot} = {value}" for slot, value in state.items()]
-        return ", ".join([*parts, *(f"asks for {one}" for one in sorted(asked))]) or "nothing yet"
 
-    def protocol(self) -> dict[str, Any]:
-        """How goals are judged."""
-        if self.hides:
-            return {}
-        found = {"joint_goal": "goals of all turns so far against belief_state, without requests; turns read alone"}
-        if self.goals is not None and self.goals.outside:
-            found["not in the ontology"] = f"{', '.join(sorted(self.goals.outside))}: these count as errors"
-        return found
-
-    def state(self) -> dict[str, Any]:
-        """Vocabulary, slots and values."""
-        _, goals = self._known()
-        return {**super().state(), "slots": {slot: list(some) for slot, some in goals.values.items()}}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore vocabulary, slots and values."""
-        self.vocabulary = vocabulary.restored(state["vocabulary"])
-        self.goals = Goals.restored(state["slots"])
+def _texts(turn: Turn, pieces: list[str]) -> list[str]:
+    """The words as they were said, also those the vocabulary does not hold; pieces in place of marks."""
+    words = [word for _, text in _said(turn) for word in ("", *text.split())]
+    return [word or piece for word, piece in zip(words, pieces, strict=False)]
 
 
 def _named(slot: str, value: str) -> list[str]:
@@ -267,16 +282,3 @@ def _named(slot: str, value: str) -> list[str]:
         f"{slot}: {' '.join(f'[{word}]' if at == place else word for at, word in enumerate(words))}"
         for place in range(len(words))
     ]
-
-
-class _Judged:
-    """A column of what `judged` says, as the sum and count of a mean. A class, so that tasks can be pickled."""
-
-    def __init__(self, task: DialogueState, column: int) -> None:
-        self.task, self.column = task, column
-
-    def __call__(self, answered: Answered) -> tuple[float, float] | None:
-        if GOLD not in answered.batch.notes or answered.batch.targets is None:
-            return None
-        found = answered.once(self.task.judged)
-        return float(sum(row[self.column] for row in found)), float(len(found))

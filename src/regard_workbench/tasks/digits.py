@@ -52,13 +52,11 @@ class DigitPresenter(Presenter["Digits"]):
 
     def show(self, task: Digits, example: Image, batch: Batch) -> Shown:
         """The image, with the names of its rows or pixels."""
-        rows, columns = (SIDE, 1) if len(example.pixels) == SIDE else (SIDE, SIDE)
-        pieces = [f"row {n}" for n in range(SIDE)]
-        if columns > 1:
-            pieces = [f"{n // SIDE},{n % SIDE}" for n in range(SIDE * SIDE)]
+        rows = [f"row {n}" for n in range(SIDE)]
+        pieces = rows if task.order == "rows" else [f"{n // SIDE},{n % SIDE}" for n in range(SIDE * SIDE)]
         words = "an image" if example.digit is None else f"an image of a {example.digit}"
         picture = np.asarray(example.pixels.reshape(SIDE, SIDE).numpy(), np.float32)
-        return Shown(words, pieces, "patches", picture=picture, grid=(rows, columns))
+        return Shown(words, pieces, "patches", picture=picture, grid=(SIDE, len(pieces) // SIDE))
 
 
 @task("digits")
@@ -100,8 +98,8 @@ class Digits(Task):
     def examples(self, split: str) -> Sequence[Image]:
         """The images of a split, in the order of the data set."""
         pixels, digits = images()
-        own = list(numbers_of(split))
-        return Images(torch.from_numpy(pixels[own].reshape(-1, *self.shape)), torch.tensor(digits)[torch.tensor(own)])
+        chosen = list(numbers_of(split))
+        return Images(torch.from_numpy(pixels[chosen].reshape(-1, *self.shape)), torch.tensor(digits)[chosen])
 
     def length(self, example: Image) -> int:
         """Positions: the same for all."""
@@ -111,9 +109,9 @@ class Digits(Task):
         """Images and their digits; nothing to pad."""
         if not examples:
             return Batch.of(torch.zeros(0, *self.shape), targets=torch.zeros(0, dtype=torch.long))
-        known = [example.digit for example in examples if example.digit is not None]
-        digits = torch.tensor(known) if len(known) == len(examples) else None
-        return Batch.of(torch.stack([example.pixels for example in examples]), targets=digits)
+        digits = [example.digit for example in examples if example.digit is not None]
+        targets = torch.tensor(digits) if len(digits) == len(examples) else None
+        return Batch.of(torch.stack([example.pixels for example in examples]), targets=targets)
 
     def batches(
         self, examples: Sequence[Image], chosen: Sequence[Sequence[int]], generators: Iterable[torch.Generator]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,22 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.support.arguments import whole_number
+from regard.support.declared import at_least, option
 from regard_workbench.tasks.answers import MadePicture
 from regard_workbench.tasks.figures.looks import looks_figure
-from regard_workbench.tasks.formats.reading import Data
-from regard_workbench.tasks.formats.splits import checked_split
 from regard_workbench.tasks.generated.draws import Draws, Generated
-from regard_workbench.tasks.images import ImagesTask
+from regard_workbench.tasks.images import ClassPictures
 from regard_workbench.tasks.measures.frechet import Frechet, moments
 from regard_workbench.tasks.measures.metrics import LOSS, Answered, Answering, Mean, Metric, State
 from regard_workbench.tasks.parts.batch import Batch, Stream
+from regard_workbench.tasks.parts.presenter import Presenter
 from regard_workbench.tasks.parts.shown import Looked, Shown
 from regard_workbench.tasks.parts.streams import Tokens, Vectors
-from regard_workbench.tasks.parts.task import Recipe, Task, task
+from regard_workbench.tasks.parts.task import Recipe, task
 from regard_workbench.tasks.pictures.examples import PictureSet
 from regard_workbench.tasks.pictures.judge import Judgement, PictureJudge
-from regard_workbench.tasks.pictures.written_digits import CLASSES, figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +43,53 @@ class PictureRequest(NamedTuple):
     made: NDArray[np.float32] | None = None  # (channels,height,width) from 0 to 1: what a model made of it
 
 
+class MadePresenter(Presenter["GenerateTask"]):
+    """Reads the name of a class, and shows the picture that was made."""
+
+    takes = ("text",)
+
+    def parse(self, task: GenerateTask, given: Mapping[str, str]) -> Any:
+        """The name of a class; `7 #2` asks for another picture of it, made from other noise."""
+        if set(given) != {"text"}:
+            return super().parse(task, given)
+        classes = task.classes
+        name, number = given["text"].strip(), "1"
+        if name not in classes and (match := re.fullmatch(r"(.*\S)\s*#\s*(\d+)", name)):
+            name, number = match.groups()
+        if name not in classes:
+            raise BadValue(
+                f"--text: expected the name of a class, possibly with the number of a draw, as in {classes[-1]!r} or "
+                f"'{classes[-1]} #2', got {given['text'].strip()!r}. There are: "
+                f"{', '.join(classes[:20])}{', …' if len(classes) > 20 else ''}."
+            )
+        return PictureRequest(classes.index(name), task.noise_of("asked", int(number)))
+
+    def show(self, task: GenerateTask, example: PictureRequest, batch: Batch) -> Shown:
+        """The class that is asked for, and what a model made of it."""
+        name = task.decode([example.label])
+        if example.made is None:
+            return Shown(f"a picture of {name}", [name])
+        return Shown(f"a picture of {name}", [name], picture=_visible(example.made), grid=(1, 1))
+
+    def marked(self, task: GenerateTask, example: PictureRequest, predicted: Any) -> PictureRequest:
+        """The request with what a model made of it."""
+        return example._replace(made=np.array(predicted, np.float32))
+
+    def answer_text(self, task: GenerateTask, predicted: Any, example: PictureRequest) -> str:
+        """How large the picture is: `draw` and `marked` show it."""
+        height, width = np.array(predicted).shape[1:]
+        return f"a picture of {height} × {width} pixels"
+
+    def draw(self, task: GenerateTask, predicted: Any, example: PictureRequest, looked: Looked | None) -> Figure:
+        """The picture, and where some of its places looked."""
+        picture, title = _visible(np.array(predicted, np.float32)), task.decode([example.label])
+        between = looked is not None and len(looked.rows) == len(looked.columns)
+        weights, places = (looked.weights, looked.columns) if looked is not None and between else ([], [])
+        return looks_figure(picture, title, weights, places)
+
+
 @task("generate")
-class GenerateTask(Task):
+class GenerateTask(ClassPictures):
     """Makes a picture of the class that is asked for from random numbers; without files, digits of 8 × 8 pixels.
 
     With files, pictures as the task `images` reads them. Made pictures are judged by a classifier that is trained on
@@ -55,18 +98,11 @@ class GenerateTask(Task):
     the real ones of the split, as many of each class. `regard evaluate` measures real pictures by the same judge, too:
     `conditional_accuracy_real` those of the split, `frechet_real` as many of the training split beside them. In
     validation and testing the noise belongs to the example, so every model starts from the same.
-
-    Args:
-        data: a folder or archive of class folders, or of IDX files
-        size: pixels of a side; None: IDX files as they are, others as the first picture, at most 64
-        noise: how many random numbers a picture is made from
-        bad_files: at a file that cannot be read: stop, or skip it and say so
-        seed: of the noise in validation and testing; which pictures are for validation and test
     """
 
-    takes = ("text",)
+    presenter = MadePresenter()
     tried = ("--text", "7")
-    metric: ClassVar[Metric] = Frechet("frechet", over="pictures")  # it sees, too, if all pictures of a class are alike
+    metric = Frechet("frechet", over="pictures")  # it sees, too, if all pictures of a class are alike
     recipe = Recipe(
         model="gan",
         steps=1200,
@@ -80,20 +116,16 @@ class GenerateTask(Task):
         reaches={"conditional_accuracy": 0.93, "frechet": 1.2},
     )
 
-    def __init__(
-        self, data: Data | None = None, size: int | None = None, noise: int = 32, bad_files: str = "stop", seed: int = 0
-    ) -> None:
-        self.seed, self.noise = seed, whole_number("noise", noise, 1)
-        self.source: ImagesTask | None = None
-        if data is not None:
-            self.source = ImagesTask(data, size, 1, bad_files=bad_files, seed=seed)
-        elif size is not None:
-            raise BadValue("size: only pictures of files are brought to a size. Give --data, or leave it out.")
+    size: int | None = option(
+        "pixels of a side; None: IDX files as they are, others as the first picture, at most 64", default=None
+    )
+    noise: int = option("how many random numbers a picture is made from", at_least(1), default=32)
+    seed: int = option("of the noise in validation and testing; which pictures are for validation and test", default=0)
 
-    @functools.cached_property
-    def classes(self) -> tuple[str, ...]:
-        """What can be asked for."""
-        return tuple(map(str, range(CLASSES))) if self.source is None else self.source.facts.classes
+    def check_options(self) -> None:
+        if self.data is None and self.size is not None:
+            raise BadValue("size: only pictures of files are brought to a size. Give --data, or leave it out.")
+        self.read_with(size=self.size)
 
     def streams(self) -> dict[str, Tokens | Vectors]:
         """The class, and the noise."""
@@ -102,8 +134,8 @@ class GenerateTask(Task):
     def answers(self) -> list[MadePicture]:
         """A picture."""
         if self.source is None:
-            return [MadePicture(*self._pictures("train").pixels.shape[1:])]
-        facts = self.source.facts
+            return [MadePicture(*self.pictures("train").pixels.shape[1:])]
+        facts = self.source.fitted
         return [MadePicture(facts.channels, facts.height, facts.width)]
 
     def metrics(self) -> tuple[Metric, ...]:
@@ -111,20 +143,16 @@ class GenerateTask(Task):
         accuracy = Mean("conditional_accuracy", unit="share", over="pictures", look=self._right)
         return (LOSS, Frechet(self.metric.name, over=self.metric.over, look=self._features), accuracy)
 
-    def _pictures(self, split: str) -> PictureSet:
-        """The real pictures of a split."""
-        return _digits(checked_split(split)) if self.source is None else self.source.examples(split)
-
     def examples(self, split: str) -> Sequence[PictureRequest]:
         """A request for each real picture of a split."""
-        pictures = self._pictures(split)
+        pictures = self.pictures(split)
         return Generated(len(pictures), functools.partial(self._request, pictures, split), even=True)
 
     def _request(self, pictures: PictureSet, split: str, number: int) -> PictureRequest:
-        noise = None if split == "train" else self._noise(split, number)
+        noise = None if split == "train" else self.noise_of(split, number)
         return PictureRequest(int(pictures.labels[number]), noise, pictures.pixels[number])
 
-    def _noise(self, *key: object) -> Tensor:
+    def noise_of(self, *key: object) -> Tensor:
         """Normal noise that belongs to a key (Box & Muller 1958)."""
         draws = Draws("generate", self.seed, *key)
         radius, angle = (np.array(draws.several(2**32, self.noise)) + 0.5 for _ in range(2))
@@ -153,16 +181,16 @@ class GenerateTask(Task):
     @functools.cached_property
     def picture_judge(self) -> PictureJudge:
         """The classifier that judges, trained when it is first asked."""
-        pictures = self._pictures("train")
+        pictures = self.pictures("train")
         return PictureJudge(pictures.pixels, pictures.labels, len(self.classes))
 
     def _judgement(self, answered: Answered) -> Judgement:
         return self.picture_judge(torch.tensor(answered.predicted))
 
     def _right(self, answered: Answered) -> tuple[float, float]:
-        said = answered.once(self._judgement).classes
-        asked = answered.batch.streams[CLASS].data[:, 0].cpu().numpy()
-        return float((said == asked).sum()), float(len(said))
+        judged = answered.once(self._judgement).classes
+        wanted = answered.batch.streams[CLASS].data[:, 0].cpu().numpy()
+        return float((judged == wanted).sum()), float(len(judged))
 
     def _features(self, answered: Answered) -> tuple[Any, Any] | None:
         real = answered.batch.targets
@@ -172,81 +200,20 @@ class GenerateTask(Task):
         self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
     ) -> list[tuple[Metric, State]]:
         """The same of real pictures: how far a perfect model could come."""
-        count, real, train = (len(self.examined_examples(split)), self._pictures(split), self._pictures("train"))
-        labels = real.labels[:count]
-        own, others = (
-            self.picture_judge(real.pixels[:count]),
-            self.picture_judge(train.pixels[_of_same_classes(labels, train)]),
-        )
-        right = [float((own.classes == labels.numpy()).sum()), float(count)]
+        count, pictures, train = len(self.examined_examples(split)), self.pictures(split), self.pictures("train")
+        labels = pictures.labels[:count]
+        real = self.picture_judge(pictures.pixels[:count])
+        others = self.picture_judge(train.pixels[_of_same_classes(labels, train)])
+        right = [float((real.classes == labels.numpy()).sum()), float(count)]
         distance = Frechet("frechet_real", over="pictures")
         return [
             (Mean("conditional_accuracy_real", unit="share", over="pictures"), right),
-            (distance, [moments(others.features), moments(own.features)]),
+            (distance, [moments(others.features), moments(real.features)]),
         ]
 
     def protocol(self) -> dict[str, Any]:
         """Who judges."""
         return {"judge": "two hidden layers, trained on the real training pictures with noise, float64, seed 0"}
-
-    def parse(self, given: Mapping[str, str]) -> PictureRequest:
-        """The name of a class; `7 #2` asks for another picture of it, made from other noise."""
-        if set(given) != {"text"}:
-            return super().parse(given)  # type: ignore[no-any-return]  # which raises
-        asked = given["text"].strip()
-        name, number = asked, "1"
-        if asked not in self.classes and (match := re.fullmatch(r"(.*\S)\s*#\s*(\d+)", asked)):
-            name, number = match.groups()
-        if name not in self.classes:
-            raise BadValue(
-                f"--text: expected the name of a class, possibly with the number of a draw, as in "
-                f"{self.classes[-1]!r} or '{self.classes[-1]} #2', got {asked!r}. There are: "
-                f"{', '.join(self.classes[:20])}{', …' if len(self.classes) > 20 else ''}."
-            )
-        return PictureRequest(self.classes.index(name), self._noise("asked", int(number)))
-
-    def show(self, example: PictureRequest, batch: Batch) -> Shown:
-        """The class that is asked for, and what a model made of it."""
-        name = self.classes[example.label]
-        if example.made is None:
-            return Shown(f"a picture of {name}", [name])
-        return Shown(f"a picture of {name}", [name], picture=_visible(example.made), grid=(1, 1))
-
-    def marked(self, example: PictureRequest, predicted: Any) -> PictureRequest:
-        """The request with what a model made of it."""
-        return example._replace(made=np.array(predicted, np.float32))
-
-    def answer_text(self, predicted: Any, example: PictureRequest) -> str:
-        """How large the picture is: `draw` and `marked` show it."""
-        height, width = np.array(predicted).shape[1:]
-        return f"a picture of {height} × {width} pixels"
-
-    def draw(self, predicted: Any, example: PictureRequest, looked: Looked | None) -> Figure | None:
-        """The picture, and where some of its places looked."""
-        picture, title = _visible(np.array(predicted, np.float32)), self.classes[example.label]
-        between = looked is not None and len(looked.rows) == len(looked.columns)
-        weights, places = (looked.weights, looked.columns) if looked is not None and between else ([], [])
-        return looks_figure(picture, title, weights, places)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The name of a class."""
-        return self.classes[tokens[0]]
-
-    def state(self) -> dict[str, Any]:
-        """What is known of the files."""
-        return {} if self.source is None else self.source.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore it, so that the files are not needed."""
-        if self.source is not None:
-            self.source.restore(state)
-
-
-@functools.cache
-def _digits(split: str) -> PictureSet:
-    """The digits of a split as pictures of bytes."""
-    grey, shown = figures(split)
-    return PictureSet(torch.from_numpy(grey[:, None]), torch.tensor(shown))
 
 
 def _of_same_classes(labels: Tensor, pictures: PictureSet) -> Tensor:

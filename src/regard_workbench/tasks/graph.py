@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regard.errors import BadValue, unknown_name
-from regard.support.arguments import names_list, whole_number
+from regard.errors import BadValue
+from regard.support.arguments import whole_number
+from regard.support.declared import at_least, one_of, option
 from regard_workbench.tasks.answers import EachOf
 from regard_workbench.tasks.figures.neighbours import neighbours_figure
 from regard_workbench.tasks.formats.graph_data import GraphData
@@ -19,8 +21,11 @@ from regard_workbench.tasks.formats.graph_files import read_graph
 from regard_workbench.tasks.formats.reading import Data, excerpt, paths_of
 from regard_workbench.tasks.formats.splits import checked_split
 from regard_workbench.tasks.generated.draws import Draws
-from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS, Metric
+from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS
 from regard_workbench.tasks.parts.batch import ASKED, Batch, Stream
+from regard_workbench.tasks.parts.data import Fitted, Kept
+from regard_workbench.tasks.parts.judge import Judge
+from regard_workbench.tasks.parts.presenter import TypedText
 from regard_workbench.tasks.parts.shown import Looked, Shown
 from regard_workbench.tasks.parts.streams import Nodes
 from regard_workbench.tasks.parts.task import Recipe, Task, task
@@ -42,6 +47,38 @@ class NodeSet(list[int]):
     even = True  # a batch is the whole graph, whichever nodes it asks for: nothing is gained by sorting them
 
 
+@dataclass(frozen=True)
+class GraphSize(Fitted):
+    """How many numbers a node has, how many nodes there are, and the names of the classes."""
+
+    width: int
+    count: int
+    classes: list[str]
+
+
+class GraphPresenter(TypedText["GraphTask"]):
+    """Reads a node by its name, and shows it with its neighbourhood."""
+
+    def show(self, task: GraphTask, example: int, batch: Batch) -> Shown:
+        """The node and its neighbourhood, each with its class."""
+        near, _ = task.neighbourhood(example)
+        nodes = [task.called(node) for node in near.tolist()]
+        return Shown(f"node {nodes[0]} and the nodes within {task.hops} edges", nodes, "nodes")
+
+    def draw(self, task: GraphTask, predicted: Sequence[int], example: int, looked: Looked | None) -> Figure | None:
+        """The node among those it attends to, with their weights."""
+        near = task.neighbourhood(example)[0].tolist()
+        if looked is None or looked.rows or len(looked.columns) != len(near):
+            return None
+        names, labels = [task.graph.names[node] for node in near], task.graph.labels[near].tolist()
+        title = f"node {names[0]}  →  {task.decode(predicted)}\n{looked.source}"
+        return neighbours_figure(title, names, labels, task.fitted.classes, looked.weights[0])
+
+    def output_pieces(self, task: GraphTask, tokens: Sequence[int]) -> list[str]:
+        """The names of classes."""
+        return [task.fitted.classes[token] for token in tokens]
+
+
 @task("graph")
 class GraphTask(Task):
     """Says to which class a node of a graph belongs. Training, validation and test are sets of nodes of one graph.
@@ -49,20 +86,13 @@ class GraphTask(Task):
     Without files: 800 nodes of five communities, 60 of them labelled, whose words tell little and whose neighbours tell
     a lot. A batch is the whole graph, in which the chosen nodes count. A single node (`--text NAME`) is read with all
     nodes within `hops` edges, which is all that a model of as many layers can see.
-
-    Args:
-        data: an npz or Planetoid's ind.NAME.* (api: edges, x_…, y, train, val, test), or an edge list and a node table
-        directed: whether an edge leads in one direction only
-        normalize: whether the numbers of a node are divided by the sum of their magnitudes
-        hops: how far around a single node its neighbourhood reaches
-        dangling: what to do with edges of nodes that are not in the table: refuse or drop
-        seed: which graph is generated; which nodes of a table are kept for validation and test
     """
 
     # Accuracy decides coarsely among a few hundred nodes (a standard error of 1.7 points for Cora's 500). The loss was
     # taken with the test accuracies of four seeds on Cora in sight, under both rules.
-    metric: ClassVar[Metric] = LOSS
-    takes = ("text",)
+    judge = Judge(LOSS, (LOSS, ACCURACY))
+    presenter = GraphPresenter()
+    fitted = Kept(GraphSize)
     tried = ("--text", "303")
     recipe = Recipe(
         model="graph",
@@ -77,20 +107,19 @@ class GraphTask(Task):
         reaches={"accuracy": 0.9},
     )
 
-    def __init__(
-        self,
-        data: Data | None = None,
-        directed: bool = False,
-        normalize: bool = True,
-        hops: int = 2,
-        dangling: str = "refuse",
-        seed: int = 0,
-    ) -> None:
-        if dangling not in DANGLING:
-            raise unknown_name("dangling", dangling, DANGLING)
-        self.data, self.directed, self.normalize = data, directed, normalize
-        self.hops, self.dangling, self.seed = (whole_number("hops", hops, 0), dangling, whole_number("seed", seed))
-        self._restored: dict[str, Any] | None = None
+    data: Data | None = option(
+        "an npz or Planetoid's ind.NAME.* (api: edges, x_…, y, train, val, test), or an edge list and a node table",
+        default=None,
+    )
+    directed: bool = option("whether an edge leads in one direction only", default=False)
+    normalize: bool = option("whether the numbers of a node are divided by the sum of their magnitudes", default=True)
+    hops: int = option("how far around a single node its neighbourhood reaches", at_least(0), default=2)
+    dangling: str = option(
+        "what to do with edges of nodes that are not in the table: refuse or drop", one_of(DANGLING), default="refuse"
+    )
+    seed: int = option(
+        "which graph is generated; which nodes of a table are kept for validation and test", whole_number, default=0
+    )
 
     @cached_property
     def graph(self) -> GraphData:
@@ -102,34 +131,26 @@ class GraphTask(Task):
     @cached_property
     def features(self) -> Tensor:
         """The numbers of each node, (n,width)."""
-        found = torch.from_numpy(self.graph.features)
-        return found / found.abs().sum(1, keepdim=True).clamp(min=1e-12) if self.normalize else found
+        features = torch.from_numpy(self.graph.features)
+        return features / features.abs().sum(1, keepdim=True).clamp(min=1e-12) if self.normalize else features
 
     @cached_property
     def edges(self) -> Tensor:
         """(2,e): from, to; in both directions unless the graph is directed."""
-        found = torch.from_numpy(self.graph.edges)
-        return found if self.directed else torch.cat([found, found.flip(0)], 1)
+        edges = torch.from_numpy(self.graph.edges)
+        return edges if self.directed else torch.cat([edges, edges.flip(0)], 1)
 
-    @property
-    def classes(self) -> list[str]:
-        """The names of the classes."""
-        return list(self.graph.classes) if self._restored is None else list(self._restored["classes"])
+    def fit(self) -> GraphSize:
+        count, width = self.graph.features.shape
+        return GraphSize(width, count, list(self.graph.classes))
 
     def streams(self) -> dict[str, Nodes]:
         """The nodes of the graph."""
-        if self._restored is not None:
-            return {"nodes": Nodes(self._restored["width"], self._restored["count"])}
-        count, width = self.graph.features.shape
-        return {"nodes": Nodes(width, count)}
-
-    def metrics(self) -> tuple[Metric, ...]:
-        """Loss and accuracy of the nodes that count."""
-        return (LOSS, ACCURACY)
+        return {"nodes": Nodes(self.fitted.width, self.fitted.count)}
 
     def answers(self) -> list[EachOf]:
         """A class for each node."""
-        return [EachOf(len(self.classes))]
+        return [EachOf(len(self.fitted.classes))]
 
     def examples(self, split: str) -> Sequence[int]:
         """The nodes of a split."""
@@ -161,58 +182,25 @@ class GraphTask(Task):
         near, edges = self.neighbourhood(node)
         return self._batch(self.features[near], edges, torch.from_numpy(self.graph.labels)[near], [0])
 
-    def _batch(self, features: Tensor, edges: Tensor, labels: Tensor, asked: list[int]) -> Batch:
+    def _batch(self, features: Tensor, edges: Tensor, labels: Tensor, chosen: list[int]) -> Batch:
         counts = torch.zeros(1, len(features), dtype=torch.bool)
-        counts[0, asked] = True
+        counts[0, chosen] = True
         answer = Stream(labels.clamp(min=0)[None], counts & (labels >= 0))
-        notes: dict[str, tuple[Any, ...]] = {ASKED: (asked,)}
+        notes: dict[str, tuple[Any, ...]] = {ASKED: (chosen,)}
         return Batch({"nodes": Stream(features[None], edges=edges)}, {"label": answer}, notes=notes)
 
-    def parse(self, given: Mapping[str, str]) -> int:
+    def encode(self, text: str) -> int:
         """A node by its name (its number where the files give no names)."""
-        if set(given) != {"text"}:
-            return super().parse(given)  # type: ignore[no-any-return]  # which raises
-        name = trimmed(given["text"])
+        name = trimmed(text)
         if name not in self.graph.names:
             some = ", ".join(self.graph.names[:5])
             raise BadValue(f"--text: there is no node {excerpt(name)}. Give the name of one, for instance {some}.")
         return self.graph.names.index(name)
 
-    def show(self, example: int, batch: Batch) -> Shown:
-        """The node and its neighbourhood, each with its class."""
-        near, _ = self.neighbourhood(example)
-        called = [self._called(node) for node in near.tolist()]
-        return Shown(f"node {called[0]} and the nodes within {self.hops} edges", called, "nodes")
-
-    def _called(self, node: int) -> str:
+    def called(self, node: int) -> str:
+        """The name of a node with that of its class."""
         label = int(self.graph.labels[node])
-        return f"{self.graph.names[node]} ({self.classes[label] if label >= 0 else 'no class'})"
-
-    def draw(self, predicted: Sequence[int], example: int, looked: Looked | None) -> Figure | None:
-        """The node among those it attends to, with their weights."""
-        near = self.neighbourhood(example)[0].tolist()
-        if looked is None or looked.rows or len(looked.columns) != len(near):
-            return None
-        names, labels = [self.graph.names[node] for node in near], self.graph.labels[near].tolist()
-        title = f"node {names[0]}  →  {self.decode(predicted)}\n{looked.source}"
-        return neighbours_figure(title, names, labels, self.classes, looked.weights[0])
-
-    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The names of classes."""
-        return [self.classes[token] for token in tokens]
-
-    def state(self) -> dict[str, Any]:
-        """The sizes and the names of the classes."""
-        spec = self.streams()["nodes"]
-        return {"width": spec.width, "count": spec.length, "classes": self.classes}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take sizes and classes from a run."""
-        self._restored = {
-            "width": whole_number("width", state["width"], 1),
-            "count": whole_number("count", state["count"], 1),
-            "classes": names_list("classes", state["classes"]),
-        }
+        return f"{self.graph.names[node]} ({self.fitted.classes[label] if label >= 0 else 'no class'})"
 
 
 def communities(seed: int) -> GraphData:
@@ -221,10 +209,10 @@ def communities(seed: int) -> GraphData:
     labels = np.array([node % COMMUNITIES for node in range(COUNT)], np.int64)
     features = np.zeros((COUNT, WORDS), np.float32)
     pairs = []
-    own = WORDS // COMMUNITIES
+    typical = WORDS // COMMUNITIES  # words of a community
     for node, label in enumerate(labels.tolist()):
         for _ in range(WRITTEN):
-            word = label * own + draws.below(own) if draws.happens(TYPICAL) else draws.below(WORDS)
+            word = label * typical + draws.below(typical) if draws.happens(TYPICAL) else draws.below(WORDS)
             features[node, word] = 1.0
         for _ in range(INSIDE):
             pairs.append((node, draws.below(COUNT // COMMUNITIES) * COMMUNITIES + label))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,25 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import BadValue, unknown_name
-from regard.support.arguments import share, whole_number
+from regard.errors import BadValue
+from regard.support.arguments import share
+from regard.support.declared import at_least, one_of, option
 from regard_workbench.tasks.answers import Answer, HiddenTokens, NextToken
 from regard_workbench.tasks.formats import hub
-from regard_workbench.tasks.formats.reading import Data, checked_encoding, paths_of, read_lines, wrong
+from regard_workbench.tasks.formats.reading import Data, paths_of, read_lines, wrong
 from regard_workbench.tasks.formats.splits import checked_split, chosen_files
 from regard_workbench.tasks.generated.story import story_text
 from regard_workbench.tasks.measures import completion, neural_cache
 from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS, PERPLEXITY, Answering, Mean, Metric, State
 from regard_workbench.tasks.measures.neural_cache import CACHE_PERPLEXITY, NeuralCache
 from regard_workbench.tasks.parts.batch import INPUTS, Batch
+from regard_workbench.tasks.parts.data import Kept
 from regard_workbench.tasks.parts.gathering import cut_apart
 from regard_workbench.tasks.parts.padding import padded
+from regard_workbench.tasks.parts.presenter import TypedText
 from regard_workbench.tasks.parts.problem import Problem
+from regard_workbench.tasks.parts.shared_options import ENCODING, MIN_PIECE_COUNT, VOCABULARY_SIZE, WHOLE
 from regard_workbench.tasks.parts.shown import Shown, Understood, texts, understood
 from regard_workbench.tasks.parts.streams import Tokens
 from regard_workbench.tasks.parts.task import Recipe, Task, task
 from regard_workbench.tasks.text import vocabulary, windows
-from regard_workbench.tasks.text.vocabulary import BLANK, PADDING, SPECIAL, Vocabulary
+from regard_workbench.tasks.text.text_task import KnownPieces
+from regard_workbench.tasks.text.vocabulary import BLANK, LEVELS, PADDING, SPECIAL
 from regard_workbench.tasks.text.windows import Window
 
 ENDINGS = (".txt", ".text", ".md", ".tokens")
@@ -48,63 +54,90 @@ BITS_PER_CHARACTER = Mean(
 GUESSED = "the first half of a sentence is given, the second half is hidden at once and guessed"
 
 
+@dataclass(frozen=True)
+class KnownText(KnownPieces):
+    """The vocabulary of the training text, read in windows of `max_length` tokens."""
+
+    max_length: int
+
+
+class WindowPresenter(TypedText["Language"]):
+    """Shows windows of a text in pieces."""
+
+    def understood(self, task: Language, given: Mapping[str, str], example: Window) -> Understood | None:
+        """Of a long prompt the end was read."""
+        if task.hides:  # a hidden token is typed in letters of its own
+            return None
+        return understood(task.fitted.vocabulary, example.tokens.tolist(), given["text"], "last")
+
+    def continued(self, task: Language, text: str, output: str) -> str:
+        """Prompt and completion; words are set apart."""
+        words = task.fitted.vocabulary.level == "word"
+        apart = words and not text[-1:].isspace() and not output.startswith("\n")
+        return text + (" " if apart else "") + output
+
+    def show(self, task: Language, example: Window, batch: Batch) -> Shown:
+        """The window in pieces, as the model reads it."""
+        return texts(task.output_pieces(batch.inputs[0].tolist()))
+
+    def decode(self, task: Language, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        return task.fitted.vocabulary.decode(tokens)
+
+    def output_pieces(self, task: Language, tokens: Sequence[int]) -> list[str]:
+        """What each token stands for."""
+        return task.fitted.vocabulary.pieces(tokens)
+
+
 @task("language")
 class Language(Task):
-    """Predicts the next token of a text (or hidden ones); generated stories where no file is given.
-
-    Args:
-        data: a text file, plain or .gz, a folder (with train, valid, test files, or any), or hf:NAME
-        level: character, word (what stands between spaces or tabs, and line ends) or bpe (sub-words)
-        vocabulary_size: how many different pieces (bpe: 4096 by default)
-        min_count: how often a word or character must occur in training to be known
-        context: tokens of a window
-        shift: in training, a window begins up to half its length earlier or later, at random each time
-        overlap: share of a window that validation and test only read, so that what they ask for has tokens before it
-        objective: next (token) or hidden (tokens); a model that can only do one of them does that
-        cache: `regard evaluate` also measures a neural cache, in which a row attends to so many rows before it
-        cache_weight: share of the cache in the prediction (default: the best on the validation text)
-        cache_sharpness: factor of the cache's dot products (default: the best on the validation text)
-        encoding: how the files are encoded
-        whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
-    """
+    """Predicts the next token of a text (or hidden ones); generated stories where no file is given."""
 
     metric = PERPLEXITY
-    takes = ("text",)
+    presenter = WindowPresenter()
+    fitted = Kept(KnownText)
     pictured = False
     tried = ("--text", "the ")
     recipe = Recipe(model="decoder", steps=2000, batch_size=16, lr=1e-3, warmup=100)
 
-    def __init__(
-        self,
-        data: Data | None = None,
-        level: str = "character",
-        vocabulary_size: int | None = None,
-        min_count: int = 1,
-        context: int = 256,
-        shift: bool = True,
-        overlap: float = 0.0,
-        objective: str = "next",
-        cache: int = 0,
-        cache_weight: float | None = None,
-        cache_sharpness: float | None = None,
-        encoding: str = "utf-8",
-        whole: bool = False,
-    ) -> None:
-        self.data = data
-        self.level = vocabulary.checked_level(level)
-        self.vocabulary_size = vocabulary_size
-        self.min_count = whole_number("min_count", min_count, 1)
-        self.context = whole_number("context", context, 2)
-        self.shift = shift
-        self.overlap = share("overlap", overlap)
-        if objective not in OBJECTIVES:
-            raise unknown_name("objective", objective, OBJECTIVES)
-        self.objective = objective
-        self.cache = self._measured = _cache(cache, cache_weight, cache_sharpness)
-        self.encoding = checked_encoding(encoding)
-        self.vocabulary: Vocabulary | None = None
-        self._tokens: dict[str, Tensor] = {}
-        self.whole = whole
+    data: Data | None = option(
+        "a text file, plain or .gz, a folder (with train, valid, test files, or any), or hf:NAME", default=None
+    )
+    level: str = option(
+        "character, word (what stands between spaces or tabs, and line ends) or bpe (sub-words)",
+        one_of(LEVELS),
+        default="character",
+    )
+    vocabulary_size: int | None = VOCABULARY_SIZE
+    min_count: int = MIN_PIECE_COUNT
+    context: int = option("tokens of a window", at_least(2), default=256)
+    shift: bool = option(
+        "in training, a window begins up to half its length earlier or later, at random each time", default=True
+    )
+    overlap: float = option(
+        "share of a window that validation and test only read, so that what they ask for has tokens before it",
+        share,
+        default=0.0,
+    )
+    objective: str = option(
+        "next (token) or hidden (tokens); a model that can only do one of them does that",
+        one_of(OBJECTIVES),
+        default="next",
+    )
+    cache: int = option(
+        "`regard evaluate` also measures a neural cache, in which a row attends to so many rows before it", default=0
+    )
+    cache_weight: float | None = option(
+        "share of the cache in the prediction (default: the best on the validation text)", default=None
+    )
+    cache_sharpness: float | None = option(
+        "factor of the cache's dot products (default: the best on the validation text)", default=None
+    )
+    encoding: str = ENCODING
+    whole: bool = WHOLE
+
+    def check_options(self) -> None:
+        self.neural_cache = self._measured = _cache(self.cache, self.cache_weight, self.cache_sharpness)
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -131,10 +164,10 @@ class Language(Task):
         return parts
 
     def _from_files(self, paths: list[Path]) -> dict[str, str]:
-        chosen = chosen_files(paths, ENDINGS)
-        if not chosen:
+        files = chosen_files(paths, ENDINGS)
+        if not files:
             raise BadValue(f"data: the folder {paths[0]} has no text file (one that ends in {', '.join(ENDINGS)}).")
-        return {split: "".join(self._read(path) for path in some) for split, some in chosen.items()}
+        return {split: "".join(map(self._read, paths)) for split, paths in files.items()}
 
     def _read(self, path: Path) -> str:
         text = "\n".join(read_lines(path, self.encoding, self.typed(encoding="latin-1"))) + "\n"
@@ -147,27 +180,24 @@ class Language(Task):
             raise BadValue(f"data: {self.data} has no text for {split}. It has: {', '.join(self.texts)}.")
         return self.texts[split]
 
-    def _known(self) -> Vocabulary:
-        """The vocabulary, made from the training text where no state was restored."""
-        if self.vocabulary is None:
-            split = "train" if "train" in self.texts else next(iter(self.texts))
-            lines = _LINE.findall(self._text(split))
-            self.vocabulary = vocabulary.build(self.level, lines, self.vocabulary_size, self.min_count)
-        return self.vocabulary
+    def fit(self) -> KnownText:
+        lines = _LINE.findall(self._text("train" if "train" in self.texts else next(iter(self.texts))))
+        known = vocabulary.build(self.level, lines, self.vocabulary_size, self.min_count)
+        return KnownText(known, self.context)
 
     def streams(self) -> dict[str, Tokens]:
         """A window of the text."""
-        return {INPUTS: Tokens(len(self._known()), PADDING, self.context)}
+        return {INPUTS: Tokens(len(self.fitted.vocabulary), PADDING, self.fitted.max_length)}
 
     def answers(self) -> list[Answer]:
         """The next token and hidden tokens, the objective first."""
-        count = len(self._known())
-        found: list[Answer] = [NextToken(count), HiddenTokens(count, BLANK)]
-        return found if self.objective == "next" else found[::-1]
+        count = len(self.fitted.vocabulary)
+        answers: list[Answer] = [NextToken(count), HiddenTokens(count, BLANK)]
+        return answers if self.objective == "next" else answers[::-1]
 
     def pose(self, problem: Problem) -> None:
         """Select the problem; a cache needs next tokens."""
-        if self.cache is not None and not isinstance(problem.answer, NextToken):
+        if self.neural_cache is not None and not isinstance(problem.answer, NextToken):
             raise BadValue(
                 "cache: the words after a row are its values, so the model must predict next tokens, not hidden ones. "
                 "Leave it out, or take a model that reads in one direction, for instance decoder."
@@ -181,13 +211,18 @@ class Language(Task):
 
     def metrics(self) -> tuple[Metric, ...]:
         """Loss, accuracy, perplexity, and bits per character where a token is one."""
-        found = (LOSS, ACCURACY, PERPLEXITY)
-        return (*found, BITS_PER_CHARACTER) if self.level == "character" and not self.hides else found
+        characters = self.fitted.vocabulary.level == "character" and not self.hides
+        return (LOSS, ACCURACY, PERPLEXITY, *((BITS_PER_CHARACTER,) if characters else ()))
+
+    @cached_property
+    def _tokens(self) -> dict[str, Tensor]:
+        """The ids of the splits that were asked for."""
+        return {}
 
     def tokens(self, split: str) -> Tensor:
         """All ids of a split in a row."""
         if split not in self._tokens:
-            lines = self._known().encode_all(_LINE.findall(self._text(split)))
+            lines = self.fitted.vocabulary.encode_all(_LINE.findall(self._text(split)))
             ids = torch.tensor([number for line in lines for number in line])
             if len(ids) < 2:
                 raise BadValue(
@@ -202,10 +237,10 @@ class Language(Task):
 
         The last one begins early enough to be as long as the others, so that no batch is padded.
         """
-        ids = self.tokens(checked_split(split))
+        ids, context = self.tokens(checked_split(split)), self.fitted.max_length
         if split == "train":
-            return windows.training(ids, self.context, self.shift)
-        return windows.asking(ids, self.context, self.overlap)
+            return windows.training(ids, context, self.shift)
+        return windows.asking(ids, context, self.overlap)
 
     def collate(self, examples: Sequence[Window], generator: torch.Generator) -> Batch:
         """Windows padded at their ends; prompts come without targets."""
@@ -213,7 +248,7 @@ class Language(Task):
         if any(example.prompt for example in examples):
             return Batch.of(*padded(rows, PADDING))
         if self.hides:
-            return self._hidden([row[: self.context] for row in rows], generator)
+            return self._hidden([row[: self.fitted.max_length] for row in rows], generator)
         inputs, keep = padded([row[:-1] for row in rows], PADDING)
         targets, target_keep = padded([row[1:] for row in rows], PADDING)
         if any(example.repeated for example in examples):
@@ -231,14 +266,13 @@ class Language(Task):
         return cut_apart(chosen, *examples.rows(chosen, generators))
 
     def _hidden(self, rows: list[Tensor], generator: torch.Generator) -> Batch:
-        assert self.vocabulary is not None
         targets, keep = padded(rows, PADDING)
         inputs, asked = targets.clone(), torch.zeros_like(targets, dtype=torch.bool)
         for number, row in enumerate(rows):
             count = max(1, round(HIDDEN * len(row)))
             chosen = torch.rand(len(row), generator=generator).topk(count).indices
             fate = torch.rand(count, generator=generator)
-            other = torch.randint(len(SPECIAL), len(self.vocabulary), (count,), generator=generator)
+            other = torch.randint(len(SPECIAL), len(self.fitted.vocabulary), (count,), generator=generator)
             shown = torch.where(fate < 0.9, other, row[chosen])
             inputs[number, chosen] = torch.where(fate < 0.8, torch.full_like(other, BLANK), shown)
             asked[number, chosen] = True
@@ -247,7 +281,9 @@ class Language(Task):
     def completion_batches(self, split: str = "test", batch_size: int = 32, most: int = completion.MOST) -> list[Batch]:
         """Sentences of a split in which the second halves are judged, `most` of them at most, evenly spaced."""
         chosen = completion.evenly(completion.sentences_of(self._text(split)), most)
-        return list(completion.batches(chosen, self._known(), self.context, batch_size, hidden=self.hides))
+        return list(
+            completion.batches(chosen, self.fitted.vocabulary, self.fitted.max_length, batch_size, hidden=self.hides)
+        )
 
     def completed(
         self,
@@ -266,22 +302,21 @@ class Language(Task):
         self, model: Answering, split: str = "test", *, batch_size: int = 32, device: torch.device | str = "cpu"
     ) -> list[tuple[Metric, State]]:
         """The perplexity with the cache, where there is one."""
-        found: list[tuple[Metric, State]] = []
-        self._measured = self.cache
-        if self.cache is not None and not self.cache.chosen:
+        self._measured = self.neural_cache
+        if self.neural_cache is not None and not self.neural_cache.chosen:
             # Where a file is measured as a whole, there is no other text to choose on.
             tuning = None if self.whole else list(self._in_order(model, "validation", batch_size, device))
-            self._measured = None if tuning is None else self.cache.choose(tuning)
-        if self._measured is not None:
-            state = self._measured.measure(self._in_order(model, split, batch_size, device, self.examined))
-            found.append((CACHE_PERPLEXITY, state))
-        return found
+            self._measured = None if tuning is None else self.neural_cache.choose(tuning)
+        if self._measured is None:
+            return []
+        state = self._measured.measure(self._in_order(model, split, batch_size, device, self.examined))
+        return [(CACHE_PERPLEXITY, state)]
 
     def _in_order(
         self, model: Answering, split: str, batch_size: int, device: torch.device | str, most: int | None = None
     ) -> Iterator[neural_cache.Read]:
         """The words of a split or its first `most` windows in order, with the rows that a model predicts them from."""
-        examples = windows.asking(self.tokens(checked_split(split)), self.context, self.overlap)
+        examples = windows.asking(self.tokens(checked_split(split)), self.fitted.max_length, self.overlap)
         count = len(examples) if most is None else min(most, len(examples))
         chosen = (range(start, min(start + batch_size, count)) for start in range(0, count, batch_size))
         batches = (self.batch(examples, part, torch.Generator()).to(device) for part in chosen)
@@ -289,34 +324,15 @@ class Language(Task):
 
     def protocol(self) -> dict[str, Any]:
         """How completions are judged, and the cache."""
-        found = {"completion": GUESSED if self.hides else completion.PROTOCOL}
-        if self.cache is None:
-            return found
-        measured = self._measured.words() if self._measured is not None else "not measured: no text to choose it on"
-        return {**found, "cache": measured}
-
-    def parse(self, given: Mapping[str, str]) -> Window:
-        """A text."""
-        return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
-
-    def understood(self, given: Mapping[str, str], example: Window) -> Understood | None:
-        """Of a long prompt the end was read."""
-        if self.hides:  # a hidden token is typed in letters of its own
-            return None
-        return understood(self._known(), example.tokens.tolist(), given["text"], "last")
-
-    def continued(self, text: str, output: str) -> str:
-        """Prompt and completion; words are set apart."""
-        apart = self.level == "word" and not text[-1:].isspace() and not output.startswith("\n")
-        return text + (" " if apart else "") + output
-
-    def show(self, example: Window, batch: Batch) -> Shown:
-        """The window in pieces, as the model reads it."""
-        return texts(self.output_pieces(batch.inputs[0].tolist()))
+        words = {"completion": GUESSED if self.hides else completion.PROTOCOL}
+        if self.neural_cache is not None:
+            measured = self._measured
+            words["cache"] = "not measured: no text to choose it on" if measured is None else measured.words()
+        return words
 
     def encode(self, text: str) -> Window:
         """A prompt; of a long one the end. Where hidden tokens are asked for, "<mask>" stands for one."""
-        known = self._known()
+        known = self.fitted.vocabulary
         if self.hides:
             parts = [known.encode(part) for part in re.split(re.escape(SPECIAL[BLANK]), text)]
             ids = [number for part in parts for number in (BLANK, *part)][1:]
@@ -324,37 +340,24 @@ class Language(Task):
             ids = known.encode(text)
         if not ids:
             raise BadValue("--text: expected some text, got none.")
-        return Window(torch.tensor(ids[-self.context :]), prompt=True)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
-        return self._known().decode(tokens)
+        return Window(torch.tensor(ids[-self.fitted.max_length :]), prompt=True)
 
     def input_pieces(self, example: Window) -> list[str]:
         """What each position stands for, for pictures."""
         return self.output_pieces(example.tokens.tolist())
 
-    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
-        """What each token stands for."""
-        return self._known().pieces(tokens)
-
-    def state(self) -> dict[str, Any]:
-        """Vocabulary and context."""
-        return {"vocabulary": self._known().state(), "max_length": self.context}
-
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore vocabulary and context."""
-        self.vocabulary = vocabulary.restored(state["vocabulary"])
-        self.level, self.context = self.vocabulary.level, whole_number("max_length", state["max_length"], 1)
-        self._tokens = {}
+        """Restore vocabulary and context; the text is encoded anew."""
+        super().restore(state)
+        self._tokens.clear()
 
 
 def _cache(size: int, weight: float | None, sharpness: float | None) -> NeuralCache | None:
     """The neural cache of these options; None without one."""
     if size:
         return NeuralCache(size, weight, sharpness)
-    for name, given in (("cache_weight", weight), ("cache_sharpness", sharpness)):
-        if given is not None:
+    for name, number in (("cache_weight", weight), ("cache_sharpness", sharpness)):
+        if number is not None:
             raise BadValue(f"{name}: it belongs to a cache, and there is none. Add one, for instance cache=2000.")
     return None
 

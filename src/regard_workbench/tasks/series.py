@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from regard.errors import BadValue, unknown_name
 from regard.support.arguments import finite_number, whole_number
+from regard.support.declared import at_least, one_of, option
 from regard_workbench.csv_text import csv_text
 from regard_workbench.tasks.answers import Forecast, ForecastSteps, PooledForecast
 from regard_workbench.tasks.formats.file_errors import named
 from regard_workbench.tasks.formats.reading import Data, checked_encoding, paths_of
 from regard_workbench.tasks.formats.splits import checked_split, single_file
 from regard_workbench.tasks.generated import machines
+from regard_workbench.tasks.measures import linear_forecast
 from regard_workbench.tasks.measures.forecast_errors import LINEAR_MAE, LINEAR_MSE, MAE, MSE, summed
-from regard_workbench.tasks.measures.linear_forecast import LinearForecast, fitted
-from regard_workbench.tasks.measures.metrics import LOSS, Answering, Metric, State
+from regard_workbench.tasks.measures.metrics import Answering, Metric, State
 from regard_workbench.tasks.parts.batch import INPUTS, Batch
+from regard_workbench.tasks.parts.data import Fitted, Kept
+from regard_workbench.tasks.parts.judge import Judge
+from regard_workbench.tasks.parts.presenter import Presenter
+from regard_workbench.tasks.parts.shared_options import WHOLE
 from regard_workbench.tasks.parts.shown import Looked, Shown
 from regard_workbench.tasks.parts.streams import Vectors
 from regard_workbench.tasks.parts.task import Recipe, Task, task
@@ -39,6 +45,115 @@ ENDINGS = (".csv", ".tsv")
 LOSSES = ("squared", "absolute")
 
 
+@dataclass(frozen=True)
+class SeriesScale(Fitted):
+    """The columns with mean and standard deviation of each, and how far windows reach back and ahead."""
+
+    columns: list[str]
+    center: list[float]
+    spread: list[float]
+    context: int
+    horizon: int
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], task: Any) -> Self:
+        columns, center, spread = state["columns"], state["center"], state["spread"]
+        if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns) or not columns:
+            raise BadValue("columns: expected a list of names, as `state` makes it.")
+        if not len(center) == len(spread) == len(columns):
+            raise BadValue("center, spread: expected a number for each column, as `state` makes them.")
+        return cls(
+            columns,
+            [finite_number("center", mean) for mean in center],
+            [finite_number("spread", deviation, 0.0) for deviation in spread],
+            whole_number("context", state["context"], 2),
+            whole_number("horizon", state["horizon"], 1),
+        )
+
+    def in_units(self, standard: Any) -> NDArray[np.float64]:
+        """Standardised values in the units of the file."""
+        return np.array(standard) * self.spread + self.center
+
+
+class ForecastJudge(Judge):
+    """Sets the best linear forecast beside a model."""
+
+    def protocol(self, task: SeriesTask) -> dict[str, Any]:
+        """Standardisation, parts, windows and missing values."""
+        ends, scale, table = task.ends, task.fitted, task.table
+        about = {
+            "windows": f"{scale.context} steps, then {scale.horizon}; every one counts; those of a part look back into "
+            "the part before",
+            "units": "standard: less the mean and divided by the standard deviation of the training part",
+            "parts": f"rows 0–{ends[0] - 1:,} / –{ends[1] - 1:,} / –{ends[2] - 1:,} of {len(table.values):,}",
+        }
+        if table.notes:
+            filling = "windows hold the last known value there, and errors leave them out"
+            about["missing"] = f"{'; '.join(table.notes)}: {filling}"
+        return about
+
+    def examine(
+        self, task: SeriesTask, model: Answering, split: str, *, batch_size: int, device: torch.device | str
+    ) -> list[tuple[Metric, State]]:
+        """The errors of the best linear forecast, fitted to the training windows."""
+        if task.whole:
+            return []
+        forecast = task.yardstick
+        sums = {LINEAR_MSE: [0.0, 0.0], LINEAR_MAE: [0.0, 0.0]}
+        for past, future, known in all_windows(task.examples(split), task.examined):
+            expected = forecast(past)
+            for metric, power in ((LINEAR_MSE, 2), (LINEAR_MAE, 1)):
+                sums[metric] = metric.merge([sums[metric], summed(expected, future, known, power)])
+        return list(sums.items())
+
+
+class SeriesPresenter(Presenter["SeriesTask"]):
+    """Reads tables, shows windows as lines, and answers by a table of the next values."""
+
+    takes = ("table",)
+
+    def parse(self, task: SeriesTask, given: Mapping[str, str]) -> Any:
+        """The last window of a CSV file."""
+        if set(given) != {"table"}:
+            return super().parse(task, given)  # which raises
+        context = task.fitted.context
+        table = task.read(Path(given["table"]).expanduser())
+        if len(table.values) < context:
+            raise BadValue(
+                f"--table: this run looks back {context} steps, and {given['table']!r} has {len(table.values)} rows."
+            )
+        filled = task.standard(table).filled
+        return Span(filled[-context:], None, None, len(filled) - context, table)
+
+    def show(self, task: SeriesTask, example: Span, batch: Batch) -> Shown:
+        """The window of the first column as a picture; positions, and those of the forecast, are called by times."""
+        scale = task.fitted
+        times = named_times(example, 0, scale.context + scale.horizon)
+        pieces, ahead = times[: scale.context], times[scale.context :]
+        words = f"{scale.columns[0]}, {pieces[0]} to {pieces[-1]}"
+        picture = line_picture(example.past[:, 0].numpy())
+        return Shown(words, pieces, "steps", ahead, picture=picture, grid=(1, scale.context))
+
+    def answer_text(self, task: SeriesTask, predicted: Any, example: Span) -> str:
+        """A forecast as CSV: the times, and the columns in the units of the file."""
+        scale = task.fitted
+        values = scale.in_units(predicted)
+        times = named_times(example, scale.context, scale.context + len(values))
+        rows = ([time, *(f"{value:.6g}" for value in row)] for time, row in zip(times, values.tolist(), strict=True))
+        return csv_text([["time", *scale.columns], *rows]).removesuffix("\n")
+
+    def draw(self, task: SeriesTask, predicted: Any, example: Span, looked: Looked | None) -> Figure:
+        """Each column with its forecast and what followed; behind the first, what its forecast looked back at."""
+        scale, true = task.fitted, None
+        if example.future is not None and example.known is not None:
+            true = np.where(example.known.numpy(), scale.in_units(example.future), np.nan)
+        times = named_times(example, 0, scale.context + scale.horizon)
+        weights = [] if looked is None else looked.weights[0]
+        return forecast_figure(
+            tuple(scale.columns), scale.in_units(example.past), scale.in_units(predicted), times, weights, true
+        )
+
+
 @task("series")
 class SeriesTask(Task):
     """Forecasts the next values of every column of a time series; without a file, of three generated machines.
@@ -46,24 +161,11 @@ class SeriesTask(Task):
     Columns are standardised by mean and standard deviation of the training part, and errors are in these units. Windows
     of validation and test look back into the part before; every window counts. `regard evaluate` prints the best linear
     forecast beside the model (`linear_mse`, `linear_mae`).
-
-    Args:
-        data: a CSV file, plain or .gz: a time column first (dates or numbers), numbers after
-        context: steps a forecast looks back; default: 336, without a file 96
-        horizon: steps it looks ahead; default: 96, without a file 24
-        split: parts for training, validation and test in time order, as "12/4/4 months" (of 30 days) or "70/10/20 %";
-            default: the first where a file holds 20 months, else the second
-        columns: names of the columns to read, joined by commas; default: all
-        dates: how times are written, as "%d.%m.%Y %H:%M"; default: ISO 8601 (2016-07-01 00:00:00), or numbers
-        loss: what training minimises: squared errors, or absolute ones, which rare large errors sway less
-        gaps: fill (rows missing in time are put in, without values) or join (rows are neighbours whatever their times)
-        encoding: how the file is encoded
-        seed: which readings are generated where there is no file
-        whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
-    takes = ("table",)
-    metric = MSE
+    judge = ForecastJudge.by(MSE, MAE)
+    presenter = SeriesPresenter()
+    fitted = Kept(SeriesScale)
     tried = ("--example", "100")
     recipe = Recipe(
         model="forecaster",
@@ -80,32 +182,37 @@ class SeriesTask(Task):
         reaches={"mse": 0.4},
     )
 
-    def __init__(
-        self,
-        data: Data | None = None,
-        context: int | None = None,
-        horizon: int | None = None,
-        split: str | None = None,
-        columns: str | None = None,
-        dates: str | None = None,
-        gaps: str = "fill",
-        loss: str = "squared",
-        encoding: str = "utf-8",
-        seed: int = 0,
-        whole: bool = False,
-    ) -> None:
-        self.data = data
-        sizes = (96, 24) if data is None else (336, 96)
-        self.context = whole_number("context", sizes[0] if context is None else context, 2)
-        self.horizon = whole_number("horizon", sizes[1] if horizon is None else horizon, 1)
-        self.split, self.dates, self.gaps = split, dates, checked_gaps(gaps)
-        self.columns = columns
-        if loss not in LOSSES:
-            raise unknown_name("loss", loss, LOSSES)
-        self.absolute = loss == "absolute"
-        self.encoding, self.seed, self.whole = checked_encoding(encoding), whole_number("seed", seed), whole
-        self.names: tuple[str, ...] = ()
-        self.center = self.spread = np.zeros(0)
+    data: Data | None = option(
+        "a CSV file, plain or .gz: a time column first (dates or numbers), numbers after", default=None
+    )
+    context: int | None = option(
+        "steps a forecast looks back; default: 336, without a file 96", at_least(2), default=None
+    )
+    horizon: int | None = option("steps it looks ahead; default: 96, without a file 24", at_least(1), default=None)
+    split: str | None = option(
+        'parts for training, validation and test in time order, as "12/4/4 months" (of 30 days) or "70/10/20 %"; '
+        "default: the first where a file holds 20 months, else the second",
+        default=None,
+    )
+    columns: str | None = option("names of the columns to read, joined by commas; default: all", default=None)
+    dates: str | None = option(
+        'how times are written, as "%d.%m.%Y %H:%M"; default: ISO 8601 (2016-07-01 00:00:00), or numbers', default=None
+    )
+    gaps: str = option(
+        "fill (rows missing in time are put in, without values) or join (rows are neighbours whatever their times)",
+        lambda name, gaps: checked_gaps(gaps),
+        default="fill",
+    )
+    loss: str = option(
+        "what training minimises: squared errors, or absolute ones, which rare large errors sway less",
+        one_of(LOSSES),
+        default="squared",
+    )
+    encoding: str = option(
+        "how the file is encoded", lambda name, encoding: checked_encoding(encoding), default="utf-8"
+    )
+    seed: int = option("which readings are generated where there is no file", whole_number, default=0)
+    whole: bool = WHOLE
 
     @cached_property
     def table(self) -> SeriesTable:
@@ -114,9 +221,10 @@ class SeriesTask(Task):
             values, hour = machines.readings(self.seed), 3600.0
             times = machines.BEGIN + hour * np.arange(len(values), dtype=np.float64)
             return self._chosen(SeriesTable(machines.NAMES, values, times, hour, True), "the generated series")
-        return self._read(single_file(paths_of(self.data), ENDINGS, "CSV file"))
+        return self.read(single_file(paths_of(self.data), ENDINGS, "CSV file"))
 
-    def _read(self, path: Path) -> SeriesTable:
+    def read(self, path: Path) -> SeriesTable:
+        """The series in a file, in its units."""
         if path.is_dir():
             raise BadValue(f"data: expected a CSV file, and {str(path)!r} is a folder.")
         other = self.typed(encoding="latin-1")
@@ -124,14 +232,15 @@ class SeriesTask(Task):
 
     def _chosen(self, table: SeriesTable, where: str) -> SeriesTable:
         """The columns that were asked for, or those of the run."""
-        wanted = self.names or tuple(filter(None, map(trimmed, (self.columns or "").split(","))))
+        scale: SeriesScale | None = vars(self).get("fitted")  # none while it is learned from this table
+        wanted = scale.columns if scale else list(filter(None, map(trimmed, (self.columns or "").split(","))))
         for name in wanted:
             if name in table.names:
                 continue
-            if not self.names:
+            if scale is None:
                 raise unknown_name(f"columns: column of {where}", name, table.names)
             raise BadValue(
-                f"{where}: there is no column {name!r}, and this run reads {', '.join(self.names)}. "
+                f"{where}: there is no column {name!r}, and this run reads {', '.join(wanted)}. "
                 f"The file has {', '.join(table.names)}: name its columns as in the training data."
             )
         order = [table.names.index(name) for name in wanted or table.names]
@@ -140,73 +249,68 @@ class SeriesTask(Task):
     @cached_property
     def ends(self) -> tuple[int, int, int]:
         """The rows at which training, validation and test end."""
-        rows, needed = len(self.table.values), self.context + self.horizon
+        return self._ends(self.fitted.context, self.fitted.horizon)
+
+    def _ends(self, context: int, horizon: int) -> tuple[int, int, int]:
+        def refuse_short(part: str, rows: int, needed: int) -> None:
+            if rows < needed:
+                raise BadValue(
+                    f"split: {named(self.data)}: the part for {part} has {rows:,} rows, and a window of "
+                    f"context={context} and horizon={horizon} needs {needed:,} there. Make them shorter, or that part "
+                    "longer."
+                )
+
+        rows = len(self.table.values)
         if self.whole:
-            self._refuse_short("the test", rows, needed)
+            refuse_short("the test", rows, context + horizon)
             return 0, 0, rows
         step = self.table.step if self.table.dated else None
         ends = borders(usual_split(rows, step) if self.split is None else self.split, rows, step)
-        self._refuse_short("training", ends[0], needed)
-        self._refuse_short("validation", ends[1] - ends[0], self.horizon)
-        self._refuse_short("the test", ends[2] - ends[1], self.horizon)
+        refuse_short("training", ends[0], context + horizon)
+        refuse_short("validation", ends[1] - ends[0], horizon)
+        refuse_short("the test", ends[2] - ends[1], horizon)
         return ends
 
-    def _refuse_short(self, part: str, rows: int, needed: int) -> None:
-        if rows < needed:
-            raise BadValue(
-                f"split: {named(self.data)}: the part for {part} has {rows:,} rows, and a window of "
-                f"context={self.context} and "
-                f"horizon={self.horizon} needs {needed:,} there. Make them shorter, or that part longer."
-            )
-
-    def _prepare(self) -> None:
+    def fit(self) -> SeriesScale:
         """Mean and standard deviation of each column, from known values of the training part."""
-        part = self.table.values[: self.ends[0]] if not self.whole else self.table.values
-        for name, column in zip(self.table.names, part.T, strict=True):
+        table, usual = self.table, (96, 24) if self.data is None else (336, 96)
+        context, horizon = self.context or usual[0], self.horizon or usual[1]
+        training = table.values[: self._ends(context, horizon)[2 if self.whole else 0]]
+        for name, column in zip(table.names, training.T, strict=True):
             if np.isnan(column).all():
                 raise BadValue(f"data: column {name!r} has no value in the training part. Leave it out with columns=.")
-        self.center, spread = np.nanmean(part, 0), np.nanstd(part, 0)
-        self.spread = np.where(spread > 0, spread, 1.0)
-        self.names = self.table.names
-
-    def _known(self) -> tuple[str, ...]:
-        """The columns; with their scale, from the data where no state was restored."""
-        if not self.names:
-            self._prepare()
-        return self.names
+        spread = np.nanstd(training, 0)
+        spread = np.where(spread > 0, spread, 1.0)
+        return SeriesScale(list(table.names), np.nanmean(training, 0).tolist(), spread.tolist(), context, horizon)
 
     def standard(self, table: SeriesTable) -> Standard:
         """A series in the units of the training part."""
-        self._known()
-        return standardised(table.values, self.center, self.spread)
+        return standardised(table.values, np.array(self.fitted.center), np.array(self.fitted.spread))
 
     def streams(self) -> dict[str, Vectors]:
         """A window: a number for each column at each step."""
-        return {INPUTS: Vectors(len(self._known()), self.context)}
+        return {INPUTS: Vectors(len(self.fitted.columns), self.fitted.context)}
 
     def answers(self) -> list[Forecast]:
         """The next values; from what a model gives: those, a row for each coming step, or one row for all."""
-        sizes = (self.horizon, len(self._known()), self.absolute)
+        sizes = (self.fitted.horizon, len(self.fitted.columns), self.loss == "absolute")
         return [Forecast(*sizes), ForecastSteps(*sizes), PooledForecast(*sizes)]
-
-    def metrics(self) -> tuple[Metric, ...]:
-        """Mean squared and mean absolute error, in standard units."""
-        return (LOSS, MSE, MAE)
 
     def examples(self, split: str) -> Windows:
         """Every window whose forecast lies inside a part, in time order."""
         checked_split(split)
         if self.whole and split == "train":
             raise BadValue("data: all of the file is measured, so that nothing is left for training.")
+        context, horizon = self.fitted.context, self.fitted.horizon
         begin, end = {
-            "train": (self.context, self.ends[0]),
+            "train": (context, self.ends[0]),
             "validation": (self.ends[0], self.ends[1]),
             "test": (self.ends[1], self.ends[2]),
         }[split]
         if self.whole:
-            begin, end = self.context, self.ends[2]
-        first, count = begin - self.context, end - begin - self.horizon + 1
-        return Windows(self.table, self._standardised, first, count, (self.context, self.horizon))
+            begin, end = context, self.ends[2]
+        first, count = begin - context, end - begin - horizon + 1
+        return Windows(self.table, self._standardised, first, count, (context, horizon))
 
     @cached_property
     def _standardised(self) -> Standard:
@@ -239,96 +343,7 @@ class SeriesTask(Task):
         known = torch.stack(knowns)
         return Batch.of(past, None, torch.stack(futures), None if bool(known.all()) else known)
 
-    def examine(
-        self, model: Answering, split: str, *, batch_size: int, device: torch.device | str
-    ) -> list[tuple[Metric, State]]:
-        """The errors of the best linear forecast, fitted to the training windows."""
-        if self.whole:
-            return []
-        yardstick = self._yardstick
-        sums = {LINEAR_MSE: [0.0, 0.0], LINEAR_MAE: [0.0, 0.0]}
-        for past, future, known in all_windows(self.examples(split), self.examined):
-            found = yardstick(past)
-            for metric, power in ((LINEAR_MSE, 2), (LINEAR_MAE, 1)):
-                sums[metric] = metric.merge([sums[metric], summed(found, future, known, power)])
-        return list(sums.items())
-
     @cached_property
-    def _yardstick(self) -> LinearForecast:
-        return fitted(all_windows(self.examples("train")))
-
-    def protocol(self) -> dict[str, Any]:
-        """Standardisation, parts, windows and missing values."""
-        ends = self.ends
-        found = {
-            "windows": f"{self.context} steps, then {self.horizon}; every one counts; those of a part look back into "
-            "the part before",
-            "units": "standard: less the mean and divided by the standard deviation of the training part",
-            "parts": f"rows 0–{ends[0] - 1:,} / –{ends[1] - 1:,} / –{ends[2] - 1:,} of {len(self.table.values):,}",
-        }
-        if self.table.notes:
-            filling = "windows hold the last known value there, and errors leave them out"
-            found["missing"] = f"{'; '.join(self.table.notes)}: {filling}"
-        return found
-
-    def parse(self, given: Mapping[str, str]) -> Span:
-        """The last window of a CSV file."""
-        if set(given) != {"table"}:
-            return super().parse(given)  # type: ignore[no-any-return]  # which raises
-        self._known()
-        table = self._read(Path(given["table"]).expanduser())
-        if len(table.values) < self.context:
-            raise BadValue(
-                f"--table: this run looks back {self.context} steps, and {given['table']!r} has "
-                f"{len(table.values)} rows."
-            )
-        filled = self.standard(table).filled
-        return Span(filled[-self.context :], None, None, len(filled) - self.context, table)
-
-    def show(self, example: Span, batch: Batch) -> Shown:
-        """The window of the first column as a picture; positions, and those of the forecast, are called by times."""
-        times = named_times(example, 0, self.context + self.horizon)
-        pieces, ahead = times[: self.context], times[self.context :]
-        words = f"{self.names[0]}, {pieces[0]} to {pieces[-1]}"
-        picture = line_picture(example.past[:, 0].numpy())
-        return Shown(words, pieces, "steps", ahead, picture=picture, grid=(1, self.context))
-
-    def answer_text(self, predicted: Any, example: Span) -> str:
-        """A forecast as CSV: the times, and the columns in the units of the file."""
-        values = np.array(predicted) * self.spread + self.center
-        times = named_times(example, self.context, self.context + len(values))
-        rows = ([time, *(f"{value:.6g}" for value in row)] for time, row in zip(times, values.tolist(), strict=True))
-        return csv_text([["time", *self.names], *rows]).removesuffix("\n")
-
-    def draw(self, predicted: Any, example: Span, looked: Looked | None) -> Figure:
-        """Each column with its forecast and what followed; behind the first, what its forecast looked back at."""
-        past, true = example.past.numpy() * self.spread + self.center, None
-        if example.future is not None and example.known is not None:
-            true = np.where(example.known.numpy(), example.future.numpy() * self.spread + self.center, np.nan)
-        ahead = np.array(predicted) * self.spread + self.center
-        times = named_times(example, 0, self.context + self.horizon)
-        weights = [] if looked is None else looked.weights[0]
-        return forecast_figure(self.names, past, ahead, times, weights, true)
-
-    def state(self) -> dict[str, Any]:
-        """Columns, their scale, and how far windows reach."""
-        return {
-            "columns": list(self._known()),
-            "center": self.center.tolist(),
-            "spread": self.spread.tolist(),
-            "context": self.context,
-            "horizon": self.horizon,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore columns, scale and sizes."""
-        names, center, spread = state["columns"], state["center"], state["spread"]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not names:
-            raise BadValue("columns: expected a list of names, as `state` makes it.")
-        if not len(center) == len(spread) == len(names):
-            raise BadValue("center, spread: expected a number for each column, as `state` makes them.")
-        self.names = tuple(names)
-        self.center = np.array([finite_number("center", value) for value in center])
-        self.spread = np.array([finite_number("spread", value, 0.0) for value in spread])
-        self.context = whole_number("context", state["context"], 2)
-        self.horizon = whole_number("horizon", state["horizon"], 1)
+    def yardstick(self) -> linear_forecast.LinearForecast:
+        """The best linear forecast."""
+        return linear_forecast.fitted(all_windows(self.examples("train")))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,20 +13,24 @@ from torch import Tensor
 
 from regard.errors import BadValue
 from regard.support.arguments import whole_number
+from regard.support.declared import at_least, option
 from regard_workbench.tasks.answers.questions import Questions
 from regard_workbench.tasks.figures.overlay import overlays
 from regard_workbench.tasks.formats.image_files import read_frames
 from regard_workbench.tasks.formats.splits import checked_split
 from regard_workbench.tasks.generated.draws import Draws, Generated
 from regard_workbench.tasks.generated.moving import MOTIONS, moving
-from regard_workbench.tasks.measures.metrics import LOSS, SHARE, Answered, Mean, Metric
+from regard_workbench.tasks.measures.metrics import SHARE, Answered, Mean
 from regard_workbench.tasks.parts.batch import INPUTS, Batch, Stream
-from regard_workbench.tasks.parts.shown import Looked, Shown
+from regard_workbench.tasks.parts.judge import Judge
+from regard_workbench.tasks.parts.shared_options import PATCH
+from regard_workbench.tasks.parts.shown import Looked
 from regard_workbench.tasks.parts.streams import Patches
-from regard_workbench.tasks.parts.task import Recipe, Task, task
+from regard_workbench.tasks.parts.task import Recipe, task
 from regard_workbench.tasks.pictures import written_digits
 from regard_workbench.tasks.pictures.digit_pictures import light_on_dark
-from regard_workbench.tasks.pictures.patches import cut, fold, names
+from regard_workbench.tasks.pictures.patch_task import PatchPresenter, PatchTask
+from regard_workbench.tasks.pictures.patches import cut, fold
 from regard_workbench.tasks.pictures.pixels import fitted
 
 if TYPE_CHECKING:
@@ -58,24 +62,60 @@ def _accuracy(name: str, *questions: str) -> Mean:
     return Mean(name, unit=SHARE, over="videos", look=functools.partial(_right, questions))
 
 
+class VideoPresenter(PatchPresenter["VideoTask"]):
+    """Shows the frames of a video, and says what is to be seen in it."""
+
+    def opened(self, task: VideoTask, path: str) -> VideoExample:
+        """An animated picture, of which the first frames are read; light writing on a dark ground."""
+        frames = [fitted(frame.convert("L"), task.size, task.size) for frame in read_frames(path, task.frames)]
+        return VideoExample(torch.from_numpy(light_on_dark(np.stack(frames).astype(np.float32) / 255)))
+
+    def words(self, task: VideoTask, example: VideoExample) -> str:
+        if example.digit is None or example.motion is None:
+            return "a video"
+        return f"a video of {task.decode([example.digit, example.motion])}"
+
+    def picture(self, task: VideoTask, example: VideoExample, batch: Batch) -> NDArray[np.float32]:
+        """The frames below each other."""
+        clip = fold(batch.inputs[:1], task.spec)[0, :, 0].cpu() * task.spread + task.mean
+        return np.asarray(clip.clamp(0, 1).reshape(-1, task.size).numpy(), np.float32)
+
+    def draw(self, task: VideoTask, predicted: Any, example: VideoExample, looked: Looked | None) -> Figure | None:
+        """The frames side by side, and below them where the model looked; None where it cuts other patches."""
+        spec = task.spec
+        if looked is None or len(looked.columns) != spec.length:
+            return None
+        frames = self.picture(task, example, task.collate([example], torch.Generator()))
+        weights = np.asarray(looked.weights, np.float32).reshape(-1, len(looked.columns)).mean(0)
+        beside = _side_by_side(weights.reshape(-1, spec.columns), spec.frames).ravel().tolist()
+        picture, grid = _side_by_side(frames, spec.frames), (spec.rows, spec.frames * spec.columns)
+        figure = overlays(picture, [task.decode(predicted)], [beside], grid)
+        for axes in figure.axes:
+            for frame in range(1, spec.frames):
+                axes.axvline(frame * task.size - 0.5, color="white", linewidth=1.5)
+        return figure
+
+    def decode(self, task: VideoTask, tokens: Sequence[int]) -> str:
+        """The digit and its motion."""
+        if len(tokens) != 2:
+            raise BadValue(f"tokens: expected a digit and a motion, got {list(tokens)}.")
+        article = "an" if tokens[0] == 8 else "a"
+        return f"{article} {tokens[0]} that moves {list(MOTIONS)[tokens[1]]}"
+
+
 @task("video")
-class VideoTask(Task):
+class VideoTask(PatchTask):
     """Says which digit moves in a video and in which of eight directions; the videos are made, no files are needed.
 
     Where a digit starts says nothing about where it goes, and it may leave the canvas. Digits of the test are in no
     training video. accuracy: digit and motion both right.
-
-    Args:
-        frames: frames of a video
-        size: pixels of a side
-        patch: pixels of a patch's side, which divides the size
-        speed: pixels that a digit moves from one frame to the next; it starts at a multiple of them
-        seed: which videos are made
     """
 
-    takes = ("image",)
+    judge = Judge.by(
+        _accuracy("accuracy", DIGIT, MOTION), _accuracy("digit_accuracy", DIGIT), _accuracy("motion_accuracy", MOTION)
+    )
+    presenter = VideoPresenter()
     tried = ("--example", "8")
-    metric: ClassVar[Metric] = _accuracy("accuracy", DIGIT, MOTION)
     recipe = Recipe(
         model="vit",
         steps=800,
@@ -86,25 +126,28 @@ class VideoTask(Task):
         reaches={"accuracy": 0.93},
     )
 
-    def __init__(self, frames: int = 4, size: int = 16, patch: int = 4, speed: int = 4, seed: int = 0) -> None:
-        self.frames, self.size = whole_number("frames", frames, 2), whole_number("size", size, written_digits.SIDE)
-        self.spec = Patches.of(1, self.size, self.size, whole_number("patch", patch, 1), self.frames)
-        self.speed, self.seed = whole_number("speed", speed, 1), whole_number("seed", seed)
+    frames: int = option("frames of a video", at_least(2), default=4)
+    size: int = option("pixels of a side", at_least(written_digits.SIDE), default=16)
+    patch: int = PATCH
+    speed: int = option(
+        "pixels that a digit moves from one frame to the next; it starts at a multiple of them", at_least(1), default=4
+    )
+    seed: int = option("which videos are made", whole_number, default=0)
+
+    def check_options(self) -> None:
+        self._spec = Patches.of(1, self.size, self.size, self.patch, self.frames)
         share = (written_digits.SIDE / self.size) ** 2  # of the canvas that a digit covers
         self.mean = share * INK
         self.spread = (share * POWER - self.mean**2) ** 0.5
 
-    def streams(self) -> dict[str, Patches]:
+    @property
+    def spec(self) -> Patches:
         """Patches, frame by frame."""
-        return {INPUTS: self.spec}
+        return self._spec
 
     def answers(self) -> list[Questions]:
         """The digit and the motion."""
         return [Questions((DIGIT, MOTION), (written_digits.CLASSES, len(MOTIONS)))]
-
-    def metrics(self) -> tuple[Metric, ...]:
-        """Loss; how often both answers are right, and each of them."""
-        return (LOSS, self.metric, _accuracy("digit_accuracy", DIGIT), _accuracy("motion_accuracy", MOTION))
 
     def examples(self, split: str) -> Sequence[VideoExample]:
         """Videos, drawn by seed and index."""
@@ -121,62 +164,16 @@ class VideoTask(Task):
         clip = moving(figure, self.size, self.frames, (top, left), (down, right))
         return VideoExample(torch.from_numpy(clip[:, None]), shown[chosen], motion)
 
-    def length(self, example: VideoExample) -> int:
-        """Patches: the same for all."""
-        return self.spec.length or 0
-
     def collate(self, examples: Sequence[VideoExample], generator: torch.Generator) -> Batch:
         """Patches of all frames, and both answers where they are known."""
         shape = (0, self.frames, 1, self.size, self.size)
-        clips = torch.stack([one.frames for one in examples]) if examples else torch.zeros(shape)
+        clips = torch.stack([example.frames for example in examples]) if examples else torch.zeros(shape)
         streams = {INPUTS: Stream(cut((clips - self.mean) / self.spread, self.spec))}
-        right = [(one.digit, one.motion) for one in examples]
+        right = [(example.digit, example.motion) for example in examples]
         if any(None in pair for pair in right):
             return Batch(streams)
         both = torch.tensor(right, dtype=torch.long).reshape(-1, 2)
         return Batch(streams, {DIGIT: Stream(both[:, 0]), MOTION: Stream(both[:, 1])})
-
-    def parse(self, given: Mapping[str, str]) -> VideoExample:
-        """An animated picture, of which the first frames are read; light writing on a dark ground."""
-        if set(given) != {"image"}:
-            return super().parse(given)  # type: ignore[no-any-return]  # which raises
-        frames = read_frames(given["image"], self.frames)
-        pixels = np.stack([fitted(one.convert("L"), self.size, self.size) for one in frames]).astype(np.float32)
-        clip = pixels / 255
-        return VideoExample(torch.from_numpy(light_on_dark(clip)))
-
-    def show(self, example: VideoExample, batch: Batch) -> Shown:
-        """The frames below each other, with frame, row and column of each patch."""
-        words = "a video"
-        if example.digit is not None and example.motion is not None:
-            words = f"a video of {self.decode([example.digit, example.motion])}"
-        clip = fold(batch.inputs[:1], self.spec)[0, :, 0].cpu() * self.spread + self.mean
-        picture = np.asarray(clip.clamp(0, 1).reshape(-1, self.size).numpy(), np.float32)
-        grid = (self.spec.frames * self.spec.rows, self.spec.columns)
-        return Shown(words, names(self.spec), "patches", picture=picture, grid=grid)
-
-    def draw(self, predicted: Any, example: VideoExample, looked: Looked | None) -> Figure | None:
-        """The frames side by side, and below them where the model looked; None where it cuts other patches."""
-        if looked is None or len(looked.columns) != self.spec.length:
-            return None
-        shown = self.show(example, self.collate([example], torch.Generator()))
-        assert shown.picture is not None
-        spec = self.spec
-        weights = np.asarray(looked.weights, np.float32).reshape(-1, len(looked.columns)).mean(0)
-        beside = _side_by_side(weights.reshape(-1, spec.columns), spec.frames).ravel().tolist()
-        picture, grid = _side_by_side(shown.picture, spec.frames), (spec.rows, spec.frames * spec.columns)
-        figure = overlays(picture, [self.decode(predicted)], [beside], grid)
-        for axes in figure.axes:
-            for frame in range(1, spec.frames):
-                axes.axvline(frame * self.size - 0.5, color="white", linewidth=1.5)
-        return figure
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The digit and its motion."""
-        if len(tokens) != 2:
-            raise BadValue(f"tokens: expected a digit and a motion, got {list(tokens)}.")
-        article = "an" if tokens[0] == 8 else "a"
-        return f"{article} {tokens[0]} that moves {list(MOTIONS)[tokens[1]]}"
 
 
 def _side_by_side(stacked: NDArray[np.float32], frames: int) -> NDArray[np.float32]:

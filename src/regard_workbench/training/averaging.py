@@ -47,7 +47,7 @@ class AveragedWeights:
         self.model, self.decay = model, decay
         self.names = [name for name, _ in model.named_parameters()]
         with torch.no_grad():
-            self._kept = [_wide(one).clone() for one in self._shards()]
+            self._kept = [_wide(shard).clone() for shard in self._shards()]
         # On the device, so that a captured step reads the current rate.
         self._rate = torch.zeros((), dtype=self._kept[0].dtype, device=self._kept[0].device)
 
@@ -64,7 +64,7 @@ class AveragedWeights:
     @torch.no_grad()
     def update(self, skipped: Tensor | None = None) -> None:
         """Move towards the weights; not where `skipped` is 1, a number on the device (the step changed nothing)."""
-        towards = torch._foreach_sub([_wide(one) for one in self._shards()], self._kept)
+        towards = torch._foreach_sub([_wide(shard) for shard in self._shards()], self._kept)
         torch._foreach_mul_(towards, self._rate if skipped is None else self._rate * (1 - skipped).to(self._rate))
         torch._foreach_add_(self._kept, towards)
 
@@ -72,7 +72,7 @@ class AveragedWeights:
     def swapped_in(self) -> Iterator[None]:
         """Give the model the averaged weights within the block. Its tensors stay the same; only numbers change."""
         with torch.no_grad():
-            trained = [one.clone() for one in self._shards()]
+            trained = [shard.clone() for shard in self._shards()]
             torch._foreach_copy_(self._shards(), self._kept)
             try:
                 yield
@@ -105,8 +105,8 @@ def named_trained(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def split_trained(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The optimiser state of a checkpoint, and the trained weights beside it; none if the run has no average."""
-    trained = {name.removesuffix(TRAINED): one for name, one in tensors.items() if name.endswith(TRAINED)}
-    return {name: one for name, one in tensors.items() if not name.endswith(TRAINED)}, trained
+    trained = {name.removesuffix(TRAINED): tensor for name, tensor in tensors.items() if name.endswith(TRAINED)}
+    return {name: tensor for name, tensor in tensors.items() if not name.endswith(TRAINED)}, trained
 
 
 def check_trained(trained: Mapping[str, Tensor], model: nn.Module, averaged: bool) -> None:

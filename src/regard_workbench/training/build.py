@@ -34,12 +34,14 @@ def build_task(config: Config, state: Mapping[str, Any] | None = None, *, whole:
     `whole`: evaluate on the whole file, if the task supports it, because none of it was used for training.
     """
     name, options = parse(config.task)
-    known = inspect.signature(TASKS[name]).parameters
-    if whole and "whole" in known:
+    accepted = inspect.signature(TASKS[name]).parameters
+    if whole and "whole" in accepted:
         options["whole"] = True
     if config.data:
-        if "data" not in known:
-            able = [other for other in tasks.names() if "data" in inspect.signature(TASKS[other]).parameters]
+        if "data" not in accepted:
+            able = [
+                candidate for candidate in tasks.names() if "data" in inspect.signature(TASKS[candidate]).parameters
+            ]
             raise BadValue(
                 f"data: the task {name} makes its own examples; leave --data out. Tasks that read files: "
                 f"{', '.join(able) or 'none'}."
@@ -86,14 +88,14 @@ def rebuild_model(config: Config, task: Task, weights: Mapping[str, Any], where:
 
 def unique_tensors(model: nn.Module) -> dict[str, Any]:
     """The weights and persistent buffers by name; a shared tensor appears once, under its first name."""
-    seen: set[tuple[Any, ...]] = set()
-    found: dict[str, Any] = {}
+    keys: set[tuple[Any, ...]] = set()
+    unique: dict[str, Any] = {}
     for name, tensor in model.state_dict().items():
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) if tensor.numel() else (name,)
-        if key not in seen:
-            seen.add(key)
-            found[name] = tensor
-    return found
+        if key not in keys:
+            keys.add(key)
+            unique[name] = tensor
+    return unique
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Any], where: str) -> None:
@@ -123,25 +125,27 @@ def _copy_vocabulary(task: Task, theirs: Mapping[str, Any], tell: Callable[[str]
     Of two longest lengths the larger one holds: with theirs, tables of positions fit; with a smaller one than its own,
     this run could not read or write its longest examples. That of a checkpoint always holds: texts are cut to it.
     """
-    own = task.state()
-    both = [name for name in theirs if name in own]
+    ours = task.state()
+    both = [name for name in theirs if name in ours]
     if not any("vocabulary" in name for name in both):
         return
     # Not the labels: this run has its own.
-    taken = {name: theirs[name] for name in both if "vocabulary" in name}
-    foreign = any(isinstance(one, Mapping) and one.get("level") == PRETRAINED for one in taken.values())
+    adopted = {name: theirs[name] for name in both if "vocabulary" in name}
+    foreign = any(
+        isinstance(vocabulary, Mapping) and vocabulary.get("level") == PRETRAINED for vocabulary in adopted.values()
+    )
     for name in (name for name in both if name.startswith("max_")):
-        taken[name] = theirs[name] if foreign else _longer(theirs[name], own[name])
-    taken = {name: value for name, value in taken.items() if own[name] != value}
+        adopted[name] = theirs[name] if foreign else _longer(theirs[name], ours[name])
+    adopted = {name: value for name, value in adopted.items() if ours[name] != value}
     if foreign and not task.pretrained_vocabulary:
         able = [name for name in tasks.names() if TASKS[name].pretrained_vocabulary]
         raise BadValue(
             f"init_from: {type(task).__name__.lower()} cannot read with the vocabulary of a checkpoint, because its "
             f"special tokens are others. Tasks that can: {', '.join(able)}."
         )
-    if taken:
-        task.restore({**own, **taken})
-        tell(f"init-from: took {' and '.join(sorted(taken))} from the other run.")
+    if adopted:
+        task.restore({**ours, **adopted})
+        tell(f"init-from: took {' and '.join(sorted(adopted))} from the other run.")
 
 
 def _longer(theirs: object, own: int) -> object:
@@ -150,22 +154,22 @@ def _longer(theirs: object, own: int) -> object:
 
 def _copy_weights(model: nn.Module, theirs: Mapping[str, Tensor], tell: Callable[[str], None]) -> None:
     """Copy the tensors that agree in name and shape; raise if none does."""
-    own = unique_tensors(model)
-    taken = [name for name, tensor in own.items() if name in theirs and theirs[name].shape == tensor.shape]
-    if not any(name in dict(model.named_parameters()) for name in taken):
+    ours = unique_tensors(model)
+    copied = [name for name, tensor in ours.items() if name in theirs and theirs[name].shape == tensor.shape]
+    if not any(name in dict(model.named_parameters()) for name in copied):
         raise BadValue(
             f"init_from: nothing fits. The other run's model has {', '.join([*theirs][:3])}, …; this one has "
-            f"{', '.join([*own][:3])}, …. Use the same --model with the same sizes."
+            f"{', '.join([*ours][:3])}, …. Use the same --model with the same sizes."
         )
     with torch.no_grad():
-        for name in taken:
-            own[name].copy_(theirs[name])
-    count = sum(own[name].numel() for name in taken)
-    tell(f"init-from: took {len(taken)} of {len(own)} tensors ({count:,} numbers).")
-    shapes = [n for n in own if n in theirs and n not in taken]
-    fresh = [n for n in own if n not in theirs]
-    unused = [n for n in theirs if n not in own]
-    for what, names in (("another shape", shapes), ("new here", fresh), ("not used", unused)):
+        for name in copied:
+            ours[name].copy_(theirs[name])
+    count = sum(ours[name].numel() for name in copied)
+    tell(f"init-from: took {len(copied)} of {len(ours)} tensors ({count:,} numbers).")
+    shapes = [n for n in ours if n in theirs and n not in copied]
+    fresh = [n for n in ours if n not in theirs]
+    unused = [n for n in theirs if n not in ours]
+    for reason, names in (("another shape", shapes), ("new here", fresh), ("not used", unused)):
         if names:
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-            tell(f"init-from: {what}: {', '.join(names[:6])}{more}.")
+            tell(f"init-from: {reason}: {', '.join(names[:6])}{more}.")

@@ -151,12 +151,12 @@ class TrainingData:
         """Batch `index`, gathered together with the next ones where the task can do that."""
         if self._together > 1:
             indices = range(index, index + self._together * self.stride, self.stride)
-            chosen = [self.order[one] for one in indices]
-            made = self.task.batches(self.examples, chosen, self._generators(indices))
-            if made is not None:
-                size = sum(tensor.nbytes for tensor in made[0].tensors().values())
+            chosen = [self.order[position] for position in indices]
+            batches = self.task.batches(self.examples, chosen, self._generators(indices))
+            if batches is not None:
+                size = sum(tensor.nbytes for tensor in batches[0].tensors().values())
                 self._together = max(1, min(TOGETHER, GATHERED_BYTES // max(1, size)))
-                self._gathered = dict(zip(indices, made, strict=True))
+                self._gathered = dict(zip(indices, batches, strict=True))
                 return self._gathered.pop(index)
             self._together = 1
         return self._collated(index)

@@ -95,12 +95,12 @@ def _length(config: Config, data: TrainingData) -> dict[str, Any]:
 
 def _forward(model: Model, batch: Batch) -> tuple[list[int], int]:
     """The shape of the outputs, and the bytes that the forward pass keeps for the backward pass."""
-    own = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
+    addresses = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
+        if storage.data_ptr() not in addresses:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
@@ -119,16 +119,16 @@ def _memory(model: nn.Module, config: Config, activations: int) -> dict[str, flo
     mixed = config.precision.endswith("mixed")
     weight = 4 if mixed else _BYTES[precision]
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    found = {
+    sizes = {
         "weights": sum(p.numel() for p in model.parameters()) * weight,
         "gradients": count * weight,
         "optimizer": 2 * count * weight,
         "activations": activations * _BYTES[precision] / 4,
     }
     if config.optim.average > 0:
-        found["average"] = count * max(weight, 4)
-    found["total"] = sum(found.values())
-    return {name: math.ceil(100 * value / _MIB) / 100 for name, value in found.items()}
+        sizes["average"] = count * max(weight, 4)
+    sizes["total"] = sum(sizes.values())
+    return {name: math.ceil(100 * value / _MIB) / 100 for name, value in sizes.items()}
 
 
 def _count(task: Task, split: str) -> int | None:

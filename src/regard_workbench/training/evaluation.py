@@ -58,7 +58,7 @@ def metric_states(
     count = len(examples) if limit is None else min(limit, len(examples))
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     to_device = options.get("to_device") or (lambda batch: batch.to(device))
-    metrics, parts = task.metrics(), []
+    metrics, batch_states = task.metrics(), []
     with evaluation_mode(model), torch.no_grad():
         for number, start in enumerate(range(0, count, batch_size)):
             heartbeat()
@@ -69,10 +69,10 @@ def metric_states(
             chosen = range(start, min(start + batch_size, count))
             batch = task.batch(examples, chosen, generator(seed, split, number), model)
             with autocast():
-                found = observe(metrics, Answered(model, to_device(batch)))
-            on_batch(found)
-            parts.append(found)
-    states = merged(metrics, parts)
+                batch_state = observe(metrics, Answered(model, to_device(batch)))
+            on_batch(batch_state)
+            batch_states.append(batch_state)
+    states = merged(metrics, batch_states)
     return states if gather is None else merged(metrics, gather(states))
 
 
@@ -90,10 +90,10 @@ def completions(
     beating = model.head.register_forward_pre_hook(lambda *given: heartbeat())
     try:
         with evaluation_mode(model), torch.no_grad(), autocast():
-            found = task.completed(model, split, batch_size=batch_size, most=most, device=device)
+            completed_states = task.completed(model, split, batch_size=batch_size, most=most, device=device)
     finally:
         beating.remove()
-    return {metric.name: metric.value(state) for metric, state in found}
+    return {metric.name: metric.value(state) for metric, state in completed_states}
 
 
 @contextmanager
@@ -146,14 +146,14 @@ def decoding_of(task: Task, beam: int | None, length_penalty: float | None = Non
 
     `length_penalty` replaces the task's own.
     """
-    found = task.problem.answer.decoding(beam)
-    if beam is not None and not found:
+    decoding = task.problem.answer.decoding(beam)
+    if beam is not None and not decoding:
         raise BadValue(f"--beam: evaluating {task.name} generates no text. Leave it out; `regard predict` takes it.")
     if length_penalty is None:
-        return found
-    if found.get("method") != "beam":
+        return decoding
+    if decoding.get("method") != "beam":
         raise BadValue("--length-penalty: only beam search compares texts of different lengths. Add --beam 5.")
-    return {**found, "length_penalty": finite_number("--length-penalty", length_penalty)}
+    return {**decoding, "length_penalty": finite_number("--length-penalty", length_penalty)}
 
 
 class Fingerprint:
@@ -165,8 +165,8 @@ class Fingerprint:
     def add(self, batch: Batch) -> None:
         """Add the examples of a batch."""
         if MADE_FROM in batch.notes:  # the tensors differ from model to model
-            for one in batch.notes[MADE_FROM]:
-                self._digest.update(repr(one).encode())
+            for origin in batch.notes[MADE_FROM]:
+                self._digest.update(repr(origin).encode())
                 self._digest.update(b"/")
             return
         for row in range(batch.size):

@@ -39,8 +39,8 @@ def origin_of(path: str, tell: Callable[[str], None] = lambda line: None) -> Ori
     if is_pretrained(path):
         from regard_workbench.models.pretrained.loading import read_pretrained
 
-        found, weights = read_pretrained(located(path, argument="init_from"))
-        return Origin(weights, _task_state(found))
+        pretrained, weights = read_pretrained(located(path, argument="init_from"))
+        return Origin(weights, _task_state(pretrained))
     run = RunFolder(Path(path))
     if not run.exists:
         raise BadValue(

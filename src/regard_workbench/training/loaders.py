@@ -117,7 +117,7 @@ class Loaders:
         try:
             while not self.pipes[loader].poll(PATIENCE):
                 heartbeat()
-            found, parts = pickle.loads(self.pipes[loader].recv_bytes())
+            message, layout = pickle.loads(self.pipes[loader].recv_bytes())
         except (EOFError, ConnectionError):
             self.processes[loader].join()
             code = self.processes[loader].exitcode
@@ -129,12 +129,12 @@ class Loaders:
             self.held = slot
         else:
             self.free.append(slot)
-        if isinstance(found, Exception):
-            raise found
-        batch: Batch = found
-        if parts is None:
+        if isinstance(message, Exception):
+            raise message
+        batch: Batch = message
+        if layout is None:
             return batch
-        return batch.filled({name: _view(self.slots[slot], *part) for name, part in parts.items()})
+        return batch.filled({name: _view(self.slots[slot], *place) for name, place in layout.items()})
 
 
 def _view(memory: mmap.mmap, dtype: torch.dtype, shape: torch.Size, begin: int) -> Tensor:
@@ -148,8 +148,8 @@ def _view(memory: mmap.mmap, dtype: torch.dtype, shape: torch.Size, begin: int) 
 
 def _serve(collate: Callable[[int], Batch], slots: list[mmap.mmap], pipe: Connection, others: list[Connection]) -> None:
     """Collate what is asked for until the run ends."""
-    for other in others:  # else a loader would not see that the run ended
-        other.close()
+    for connection in others:  # else a loader would not see that the run ended
+        connection.close()
     for number in HANDLED:  # Ctrl-C goes to all processes of a terminal, and the run decides what it means
         signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
     gc.disable()  # what is garbage may hold memory of a GPU, which only the run may free
@@ -171,23 +171,23 @@ def _serve(collate: Callable[[int], Batch], slots: list[mmap.mmap], pipe: Connec
 
 def _packed(batch: Batch, memory: mmap.mmap) -> bytes:
     """A batch whose tensors were written to shared memory, and where they are there; None: they did not fit."""
-    parts: dict[str, Part] = {}
+    places: dict[str, Part] = {}
     begin = 0
     for name, tensor in batch.tensors().items():
-        parts[name] = (tensor.dtype, tensor.shape, begin)
+        places[name] = (tensor.dtype, tensor.shape, begin)
         begin += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
     if begin > len(memory):
         return pickle.dumps((batch, None))
     for name, tensor in batch.tensors().items():
         if tensor.numel():
-            _view(memory, *parts[name]).copy_(tensor)
-    return pickle.dumps((batch.map(lambda tensor: tensor.new_empty(0)), parts))
+            _view(memory, *places[name]).copy_(tensor)
+    return pickle.dumps((batch.map(lambda tensor: tensor.new_empty(0)), places))
 
 
 def _pickled(error: Exception) -> bytes:
     try:
-        found = pickle.dumps((error, None))
-        pickle.loads(found)  # an exception with arguments of its own may not come back
+        pickled = pickle.dumps((error, None))
+        pickle.loads(pickled)  # an exception with arguments of its own may not come back
     except Exception:
-        found = pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), None))
-    return found
+        pickled = pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), None))
+    return pickled

@@ -65,10 +65,10 @@ def load(
         hint = f"The newest is {newest}." if newest else "`regard train dates` makes one."
         raise BadValue(f"run: there is no run here: {str(run)!r} holds no config.yaml. {hint}")
     device = device if isinstance(device, torch.device) else choose_device(device)
-    found = selection.require(folder, checkpoint or selection.BEST, tell)
-    where = str(folder.checkpoints / found.name)
-    values = folder.settings(found.step)
-    own = paths(values.get("data") or [])
+    selected = selection.require(folder, checkpoint or selection.BEST, tell)
+    where = str(folder.checkpoints / selected.name)
+    values = folder.settings(selected.step)
+    trained_on = paths(values.get("data") or [])
     if data is not None:
         values["data"] = list(_files(data))
     if bad_files is not None:
@@ -77,15 +77,15 @@ def load(
 
         values["task"] = task_with(values["task"], bad_files)
     config = complete(values)
-    task = build_task(config, found.state.get("task"), whole=config.data != own)
+    task = build_task(config, selected.state.get("task"), whole=config.data != trained_on)
     with torch.random.fork_rng(devices=[]):
-        model = rebuild_model(config, task, found.weights, where)
+        model = rebuild_model(config, task, selected.weights, where)
     with torch.no_grad():
-        load_weights(model, found.weights, where)
+        load_weights(model, selected.weights, where)
     # Changes at the checkpoint's own step were made after it.
-    changed = tuple(one for one in changes.read(path) if one.step < found.step and one.matters)
-    sha256 = str((found.state.get("settings") or {}).get("sha256", ""))
-    return Loaded(path, found.name, found.sha256, task, model.to(device).eval(), config, device, changed, sha256)
+    changed = tuple(change for change in changes.read(path) if change.step < selected.step and change.matters)
+    sha256 = str((selected.state.get("settings") or {}).get("sha256", ""))
+    return Loaded(path, selected.name, selected.sha256, task, model.to(device).eval(), config, device, changed, sha256)
 
 
 def _files(data: object) -> tuple[str, ...]:

@@ -206,17 +206,17 @@ class Trainer:
         position.step += 1
         position.batches += self.accumulate * self.processes.readers
         self.launched.append(LaunchedStep(result, snapshot, before))
-        now = time.perf_counter()
-        self.pace.add_step(now - started)
-        tokens, seconds = self.processes.total_used(batches.tokens, now - started)
+        instant = time.perf_counter()
+        self.pace.add_step(instant - started)
+        tokens, seconds = self.processes.total_used(batches.tokens, instant - started)
         position.tokens += tokens
         position.seconds += seconds
         tenth = self.budget.tenths(position) > tenths
         if not self._must_synchronize(tenth):
             if self._log_due():
                 self.launched[-1].record = self._record(rate)
-            if isinstance(result, StepResult) or now - self.looked > SECONDS_UNREAD:
-                self.looked = now
+            if isinstance(result, StepResult) or instant - self.looked > SECONDS_UNREAD:
+                self.looked = instant
                 self.synchronize(pending=MAX_PENDING)
                 self._show()
             return

@@ -101,7 +101,7 @@ def set_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
         current = group["lr"]
         if not isinstance(current, Tensor):
             group["lr"] = value
-        elif not any(current is other for other in filled):
+        elif not any(current is tensor for tensor in filled):
             current.fill_(value)
             filled.append(current)
 

@@ -85,10 +85,10 @@ class Display:
         if self.quiet:
             return
         if self.bar is not None:
-            now = time.monotonic()
-            if now - self.printed < SECONDS_BETWEEN_UPDATES and not self.budget.ends(self.position):
+            instant = time.monotonic()
+            if instant - self.printed < SECONDS_BETWEEN_UPDATES and not self.budget.ends(self.position):
                 return
-            self.printed = now
+            self.printed = instant
             facts = f"{self._progress()}  {self._facts(loss, speed)}"
             self.bar.update(self.line, completed=self.budget.share(self.position), facts=facts)
         elif time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES or self.budget.ends(self.position):
@@ -115,7 +115,7 @@ class Display:
             self.bar = None
 
     def _facts(self, loss: float, speed: float) -> str:
-        return "  ".join(part for part in (f"loss {loss:.4f}", self.metric, f"{speed:.3g} steps/s") if part)
+        return "  ".join(fact for fact in (f"loss {loss:.4f}", self.metric, f"{speed:.3g} steps/s") if fact)
 
     def _progress(self) -> str:
         return self.budget.words(self.position)

@@ -88,12 +88,12 @@ class MLflow:
         from mlflow import MlflowClient
 
         self.client = MlflowClient(uri)
-        found = self.client.get_experiment_by_name(PROJECT)
-        experiment = self.client.create_experiment(PROJECT) if found is None else found.experiment_id
+        existing = self.client.get_experiment_by_name(PROJECT)
+        experiment = self.client.create_experiment(PROJECT) if existing is None else existing.experiment_id
         tag = {ENTRY_TAG: _entry(folder / "mlflow" / ENTRY, after)}
-        known = self.client.search_runs([experiment], f"tags.`{ENTRY_TAG}` = '{tag[ENTRY_TAG]}'")
-        if known:
-            self.run = known[0].info.run_id
+        earlier_runs = self.client.search_runs([experiment], f"tags.`{ENTRY_TAG}` = '{tag[ENTRY_TAG]}'")
+        if earlier_runs:
+            self.run = earlier_runs[0].info.run_id
             self.client.update_run(self.run, status="RUNNING")
             return
         self.run = self.client.create_run(experiment, run_name=folder.name, tags=tag).info.run_id
@@ -139,10 +139,10 @@ def _entry(path: Path, after: int) -> str:
     """What a run is known by elsewhere: a new name for a new run, the kept one for a run that is resumed."""
     if after and path.is_file():
         return path.read_text(encoding="utf-8").strip()
-    found = secrets.token_hex(4)
+    identifier = secrets.token_hex(4)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(found + "\n", encoding="utf-8")
-    return found
+    path.write_text(identifier + "\n", encoding="utf-8")
+    return identifier
 
 
 # name: the package that is imported, the class

@@ -21,9 +21,9 @@ def resolve(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunF
 
     `resume`: None starts a new run; "auto" resumes if there is a run; else the folder of a run or of a checkpoint.
     """
-    given, mistakes = settings.read(values)
+    typed, mistakes = settings.read(values)
     settings.refuse(mistakes)
-    given = {name: value for name, value in given.items() if value is not None}
+    typed = {name: value for name, value in typed.items() if value is not None}
     checkpoint: Path | None = None
     if resume is not None and resume != "auto":
         path = Path(resume)
@@ -32,22 +32,22 @@ def resolve(values: Mapping[str, Any], resume: str | None) -> tuple[Config, RunF
                 raise BadValue(f"resume: {path.name} is not named like a checkpoint. Rename it to step-NNNNNNNN.")
             checkpoint, path = path, path.parent.parent
         run = RunFolder(path)
-        _check_location(given, run)
+        _check_location(typed, run)
         # A run that resumes from an earlier checkpoint has the settings of that time.
         stored = run.settings(None if checkpoint is None else step_of(checkpoint))
     else:
-        where = locate(given.get("out"), given.get("name"), "") if _names_folder(given) else None
+        where = locate(typed.get("out"), typed.get("name"), "") if _names_folder(typed) else None
         if resume == "auto" and where is None:
-            where = newest_run(str(given.get("task", "")))
+            where = newest_run(str(typed.get("task", "")))
         if where is None or not RunFolder(where).exists:
-            config = complete(given)
+            config = complete(typed)
             name = unused_name(f"{config.task}-{config.model}")
             return config, RunFolder(where or locate(None, None, name)), None
         run = RunFolder(where)
         if resume is None:
             run.check_free()
         stored = run.settings()
-    return _resumed_config(stored, given, run), run, checkpoint
+    return _resumed_config(stored, typed, run), run, checkpoint
 
 
 def _resumed_config(stored: dict[str, Any], given: Mapping[str, Any], run: RunFolder) -> Config:
@@ -61,9 +61,9 @@ def _resumed_config(stored: dict[str, Any], given: Mapping[str, Any], run: RunFo
         if name in given and given[name] != flat[name]
     ]
     settings.refuse(mistakes)
-    for one, other in (("steps", "budget"), ("budget", "steps")):
-        if one in given:
-            flat[other] = None
+    for chosen, replaced in (("steps", "budget"), ("budget", "steps")):
+        if chosen in given:
+            flat[replaced] = None
     changed = {name: value for name, value in given.items() if name not in changes.LOCATION}
     return complete({**flat, **changed})
 
@@ -88,11 +88,11 @@ def load_checkpoint(run: RunFolder, chosen: Path | None, tell: Callable[[str], N
     with durable.reporting(run.checkpoints):
         run.checkpoints.mkdir(exist_ok=True)
         durable.restore(run.checkpoints)
-    found = selection.find(run, selection.LAST if chosen is None else chosen.name, tell)
-    checkpoint = found.checkpoint
-    for path in found.skipped:
+    selected = selection.find(run, selection.LAST if chosen is None else chosen.name, tell)
+    checkpoint = selected.checkpoint
+    for path in selected.skipped:
         tell(f"{path.name} is kept as set-aside-{path.name}.")
-    checkpoints.set_aside(run.checkpoints, found.skipped)
+    checkpoints.set_aside(run.checkpoints, selected.skipped)
     if checkpoint is None:
         tell(f"{run.path} has no checkpoint yet: starting at step 0.")
         metrics_file.cut(run.metrics, 0)
@@ -105,15 +105,17 @@ def load_checkpoint(run: RunFolder, chosen: Path | None, tell: Callable[[str], N
 
 def record_changes(config: Config, run: RunFolder, step: int, tell: Callable[[str], None]) -> None:
     """Record which settings differ from those the run had at this step, before any step is taken with them."""
-    known = changes.read(run.path)
-    kept = changes.until(known, step - 1)  # changes at this step are determined again, so that none appears twice
-    now = [*kept, *changes.between(complete(changes.applied(run.initial_settings(), kept)), config, step)]
-    if now == known:
+    recorded = changes.read(run.path)
+    kept = changes.until(recorded, step - 1)  # changes at this step are determined again, so that none appears twice
+    current = [*kept, *changes.between(complete(changes.applied(run.initial_settings(), kept)), config, step)]
+    if current == recorded:
         return
-    changes.write(run.path, now)
-    for one in now:
-        if one not in known:
-            tell(f"resume: {one}; recorded in {run.path / changes.FILE}.")
-    for one in known:
-        if one not in now and not any(other.setting == one.setting for other in now if other not in known):
-            tell(f"resume: {one} no longer applies, as the run continues from step {step}.")
+    changes.write(run.path, current)
+    for change in current:
+        if change not in recorded:
+            tell(f"resume: {change}; recorded in {run.path / changes.FILE}.")
+    for change in recorded:
+        if change not in current and not any(
+            replacement.setting == change.setting for replacement in current if replacement not in recorded
+        ):
+            tell(f"resume: {change} no longer applies, as the run continues from step {step}.")

@@ -79,15 +79,17 @@ class RandomState:
     @classmethod
     def unpack_all(cls, tensors: dict[str, Tensor], plain: Any) -> list[RandomState]:
         """Read what `pack_all` or `pack` returned."""
-        found = [cls.unpack(tensors, plain)]
-        others = plain.get("others", [])
-        if not isinstance(others, list):
-            raise BadValue(f"random.others: expected a list, got {type(others).__name__}.")
-        for number, numbers in enumerate(others, start=1):
+        states = [cls.unpack(tensors, plain)]
+        processes = plain.get("others", [])
+        if not isinstance(processes, list):
+            raise BadValue(f"random.others: expected a list, got {type(processes).__name__}.")
+        for number, numbers in enumerate(processes, start=1):
             head = f"process-{number}."
-            own = {name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)}
-            found.append(cls.unpack(own, numbers))
-        return found
+            process_tensors = {
+                name.removeprefix(head): value for name, value in tensors.items() if name.startswith(head)
+            }
+            states.append(cls.unpack(process_tensors, numbers))
+        return states
 
     @classmethod
     def unpack(cls, tensors: dict[str, Tensor], plain: Any) -> RandomState:

@@ -29,11 +29,11 @@ class NotBundled(RegardError):
 def read_page(folder: Path | None = None) -> dict[str, str]:
     """Every script, style and HTML file of the page, by its path in the page's folder."""
     root = page_folder() if folder is None else folder
-    found = {}
+    texts = {}
     for path in sorted(root.rglob("*")):
         if path.suffix in (".js", ".css", ".html"):
-            found[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")
-    return found
+            texts[path.relative_to(root).as_posix()] = path.read_text(encoding="utf-8")
+    return texts
 
 
 def page_folder() -> Path:
@@ -43,14 +43,14 @@ def page_folder() -> Path:
 
 def bundle(modules: Mapping[str, str], entry: str) -> str:
     """A script that runs `entry` and its imports, in strict mode, without defining a global name."""
-    parts, entrance = _parts(modules, entry)
-    return f'(() => {{\n"use strict";\n{parts}void {entrance};\n}})();\n'
+    body, entrance = _parts(modules, entry)
+    return f'(() => {{\n"use strict";\n{body}void {entrance};\n}})();\n'
 
 
 def bundle_module(modules: Mapping[str, str], entry: str, default: str) -> str:
     """The same as an ES module whose default export is the entry's export `default`."""
-    parts, entrance = _parts(modules, entry)
-    return f"{parts}export default {entrance}.{default};\n"
+    body, entrance = _parts(modules, entry)
+    return f"{body}export default {entrance}.{default};\n"
 
 
 def _parts(modules: Mapping[str, str], entry: str) -> tuple[str, str]:
@@ -74,8 +74,8 @@ def _in_order(modules: Mapping[str, str], entry: str) -> list[str]:
             circle = " → ".join([*open_[open_.index(path) :], path])
             raise NotBundled(f"modules import each other in a circle: {circle}.")
         open_.append(path)
-        for found in _IMPORT.finditer(modules[path]):
-            visit(_resolved(path, found[2]), path)
+        for statement in _IMPORT.finditer(modules[path]):
+            visit(_resolved(path, statement[2]), path)
         open_.pop()
         done.append(path)
 
@@ -89,11 +89,11 @@ def _wrapped(path: str, text: str, names: Mapping[str, str]) -> str:
         pairs = ", ".join(re.sub(r"\s+as\s+", ": ", word) for word in words)
         return f"const {{ {pairs} }} = {names[_resolved(path, found[2])]};"
 
-    exported = [found[2] for found in _EXPORT.finditer(text)]
+    exported = [match[2] for match in _EXPORT.finditer(text)]
     body = _EXPORT.sub(r"\1 \2", _IMPORT.sub(taken, text))
-    rest = _FOREIGN.search(body)
-    if rest:
-        line = body[: rest.start()].count("\n") + 1
+    foreign = _FOREIGN.search(body)
+    if foreign:
+        line = body[: foreign.start()].count("\n") + 1
         raise NotBundled(
             f"{path}:{line}: {body.splitlines()[line - 1].strip()[:80]!r} is a form that the bundler does not know."
         )

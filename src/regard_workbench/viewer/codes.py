@@ -19,15 +19,15 @@ MIDDLE, DIFFERENCE_DECADES, DIFFERENCE_STEPS = 128, 4.0, 126
 def encode(weights: Weights) -> Codes:
     """The nearest code of each weight. Weights above 1 (some mechanisms have them) count as 1, NaN as hidden."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.rint(255 + STEPS / DECADES * np.log10(weights))
-    found = np.clip(np.nan_to_num(found, nan=0.0, posinf=255.0, neginf=0.0), 1, 255)
-    return np.where(weights > 0, found, 0).astype(np.uint8)
+        codes = np.rint(255 + STEPS / DECADES * np.log10(weights))
+    codes = np.clip(np.nan_to_num(codes, nan=0.0, posinf=255.0, neginf=0.0), 1, 255)
+    return np.where(weights > 0, codes, 0).astype(np.uint8)
 
 
 def decode(codes: Codes) -> Weights:
     """The weight of each code."""
-    found = 10.0 ** (DECADES * (codes.astype(np.float64) - 255) / STEPS)
-    return np.where(codes > 0, found, 0.0).astype(np.float32)
+    weights = 10.0 ** (DECADES * (codes.astype(np.float64) - 255) / STEPS)
+    return np.where(codes > 0, weights, 0.0).astype(np.float32)
 
 
 def encode_difference(differences: Weights) -> Codes:

@@ -142,9 +142,9 @@ class ConnectionServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start accepting."""
         await super().startup(sockets=[])
-        for one in sockets or ():
-            one.setblocking(False)
-            self._accepting.append(asyncio.create_task(self._accept(one)))
+        for listener in sockets or ():
+            listener.setblocking(False)
+            self._accepting.append(asyncio.create_task(self._accept(listener)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, then close the connections."""
@@ -186,7 +186,11 @@ class ConnectionServer(uvicorn.Server):
 
     def _free_one(self) -> bool:
         """Drop the connection that has been idle longest, if there is one."""
-        waiting = [one for one in self.server_state.connections if isinstance(one, Connection) and not one.busy]
+        waiting = [
+            connection
+            for connection in self.server_state.connections
+            if isinstance(connection, Connection) and not connection.busy
+        ]
         if waiting:
             min(waiting, key=lambda one: one.waiting_since).drop()
         return bool(waiting)

@@ -47,8 +47,8 @@ def export(
     if not target.parent.is_dir():
         raise BadValue(f"path: the folder {str(target.parent)!r} does not exist. Create it first.")
     page_model = page_model_of(seen_or_model, tokens)
-    made = rendered(page_model, payload(page_model, heads=heads, sites=sites, room=room))
-    durable.replace(target, made.encode())
+    page = rendered(page_model, payload(page_model, heads=heads, sites=sites, room=room))
+    durable.replace(target, page.encode())
     return target
 
 

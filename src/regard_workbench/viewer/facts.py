@@ -26,7 +26,7 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
     from regard.observation.analysis.patterns import recognise
 
     page_model = packets.page_model
-    found: list[Any] = []
+    head_facts: list[Any] = []
     heads_shown: list[tuple[int, int]] = []
     for number in page_model.sites(variant):
         try:
@@ -35,34 +35,40 @@ def facts(packets: Packets, variant: int, call: int) -> dict[str, Any]:
             keys = site.shape(-1 if which is None else which)[3]
             heads = recognise(site, _tokens(page_model, variant, number, keys), call=which)
             if page_model.page_sites[number].cross:
-                heads = [_between_sequences(one) for one in heads]
+                heads = [_between_sequences(fact) for fact in heads]
         except RegardError:  # a layer whose weights cannot be computed
             continue
-        found += heads
+        head_facts += heads
         heads_shown += [(number, head) for head in range(len(heads))]
-    groups = cluster(found, _fine(len(found)))
+    groups = cluster(head_facts, _fine(len(head_facts)))
     sites: dict[int, list[dict[str, Any]]] = {}
     importance = page_model.variants[variant].importance
-    for (number, head), one, group in zip(heads_shown, found, groups.labels, strict=True):
+    for (number, head), fact, group in zip(heads_shown, head_facts, groups.labels, strict=True):
         sequence = (
             page_model.page_sites[number].group != "memory"
         )  # slots have no order, so patterns mean nothing there
         sites.setdefault(number, []).append(
             {
-                "entropy": rounded(one.entropy),
-                "pattern": one.pattern if sequence else None,
-                "scores": {name: rounded(score) for name, score in one.scores.items()} if sequence else {},
+                "entropy": rounded(fact.entropy),
+                "pattern": fact.pattern if sequence else None,
+                "scores": {name: rounded(score) for name, score in fact.scores.items()} if sequence else {},
                 "cluster": group,
                 "importance": rounded(importance.get((page_model.site(variant, number).name, head), math.nan)),
             }
         )
-    by_entropy = sorted(range(len(found)), key=lambda n: (not np.isfinite(found[n].entropy), found[n].entropy))
-    orders: dict[str, Sequence[int]] = {"pattern": _by_pattern(found), "entropy": by_entropy, "cluster": groups.order}
+    by_entropy = sorted(
+        range(len(head_facts)), key=lambda n: (not np.isfinite(head_facts[n].entropy), head_facts[n].entropy)
+    )
+    orders: dict[str, Sequence[int]] = {
+        "pattern": _by_pattern(head_facts),
+        "entropy": by_entropy,
+        "cluster": groups.order,
+    }
     if importance:
-        known = [importance.get((one.site, one.head), 0.0) for one in found]
-        orders["importance"] = sorted(range(len(found)), key=lambda n: (-abs(known[n]), n))
+        importances = [importance.get((fact.site, fact.head), 0.0) for fact in head_facts]
+        orders["importance"] = sorted(range(len(head_facts)), key=lambda n: (-abs(importances[n]), n))
     return {
-        "groups": _group_names(found, groups.labels),
+        "groups": _group_names(head_facts, groups.labels),
         "sites": [{"site": number, "heads": heads} for number, heads in sites.items()],
         "order": {name: [list(heads_shown[n]) for n in order] for name, order in orders.items()},
     }
@@ -84,26 +90,26 @@ def _fine(heads: int) -> int | None:
 def _group_names(found: Sequence[Any], labels: Sequence[int]) -> list[str]:
     """A name for each group: the pattern of most of its heads, and how sharp they are; no two are equal."""
     names: list[str] = []
-    middle = float(np.median([one.entropy for one in found])) if found else 0.0
+    middle = float(np.median([head.entropy for head in found])) if found else 0.0
     for group in range(max(labels, default=-1) + 1):
-        own = [one for one, label in zip(found, labels, strict=True) if label == group]
-        kind = _kind(own)
-        sharp = "sharp" if np.mean([one.entropy for one in own]) < middle else "broad"
+        members = [head for head, label in zip(found, labels, strict=True) if label == group]
+        kind = _kind(members)
+        sharp = "sharp" if np.mean([head.entropy for head in members]) < middle else "broad"
         name = f"{kind}, {sharp}"
-        same = sum(other == name or other.startswith(f"{name} (") for other in names)
+        same = sum(earlier == name or earlier.startswith(f"{name} (") for earlier in names)
         names.append(f"{name} ({same + 1})" if same else name)
     return names
 
 
 def _kind(heads: Sequence[Any]) -> str:
     """What most heads of a group do; of heads without a clear pattern the two patterns with the highest mean score."""
-    patterns = [one.pattern for one in heads]
+    patterns = [head.pattern for head in heads]
     most = max(dict.fromkeys(patterns), key=patterns.count)
     if most != MIXED:
         return most if patterns.count(most) == len(heads) else f"mostly {most}"
     means = {
-        name: float(np.mean([one.scores.get(name, 0.0) for one in heads]))
-        for name in dict.fromkeys(name for one in heads for name in one.scores)
+        name: float(np.mean([head.scores.get(name, 0.0) for head in heads]))
+        for name in dict.fromkeys(name for head in heads for name in head.scores)
     }
     best = sorted(means, key=lambda name: -means[name])[:2]
     return " and ".join(best) if best else MIXED
@@ -117,22 +123,22 @@ def rounded(value: float) -> float | None:
 
 def _tokens(page_model: PageModel, variant: int, site: int, keys: int) -> Sequence[Any] | None:
     """The tokens of a site's keys, where they are known: ids, else texts."""
-    own, kind = page_model.variants[variant], page_model.page_sites[site].columns
-    if kind == "tokens" and own.ids is not None and len(own.ids) >= keys:
-        return list(own.ids)[:keys]
-    texts = own.labels.get(kind, ())
+    page_variant, kind = page_model.variants[variant], page_model.page_sites[site].columns
+    if kind == "tokens" and page_variant.ids is not None and len(page_variant.ids) >= keys:
+        return list(page_variant.ids)[:keys]
+    texts = page_variant.labels.get(kind, ())
     return list(texts[:keys]) if kind in ("tokens", "targets", "read") and len(texts) >= keys else None
 
 
 def _by_pattern(found: Sequence[Any]) -> list[int]:
     """Heads grouped by pattern, the highest score first; patterns with most heads first."""
     counts: dict[str, int] = {}
-    for one in found:
-        counts[one.pattern] = counts.get(one.pattern, 0) + 1
+    for head in found:
+        counts[head.pattern] = counts.get(head.pattern, 0) + 1
 
     def order(number: int) -> tuple[Any, ...]:
-        one = found[number]
-        last = one.pattern == MIXED  # not a pattern: comes last
-        return last, -counts[one.pattern], one.pattern, -one.scores.get(one.pattern, 0.0), number
+        head = found[number]
+        last = head.pattern == MIXED  # not a pattern: comes last
+        return last, -counts[head.pattern], head.pattern, -head.scores.get(head.pattern, 0.0), number
 
     return sorted(range(len(found)), key=order)

@@ -118,19 +118,19 @@ class Guard:
         if path == "/" and token is not None:
             return self._let_in(method, token, secret)
         if not self.sessions.admits(secret):
-            known = self.sessions.knew(None, secret)
-            title = "This browser's session has ended." if known else "The viewer does not know this browser yet."
-            raise Refused(403, title, _NEW if known else _AGAIN, known)
+            ended = self.sessions.knew(None, secret)
+            title = "This browser's session has ended." if ended else "The viewer does not know this browser yet."
+            raise Refused(403, title, _NEW if ended else _AGAIN, ended)
         return None
 
     def _let_in(self, method: str, token: str, secret: str | None) -> dict[str, str]:
         """Redirect for a token in the URL: with a cookie on first use; without for the browser that has the cookie."""
-        made = (
+        new_secret = (
             self.sessions.spend(token) if method == "GET" else None
         )  # HEAD does not use the token up: programs preview links with it
-        if made is not None:
+        if new_secret is not None:
             # The redirect keeps the URL's fragment (the state of the page) and removes the token.
-            return {"location": "/", "set-cookie": self.cookie_header(made)}
+            return {"location": "/", "set-cookie": self.cookie_header(new_secret)}
         used = self.sessions.knew(token, None)
         if used and self.sessions.admits(secret):  # the same browser again: a reload, bookmark or restored tab
             return {"location": "/"}
@@ -181,16 +181,16 @@ def _check_body(path: str, headers: Mapping[str, str]) -> None:
 def _split(host: str) -> tuple[str | None, int]:
     """Name and port of a Host header; None for an invalid one."""
     if host.startswith("["):
-        name, closed, rest = host[1:].partition("]")
+        name, closed, port = host[1:].partition("]")
         if not closed:
             return None, 0
     else:
         name, colon, number = host.partition(":")
-        rest = colon + number
-    if not rest:
+        port = colon + number
+    if not port:
         return name, 80
-    digits = rest[1:]
-    if not rest.startswith(":") or not digits.isascii() or not digits.isdigit() or len(digits) > 5:
+    digits = port[1:]
+    if not port.startswith(":") or not digits.isascii() or not digits.isdigit() or len(digits) > 5:
         return None, 0
     return name, int(digits)
 
@@ -205,13 +205,13 @@ def _is_address(name: str) -> bool:
 
 def _token(query: bytes) -> str | None:
     try:
-        found = parse_qs(query.decode("ascii"), keep_blank_values=True, max_num_fields=20).get("token")
+        tokens = parse_qs(query.decode("ascii"), keep_blank_values=True, max_num_fields=20).get("token")
     except ValueError:  # not ASCII, or too many fields
         return None
-    return found[0] if found else None
+    return tokens[0] if tokens else None
 
 
 def _cookie(header: str, name: str) -> str | None:
     """One cookie of a header; malformed cookies of other programs must not hide it."""
-    pairs = (part.strip().partition("=") for part in header.split(";"))
+    pairs = (cookie.strip().partition("=") for cookie in header.split(";"))
     return next((value for key, _, value in pairs if key == name), None)

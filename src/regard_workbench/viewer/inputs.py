@@ -60,17 +60,17 @@ class CauseQuestion:
 def read_fields(body: bytes, known: Mapping[str, type]) -> dict[str, Any]:
     """The fields of a JSON body; every one is checked."""
     try:
-        given = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
         raise BadValue("body: expected JSON.") from None
-    if not isinstance(given, dict) or not set(given) <= set(known):
+    if not isinstance(fields, dict) or not set(fields) <= set(known):
         raise BadValue(f"body: expected an object with some of {', '.join(known)}.")
-    for name, value in given.items():
+    for name, value in fields.items():
         if value is not None and type(value) is not known[name]:
             raise BadType(f"{name}: expected {known[name].__name__}, got {type(value).__name__}.")
         if isinstance(value, str) and (half := _HALF.search(value)):
             raise BadValue(f"{name}: expected whole characters, got half of one at {half.start()} (a lone surrogate).")
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 class Inputs:
@@ -149,10 +149,10 @@ class Inputs:
         with self._lock:
             if number is None:
                 return self._handlers[self._newest]
-            known = self._handlers.get(int(number)) if re.fullmatch(r"[0-9]{1,9}", number) else None
-        if known is None:
+            handler = self._handlers.get(int(number)) if re.fullmatch(r"[0-9]{1,9}", number) else None
+        if handler is None:
             raise NotFound("This input is no longer kept. Give it again.")
-        return known
+        return handler
 
 
 def safe_name(name: str) -> str:

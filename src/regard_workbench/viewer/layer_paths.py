@@ -21,7 +21,7 @@ def through_layers(page_model: PageModel, kind: str, variant: int, call: int, ro
 
     site: whose columns are meant, where a decoder reads its own text and the encoder another.
     """
-    own = page_model.seen(variant)
+    observation = page_model.seen(variant)
     layers = [
         page_model.site(variant, number).name
         for number in page_model.sites(variant)
@@ -33,15 +33,15 @@ def through_layers(page_model: PageModel, kind: str, variant: int, call: int, ro
         layers = []
     elif not layers:
         raise BadValue(f"There is no {kind} here: no layer attends from the tokens to the tokens.")
-    names = layers or own.names()
-    joined = page_model.generation is not None and any(own[name].calls > 1 for name in names)
+    names = layers or observation.names()
+    joined = page_model.generation is not None and any(observation[name].calls > 1 for name in names)
     which = None if joined else call
-    _check_size(kind, [own[name].shape(-1) for name in names])
-    found = _found(kind, own, row, layers or None, which)
+    _check_size(kind, [observation[name].shape(-1) for name in names])
+    weights = _found(kind, observation, row, layers or None, which)
     if not layers:
         assert page_site is not None
-        found = _part(own, found, which, page_site.columns)
-    return np.asarray(found.float().cpu().numpy(), np.float32)
+        weights = _part(observation, weights, which, page_site.columns)
+    return np.asarray(weights.float().cpu().numpy(), np.float32)
 
 
 def _found(kind: str, own: Any, row: int, layers: list[str] | None, call: int | None) -> Any:
@@ -49,10 +49,10 @@ def _found(kind: str, own: Any, row: int, layers: list[str] | None, call: int | 
     from regard.observation.analysis.flow import flow
     from regard.observation.analysis.rollout import rollout
 
-    made = (
+    shares = (
         flow(own, [row], layers=layers, call=call) if kind == "flow" else rollout(own, [row], layers=layers, call=call)
     )
-    return made[0]
+    return shares[0]
 
 
 def _part(own: Any, found: Any, call: int | None, columns: str) -> Any:

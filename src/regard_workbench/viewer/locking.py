@@ -55,8 +55,8 @@ class LockedSite:
     def weights(self, rows: Any = None, heads: Any = None, call: int = -1) -> Tensor:
         """The exact weights (b, heads, rows, k)."""
         with _LOCK:
-            found = self._own(self._site.weights(rows=rows, heads=heads, call=call))
-        return F.pad(found, (self.before(call), 0)) if self.before(call) else found
+            weights = self._own(self._site.weights(rows=rows, heads=heads, call=call))
+        return F.pad(weights, (self.before(call), 0)) if self.before(call) else weights
 
     def columns_of(self, keys: Sequence[int], heads: Any = None, call: int = -1) -> Tensor:
         """The weights of all queries for chosen keys, (b, heads, q, keys)."""
@@ -68,23 +68,23 @@ class LockedSite:
     def summary(self, top: int = 8, call: int = -1) -> Any:
         """Statistics of all rows."""
         with _LOCK:
-            found = self._site.summary(top=top, call=call)
+            summary = self._site.summary(top=top, call=call)
         if self._example:
-            names = [field.name for field in dataclasses.fields(found)]
-            found = dataclasses.replace(found, **{name: self._own(getattr(found, name)) for name in names})
+            names = [field.name for field in dataclasses.fields(summary)]
+            summary = dataclasses.replace(summary, **{name: self._own(getattr(summary, name)) for name in names})
         more = self.before(call)
         if not more:
-            return found
-        keys = torch.where(found.top_keys >= 0, found.top_keys + more, found.top_keys)
-        return dataclasses.replace(found, top_keys=keys, received=F.pad(found.received, (more, 0)))
+            return summary
+        keys = torch.where(summary.top_keys >= 0, summary.top_keys + more, summary.top_keys)
+        return dataclasses.replace(summary, top_keys=keys, received=F.pad(summary.received, (more, 0)))
 
     def pooled(self, height: int, width: int, heads: Any = None, call: int = -1, batch: int = 0) -> Tensor:
         """A reduced map, (heads, height, width)."""
         if self.before(call):  # a window of keys is small
             return F.adaptive_max_pool2d(self.weights(None, heads, call)[batch].float(), (height, width))
         with _LOCK:
-            found: Tensor = self._site.pooled(height, width, heads=heads, call=call, batch=batch + self._example)
-        return found
+            weights: Tensor = self._site.pooled(height, width, heads=heads, call=call, batch=batch + self._example)
+        return weights
 
 
 class LockedSeen:

@@ -82,42 +82,42 @@ class Packets:
             question, lambda: self._band(request, level, y, queries, keys), lambda answer: answer[0].nbytes + 200
         )
         codes, sampled = band
-        part = codes[:, x * TILE : (x + 1) * TILE]
+        tile = codes[:, x * TILE : (x + 1) * TILE]
         flags = SAMPLED if sampled else 0
-        return struct.pack("<HHB3x", part.shape[1], part.shape[0], flags) + part.tobytes()
+        return struct.pack("<HHB3x", tile.shape[1], tile.shape[0], flags) + tile.tobytes()
 
     def _band(self, request: MapRequest, level: int, y: int, queries: int, keys: int) -> tuple[Codes, bool]:
         """Codes of the pixel rows from y·256 of a level, across the whole map; and whether rows were sampled."""
         size = 1 << level
         first, last = y * TILE * size, min(queries, (y + 1) * TILE * size)
-        each = min(size, max(1, BAND // max(1, keys * -(-(last - first) // size))))  # rows computed for a pixel
+        per_pixel = min(size, max(1, BAND // max(1, keys * -(-(last - first) // size))))  # rows computed for a pixel
         difference = request.minus is not None
         codes = np.zeros((-(-(last - first) // size), -(-keys // size)), np.uint8)
-        step = max(1, BLOCK // max(1, keys * each))  # pixel rows in a block
+        step = max(1, BLOCK // max(1, keys * per_pixel))  # pixel rows in a block
         for top in range(0, len(codes), step):
             rows = [
                 row
                 for pixel in range(top, min(top + step, len(codes)))
-                for row in _spread(first + pixel * size, min(last, first + (pixel + 1) * size), each)
+                for row in _spread(first + pixel * size, min(last, first + (pixel + 1) * size), per_pixel)
             ]
             weights = self._rows(request, rows)
-            pooled = _strongest(_columns(weights, size, difference), each, difference)
+            pooled = _strongest(_columns(weights, size, difference), per_pixel, difference)
             codes[top : top + len(pooled)] = encode_difference(pooled) if difference else encode(pooled)
-        return codes, each < size
+        return codes, per_pixel < size
 
     def row(self, request: MapRequest, row: int) -> Weights:
         """The exact weights of one query."""
         queries, _ = self.shape(request)
         _inside("row", row, queries)
-        found: Weights = self._rows(request, [row])[0]
-        return found
+        weights: Weights = self._rows(request, [row])[0]
+        return weights
 
     def column(self, request: MapRequest, key: int) -> Weights:
         """The exact weights of one key, from every query."""
         _, keys = self.shape(request)
         _inside("key", key, keys)
-        parts = [self._column(replace(request, variant=variant, minus=None), key) for variant in _variants(request)]
-        return parts[0] if len(parts) == 1 else parts[0] - parts[1]
+        columns = [self._column(replace(request, variant=variant, minus=None), key) for variant in _variants(request)]
+        return columns[0] if len(columns) == 1 else columns[0] - columns[1]
 
     def _column(self, request: MapRequest, key: int) -> Weights:
         """One column; of a small map all are computed at once, since the pointer usually moves to the next key."""
@@ -129,8 +129,10 @@ class Packets:
                     self._site(request, request.variant).columns_of([key], heads=[request.head], call=call)
                 )[:, 0]
         question = ("whole", request.variant, request.site, request.head, call)
-        whole: Weights = self.cache.get(question, lambda: self._whole(request, queries, keys), lambda map_: map_.nbytes)
-        return whole[:, key]
+        weights: Weights = self.cache.get(
+            question, lambda: self._whole(request, queries, keys), lambda map_: map_.nbytes
+        )
+        return weights[:, key]
 
     def _whole(self, request: MapRequest, queries: int, keys: int) -> Weights:
         blocks = [self._rows(request, rows) for rows in _blocks(queries, max(1, BLOCK // max(1, keys)))]
@@ -149,8 +151,8 @@ class Packets:
 
         def make() -> tuple[NDArray[np.int64], Weights]:
             with torch.no_grad():
-                found = self.page_model.site(variant, site).summary(top=top, call=call)
-            return found.top_keys[0].cpu().numpy(), found.top_weights[0].float().cpu().numpy()
+                summary = self.page_model.site(variant, site).summary(top=top, call=call)
+            return summary.top_keys[0].cpu().numpy(), summary.top_weights[0].float().cpu().numpy()
 
         answer: tuple[NDArray[np.int64], Weights] = self.cache.get(
             question, make, lambda answer: answer[0].nbytes + answer[1].nbytes
@@ -184,13 +186,17 @@ class Packets:
         """(heads, 48, 48): the largest weights of each head; a smaller map is enlarged. call None: all calls joined."""
 
         def make() -> Codes:
-            own = self.page_model.site(variant, site)
-            _, heads, queries, keys = own.shape(-1 if call is None else call)
+            observed_site = self.page_model.site(variant, site)
+            _, heads, queries, keys = observed_site.shape(-1 if call is None else call)
             if not queries or not keys:
                 return np.zeros((heads, THUMB, THUMB), np.uint8)
             with torch.no_grad():
-                found = _joined(own) if call is None else own.pooled(min(queries, THUMB), min(keys, THUMB), call=call)
-            codes = encode(np.asarray(found.float().cpu().numpy(), np.float32))
+                weights = (
+                    _joined(observed_site)
+                    if call is None
+                    else observed_site.pooled(min(queries, THUMB), min(keys, THUMB), call=call)
+                )
+            codes = encode(np.asarray(weights.float().cpu().numpy(), np.float32))
             down, across = (np.arange(THUMB) * side // THUMB for side in codes.shape[1:])
             return np.ascontiguousarray(codes[:, down][:, :, across])
 
@@ -204,7 +210,7 @@ class Packets:
 
     def _rows(self, request: MapRequest, rows: Sequence[int]) -> Weights:
         with torch.no_grad():
-            parts = [
+            per_variant = [
                 _numbers(
                     self._site(request, variant).weights(
                         rows=rows, heads=[request.head], call=self.call(request, variant)
@@ -212,7 +218,7 @@ class Packets:
                 )
                 for variant in _variants(request)
             ]
-        return parts[0] if len(parts) == 1 else parts[0] - parts[1]
+        return per_variant[0] if len(per_variant) == 1 else per_variant[0] - per_variant[1]
 
     def _site(self, request: MapRequest, variant: int) -> Any:
         for name, number, count in (
@@ -227,8 +233,8 @@ def _joined(site: Any) -> torch.Tensor:
     """(heads, ≤ 48, ≤ 48) of a prompt and its decoding steps as one map; of many rows a sample, evenly spaced."""
     from regard.observation.analysis.sites import JoinedCalls, spread
 
-    whole = JoinedCalls(site, site.calls)
-    weights = whole.weights(spread(whole.shape()[2], 2 * THUMB).tolist())[0].float()
+    joined = JoinedCalls(site, site.calls)
+    weights = joined.weights(spread(joined.shape()[2], 2 * THUMB).tolist())[0].float()
     rows, keys = weights.shape[1:]
     return torch.nn.functional.adaptive_max_pool2d(weights, (min(rows, THUMB), min(keys, THUMB)))
 
@@ -244,8 +250,8 @@ def _variants(request: MapRequest) -> tuple[int, ...]:
 
 def _numbers(weights: torch.Tensor) -> Weights:
     """The first example's only head as float32 on the CPU."""
-    found: Weights = weights[0, 0].detach().float().cpu().numpy()
-    return found
+    array: Weights = weights[0, 0].detach().float().cpu().numpy()
+    return array
 
 
 def _blocks(count: int, size: int) -> Iterator[range]:
@@ -255,8 +261,8 @@ def _blocks(count: int, size: int) -> Iterator[range]:
 
 def _spread(first: int, last: int, count: int) -> list[int]:
     """`count` rows of a pixel, evenly spaced; the last one is repeated where the pixel is cut off."""
-    there = last - first
-    return [first + (number * there // count if there > count else min(number, there - 1)) for number in range(count)]
+    span = last - first
+    return [first + (number * span // count if span > count else min(number, span - 1)) for number in range(count)]
 
 
 def _columns(weights: Weights, size: int, signed: bool) -> Weights:
@@ -264,10 +270,10 @@ def _columns(weights: Weights, size: int, signed: bool) -> Weights:
     if size == 1 or not weights.shape[1]:
         return weights
     starts = np.arange(0, weights.shape[1], size)
-    whole = weights.shape[1] // size * size
-    if not signed and whole == weights.shape[1]:
-        found: Weights = weights.reshape(len(weights), -1, size).max(2)
-        return found
+    full = weights.shape[1] // size * size
+    if not signed and full == weights.shape[1]:
+        largest: Weights = weights.reshape(len(weights), -1, size).max(2)
+        return largest
     return _reduced(weights, starts, 1, signed)
 
 

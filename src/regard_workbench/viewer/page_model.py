@@ -65,8 +65,8 @@ class PageModel:
         first = self.variants[0]
         if not self._seen[0].names():
             raise BadValue(f"seen: {_why_nothing(first.seen)}")
-        own = zip(self._seen, self.variants, strict=True)
-        rows = paired([page_sites(seen, variant.labels, self.two_sides) for seen, variant in own])
+        pairs = zip(self._seen, self.variants, strict=True)
+        rows = paired([page_sites(observation, variant.labels, self.two_sides) for observation, variant in pairs])
         self.page_sites: list[PageSite] = [row.page_site for row in rows]
         self._names = [row.names for row in rows]  # of each site, by variant
         if self.generation is not None:
@@ -74,13 +74,13 @@ class PageModel:
 
     def _set_first_keys(self) -> None:
         """Shift the keys of steps whose cache has dropped old keys, so that columns are positions."""
-        for own in self._seen:
+        for observation in self._seen:
             for page_site in self.page_sites:
-                if page_site.rows == page_site.columns and page_site.name in own:
-                    site = own[page_site.name]
+                if page_site.rows == page_site.columns and page_site.name in observation:
+                    site = observation[page_site.name]
                     sizes = [site.shape(call)[2:] for call in range(site.calls)]
                     ends = itertools.accumulate(queries for queries, _ in sizes)
-                    own.set_first_keys(
+                    observation.set_first_keys(
                         page_site.name, [max(0, end - keys) for end, (_, keys) in zip(ends, sizes, strict=True)]
                     )
 
@@ -164,7 +164,7 @@ class PageModel:
 
     def _start(self) -> str | None:
         """The view to open first; None: the default."""
-        examples = {one.example for one in self.variants}  # examples of one batch are not compared first
+        examples = {variant.example for variant in self.variants}  # examples of one batch are not compared first
         offers = (
             ("steps", self.generation),
             ("timeline", self.timeline),
@@ -174,20 +174,20 @@ class PageModel:
             ("memory", self.memory()),
             ("graph", self.main == "nodes"),
         )
-        return next((name for name, there in offers if there), None)
+        return next((name for name, offered in offers if offered), None)
 
     def _variant(self, number: int) -> dict[str, Any]:
-        own, first = self.variants[number], self.variants[0]
-        found: dict[str, Any] = {
-            "name": shortened(own.name),
-            "words": shortened(own.words, 400),
-            "step": own.step,
-            "answer": own.answer,
+        variant, first = self.variants[number], self.variants[0]
+        summary: dict[str, Any] = {
+            "name": shortened(variant.name),
+            "words": shortened(variant.words, 400),
+            "step": variant.step,
+            "answer": variant.answer,
         }
-        if number and own.labels != first.labels:  # another input, or another tokenizer
-            counts = {kind: len(texts) for kind, texts in own.labels.items()}
-            found["tokens"] = _all_labels(counts, own.labels, self.main)
-        return found
+        if number and variant.labels != first.labels:  # another input, or another tokenizer
+            counts = {kind: len(texts) for kind, texts in variant.labels.items()}
+            summary["tokens"] = _all_labels(counts, variant.labels, self.main)
+        return summary
 
 
 def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = None) -> PageModel:
@@ -205,24 +205,24 @@ def page_model_of(seen_or_model: Any, tokens: Any = None, title: str | None = No
         raise BadType(
             f"seen: expected the `seen` of `with regard.observe(model) as seen:`, got {type(seen_or_model).__name__}."
         )
-    each = _examples(seen_or_model, tokens)
+    examples = _examples(seen_or_model, tokens)
     model = getattr(seen_or_model, "model", None)
     name = title or (type(model).__name__ if model is not None else "Attention")
     variants = [
-        Variant(name if len(each) == 1 else f"example {number}", seen_or_model, labels, example=number)
-        for number, labels in enumerate(each)
+        Variant(name if len(examples) == 1 else f"example {number}", seen_or_model, labels, example=number)
+        for number, labels in enumerate(examples)
     ]
-    return PageModel(name, variants, two_sides="targets" in each[0])
+    return PageModel(name, variants, two_sides="targets" in examples[0])
 
 
 def _examples(seen: Any, tokens: Any) -> list[dict[str, list[str]]]:
     """The labels of each example to show; of a batch at most `MOST_EXAMPLES`."""
     batch = min((seen[name].shape(-1)[0] for name in seen.names() if seen[name].calls), default=1)
     nested = isinstance(tokens, Sequence) and not isinstance(tokens, str) and bool(tokens)
-    if nested and all(isinstance(one, Mapping) or _is_list(one) for one in tokens):
+    if nested and all(isinstance(example, Mapping) or _is_list(example) for example in tokens):
         if len(tokens) > batch:
             raise BadValue(f"tokens: expected lists for {batch} examples, got {len(tokens)}.")
-        return [_given_labels(one) for one in tokens[:MOST_EXAMPLES]]
+        return [_given_labels(example) for example in tokens[:MOST_EXAMPLES]]
     if tokens is not None:
         return [_given_labels(tokens)]
     return [{} for _ in range(max(1, min(batch, MOST_EXAMPLES)))]
@@ -234,8 +234,8 @@ def _is_list(given: Any) -> bool:
 
 def shortened(text: str, most: int = LONGEST_LABEL) -> str:
     """Text without lone surrogates, cut to a maximum length."""
-    whole = str(text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return whole if len(whole) <= most else whole[: most - 1] + "…"
+    clean = str(text).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
 def finite(value: Any) -> float | None:
@@ -273,14 +273,14 @@ def _given_labels(tokens: Any) -> dict[str, list[str]]:
 
 
 def _all_labels(counts: Mapping[str, int], labels: Mapping[str, Sequence[str]], main: str) -> dict[str, list[str]]:
-    found = {kind: [shortened(text) for text in texts] for kind, texts in labels.items()}
+    texts_by_kind = {kind: [shortened(text) for text in texts] for kind, texts in labels.items()}
     for kind, count in counts.items():
-        given = found.get(kind, [])
+        kind_texts = texts_by_kind.get(kind, [])
         if kind == "memory":  # the slots, then the positions
-            positions = found.get(main, [])[:count]
-            given = [*labels_for("slots", count - len(positions), []), *positions]
-        found[kind] = labels_for(kind, max(count, len(given)), given)
-    return found
+            positions = texts_by_kind.get(main, [])[:count]
+            kind_texts = [*labels_for("slots", count - len(positions), []), *positions]
+        texts_by_kind[kind] = labels_for(kind, max(count, len(kind_texts)), kind_texts)
+    return texts_by_kind
 
 
 def _calls(site: Any, positions: int, decoding: bool) -> list[dict[str, int]]:
@@ -289,10 +289,10 @@ def _calls(site: Any, positions: int, decoding: bool) -> list[dict[str, int]]:
     """
     sizes = [site.shape(call) for call in range(site.calls)]
     continued = decoding or (len(sizes) > 1 and sum(size[2] for size in sizes) == positions)
-    found: list[dict[str, int]] = []
+    calls: list[dict[str, int]] = []
     start = 0
     for _, _, queries, keys in sizes:
-        found.append({"queries": int(queries), "keys": int(keys), "start": start})
+        calls.append({"queries": int(queries), "keys": int(keys), "start": start})
         if continued:
             start += int(queries)
-    return found
+    return calls

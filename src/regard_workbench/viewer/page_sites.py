@@ -70,28 +70,28 @@ def page_sites(seen: Any, labels: Mapping[str, Sequence[str]], two_sides: bool =
     drafts = [_draft(name, seen[name], labels, two_sides) for name in seen.names()]
     short = _labels(drafts)
     return [
-        PageSite(one.name, label, one.group, one.rows, one.columns, one.group == "cross")
-        for one, label in zip(drafts, short, strict=True)
+        PageSite(draft.name, label, draft.group, draft.rows, draft.columns, draft.group == "cross")
+        for draft, label in zip(drafts, short, strict=True)
     ]
 
 
 def _labels(drafts: Sequence[_Draft]) -> list[str]:
     """Short unique labels: the group of a site and the number of its layer, from its path."""
-    found = []
-    for one in drafts:
-        number = re.search(r"(?<![^.])\d+(?![^.#])", one.name)
-        word = one.part or {"layers": "layer"}.get(one.group, one.group)
-        found.append(f"{word} {int(number[0])}" if number else word)
-    if len(set(found)) == len(found):
-        return found
-    ends = [one.name.partition("#")[0].rpartition(".")[2] for one in drafts]
-    longer = [f"{label} {end}" if found.count(label) > 1 else label for label, end in zip(found, ends, strict=True)]
+    labels = []
+    for draft in drafts:
+        number = re.search(r"(?<![^.])\d+(?![^.#])", draft.name)
+        word = draft.part or {"layers": "layer"}.get(draft.group, draft.group)
+        labels.append(f"{word} {int(number[0])}" if number else word)
+    if len(set(labels)) == len(labels):
+        return labels
+    ends = [draft.name.partition("#")[0].rpartition(".")[2] for draft in drafts]
+    longer = [f"{label} {end}" if labels.count(label) > 1 else label for label, end in zip(labels, ends, strict=True)]
     if len(set(longer)) == len(longer):
         return longer
     counts: dict[str, int] = {}  # one module called repeatedly: numbered in the order of its calls
     numbered = []
-    for one in drafts:
-        word = one.part or {"layers": "layer"}.get(one.group, one.group)
+    for draft in drafts:
+        word = draft.part or {"layers": "layer"}.get(draft.group, draft.group)
         numbered.append(f"{word} {counts.get(word, 0)}")
         counts[word] = counts.get(word, 0) + 1
     return numbered
@@ -107,17 +107,17 @@ def _draft(name: str, site: Any, labels: Mapping[str, Sequence[str]], two_sides:
     path, main = name.casefold().split("."), main_kind(labels)
     if down in MEMORIES or across in MEMORIES:
         sides = [{"slot": "slots", "memory": "memory"}.get(side, main) for side in (down, across)]
-        part = next((word for word in ("write", "read") if path[-1].startswith(word[:4])), "")
-        return _Draft(name, "memory", sides[0], sides[1], part)
+        direction = next((word for word in ("write", "read") if path[-1].startswith(word[:4])), "")
+        return _Draft(name, "memory", sides[0], sides[1], direction)
     if across == "channel":
         return _Draft(name, "channels", "whole", "channels")
     if CROSSING.search(name) or (two_sides and path[0].startswith("attention")):
         _, _, queries, keys = site.shape(0)
         rows = "targets" if two_sides else _fitting(queries, labels, main)
         return _Draft(name, "cross", rows, _fitting(keys, labels, main))
-    if two_sides and any(part.startswith("decoder") for part in path):
+    if two_sides and any(step.startswith("decoder") for step in path):
         return _Draft(name, "decoder", "read", "read")
-    group = "encoder" if two_sides and any(part.startswith("encoder") for part in path) else "layers"
+    group = "encoder" if two_sides and any(step.startswith("encoder") for step in path) else "layers"
     _, _, queries, keys = site.shape(0)
     pools = queries == 1 < keys and site.calls == 1  # one query over the whole input
     if two_sides:

@@ -33,23 +33,27 @@ def paired(variants: Sequence[Sequence[PageSite]]) -> list[SiteRow]:
                 row = SiteRow(_distinct(page_site, rows))
                 rows.insert(last + 1, row)
             row.names[variant] = page_site.name
-            last = next(at for at, one in enumerate(rows) if one is row)
+            last = next(at for at, candidate in enumerate(rows) if candidate is row)
     return rows
 
 
 def _partners(rows: Sequence[SiteRow], page_sites: Sequence[PageSite]) -> dict[int, SiteRow]:
     """The row of each site of a variant, by the site's index; sites without a row are absent."""
-    found: dict[int, SiteRow] = {}
+    partners: dict[int, SiteRow] = {}
     free = list(rows)
     for same in (_same_name, _same_label):
         for number, page_site in enumerate(page_sites):
-            row = None if number in found else next((one for one in free if same(one, page_site)), None)
+            row = (
+                None
+                if number in partners
+                else next((candidate for candidate in free if same(candidate, page_site)), None)
+            )
             if row is not None:
-                found[number] = row
+                partners[number] = row
                 free.remove(row)
-    if not found and len(rows) == len(page_sites):
+    if not partners and len(rows) == len(page_sites):
         return dict(enumerate(rows))
-    return found
+    return partners
 
 
 def _same_name(row: SiteRow, page_site: PageSite) -> bool:
@@ -62,5 +66,5 @@ def _same_label(row: SiteRow, page_site: PageSite) -> bool:
 
 def _distinct(page_site: PageSite, rows: Sequence[SiteRow]) -> PageSite:
     """The site with a unique label."""
-    taken = {row.page_site.label for row in rows}
-    return replace(page_site, label=page_site.name) if page_site.label in taken else page_site
+    labels = {row.page_site.label for row in rows}
+    return replace(page_site, label=page_site.name) if page_site.label in labels else page_site

@@ -88,31 +88,31 @@ def payload(
     """
     _check(page_model, heads)
     handler = RequestHandler(page_model)
-    made = Payload(
+    carried = Payload(
         {"scene": {**page_model.scene(), "embedded": True}, "overview": [], "facts": [], "parts": [], "fonts": []}
     )
     for bold in (False, True):
         line, _, font = page_font(bold).partition(b"\n")
-        made.data["fonts"].append({**json.loads(line), "at": made.add(font), "size": len(font)})
+        carried.data["fonts"].append({**json.loads(line), "at": carried.add(font), "size": len(font)})
     for variant in range(len(page_model.variants)):
         for call in _calls_shown(page_model):
-            _add_overview(made, handler, variant, call)
-        _add_facts(made, handler, variant)
+            _add_overview(carried, handler, variant, call)
+        _add_facts(carried, handler, variant)
     wanted = set(heads or ())
     maps = _maps(page_model, [n for n in range(len(page_model.page_sites)) if sites is None or n in sites])
     maps.sort(key=lambda one: ((one.site, one.head) not in wanted, one.variant, one.head, one.site, one.call))
-    left = max(0, room - PAGE - int(len(made.packed()) * BASE64))
-    if sum(one.whole for one in maps) > left:
-        left -= _add_tops(made, handler, maps, top, int(left * TOPS))
-    for one in maps:
-        asked_for = (one.site, one.head) in wanted
-        if not asked_for and (heads is not None or one.whole > left):
+    left = max(0, room - PAGE - int(len(carried.packed()) * BASE64))
+    if sum(map_.whole for map_ in maps) > left:
+        left -= _add_tops(carried, handler, maps, top, int(left * TOPS))
+    for map_ in maps:
+        asked_for = (map_.site, map_.head) in wanted
+        if not asked_for and (heads is not None or map_.whole > left):
             continue
-        left -= one.whole
-        codes = handler.packets.full(MapRequest(one.variant, one.site, one.head, one.call))
-        at = made.add(codes.tobytes())
-        made.data["parts"].append({**one.part("full"), "at": at, "size": int(codes.size)})
-    return made
+        left -= map_.whole
+        codes = handler.packets.full(MapRequest(map_.variant, map_.site, map_.head, map_.call))
+        at = carried.add(codes.tobytes())
+        carried.data["parts"].append({**map_.part("full"), "at": at, "size": int(codes.size)})
+    return carried
 
 
 def _check(page_model: PageModel, heads: Sequence[tuple[int, int]] | None) -> None:
@@ -123,16 +123,16 @@ def _check(page_model: PageModel, heads: Sequence[tuple[int, int]] | None) -> No
 
 def _maps(page_model: PageModel, chosen: Sequence[int]) -> list[_Map]:
     """Every map of the chosen sites."""
-    found = []
+    maps = []
     for variant in range(len(page_model.variants)):
         for site in sorted(set(chosen) & set(page_model.sites(variant))):
-            own = page_model.site(variant, site)
-            for call in range(own.calls):
-                _, heads, queries, keys = own.shape(call)
+            observed_site = page_model.site(variant, site)
+            for call in range(observed_site.calls):
+                _, heads, queries, keys = observed_site.shape(call)
                 if keys > LONGEST:
                     raise BadValue(f"seen: a file holds at most {LONGEST} keys, got {keys}. Use `regard view`.")
-                found += [_Map(variant, site, head, call, int(queries), int(keys)) for head in range(heads)]
-    return found
+                maps += [_Map(variant, site, head, call, int(queries), int(keys)) for head in range(heads)]
+    return maps
 
 
 def _calls_shown(page_model: PageModel) -> list[int]:
@@ -160,21 +160,21 @@ def _add_facts(made: Payload, handler: RequestHandler, variant: int) -> None:
 def _add_tops(made: Payload, handler: RequestHandler, maps: Sequence[_Map], top: int, room: int) -> int:
     """Store the strongest keys of each row, of as many maps as there is room for; returns the bytes used."""
     used = 0
-    for one in maps:
-        if used + one.strongest(top) > room:
+    for map_ in maps:
+        if used + map_.strongest(top) > room:
             continue
-        used += one.strongest(top)
-        keys, weights = handler.packets.strongest(one.variant, one.site, one.call, top)
-        pairs = _pairs(keys[one.head], encode(weights[one.head]))
+        used += map_.strongest(top)
+        keys, weights = handler.packets.strongest(map_.variant, map_.site, map_.call, top)
+        pairs = _pairs(keys[map_.head], encode(weights[map_.head]))
         at = made.add(pairs.tobytes())
-        made.data["parts"].append({**one.part("top"), "top": top, "at": at, "size": int(pairs.size)})
+        made.data["parts"].append({**map_.part("top"), "top": top, "at": at, "size": int(pairs.size)})
     return used
 
 
 def _pairs(keys: Any, codes: Codes) -> Codes:
     """(q, top, 3): the key as two bytes, little-endian, and the code; zeros where a row has fewer keys."""
-    found = np.zeros((*keys.shape, 3), np.uint8)
+    pairs = np.zeros((*keys.shape, 3), np.uint8)
     indices = np.maximum(keys, 0).astype("<u2")
-    found[..., 0], found[..., 1] = indices & 255, indices >> 8
-    found[..., 2] = np.where(keys >= 0, codes, 0)
-    return found
+    pairs[..., 0], pairs[..., 1] = indices & 255, indices >> 8
+    pairs[..., 2] = np.where(keys >= 0, codes, 0)
+    return pairs

@@ -120,13 +120,13 @@ class RequestHandler:
         site = parameters.whole("site", 0, sites - 1) if "site" in parameters else None
         parameters.done()
         try:
-            found = self._once(
+            encoded = self._once(
                 (kind, variant, call, row, site),
                 lambda: _floats(through_layers(self.page_model, kind, variant, call, row, site)),
             )
         except RegardError as why:
             raise NotFound(str(why)) from None
-        return BYTES, found
+        return BYTES, encoded
 
     def _map_request(self, parameters: _Parameters) -> MapRequest:
         sites = len(self.page_model.page_sites)
@@ -145,8 +145,8 @@ class RequestHandler:
         return parameters.whole("call", -1, MOST, -1)
 
     def _once(self, question: object, make: Callable[[], bytes]) -> bytes:
-        found: bytes = self.cache.get(("answer", question), make, len)
-        return found
+        answer: bytes = self.cache.get(("answer", question), make, len)
+        return answer
 
 
 class _Parameters:

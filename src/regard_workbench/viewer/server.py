@@ -48,13 +48,13 @@ Send = Callable[[Any], Awaitable[None]]
 def page_files(folder: Path | None = None) -> dict[str, tuple[str, bytes]]:
     """Every file of the page by its path: content type and content. No other file is ever served."""
     root = Path(str(files("regard_workbench.viewer"))) / "page" if folder is None else folder
-    found = {}
+    contents = {}
     for path in sorted(root.rglob("*")):
         if path.suffix in TYPES and path.is_file():
-            found["/" + path.relative_to(root).as_posix()] = (TYPES[path.suffix], path.read_bytes())
-    if "/index.html" in found:
-        found["/"] = found["/index.html"]
-    return found
+            contents["/" + path.relative_to(root).as_posix()] = (TYPES[path.suffix], path.read_bytes())
+    if "/index.html" in contents:
+        contents["/"] = contents["/index.html"]
+    return contents
 
 
 class Application:
@@ -173,10 +173,10 @@ class Application:
 
         try:
             with fail_after(BODY_SECONDS):
-                found: bytes = await request.body()
+                body: bytes = await request.body()
         except TimeoutError:
             raise Refused(408, "The input did not arrive in time.", "Send it again.") from None
-        return found
+        return body
 
     async def _let_others_go_first(self) -> None:
         """Let pending pictures go first, for a limited time."""
@@ -209,17 +209,17 @@ def listen(host: str, port: int, search: bool = True) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last = port + PORTS_TRIED if search and port else port + 1
     for number in range(port, min(last, 65536)):
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind((host, number))
-            made.listen(64)
+            listener.bind((host, number))
+            listener.listen(64)
         except OSError as trouble:
-            made.close()
+            listener.close()
             if trouble.errno == errno.EADDRINUSE:
                 continue
             raise BadValue(f"--host, --port: {host}:{number} cannot be used: {trouble.strerror}.") from None
-        return made
+        return listener
     raise BadValue(f"--port: {port} and the next {last - port - 1} ports are in use. Choose another with --port.")
 
 

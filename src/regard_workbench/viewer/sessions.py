@@ -27,9 +27,9 @@ class Sessions:
 
     def token(self, seconds: float = math.inf) -> str:
         """A new token that opens the page once, valid for so many seconds."""
-        made = secrets.token_urlsafe(32)
-        self._tokens[_hashed(made)] = self._clock() + seconds
-        return made
+        token = secrets.token_urlsafe(32)
+        self._tokens[_hashed(token)] = self._clock() + seconds
+        return token
 
     def spend(self, token: str) -> str | None:
         """Exchange a valid token for the secret of a new session; None for any other token."""
@@ -39,9 +39,9 @@ class Sessions:
         self._over.add(_hashed(token))
         if self._clock() >= ends:
             return None
-        made = secrets.token_urlsafe(32)
-        self._sessions[_hashed(made)] = self._clock() + SESSION_SECONDS
-        return made
+        secret = secrets.token_urlsafe(32)
+        self._sessions[_hashed(secret)] = self._clock() + SESSION_SECONDS
+        return secret
 
     def admits(self, secret: str | None) -> bool:
         """Whether a cookie's secret belongs to a session that has not expired."""

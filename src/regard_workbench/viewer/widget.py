@@ -24,9 +24,9 @@ def show(seen: Any, tokens: Any = None, *, room: int = ROOM) -> Any:
     page_model = page_model_of(seen, tokens)
     carried = payload(page_model, room=room)
     handler = RequestHandler(page_model)
-    made = _kind()(_data=json.dumps(carried.data, ensure_ascii=False, allow_nan=False), _bytes=carried.packed())
-    made.on_msg(lambda widget, content, buffers: respond(handler, widget.send, content))
-    return made
+    page_widget = _kind()(_data=json.dumps(carried.data, ensure_ascii=False, allow_nan=False), _bytes=carried.packed())
+    page_widget.on_msg(lambda widget, content, buffers: respond(handler, widget.send, content))
+    return page_widget
 
 
 def respond(handler: RequestHandler, send: Any, content: Any) -> None:
@@ -48,8 +48,8 @@ def respond(handler: RequestHandler, send: Any, content: Any) -> None:
 @cache
 def script() -> str:
     """The page as an ES module with a `render` for anywidget."""
-    own = (Path(str(files("regard_workbench.viewer"))) / "widget.js").read_text(encoding="utf-8")
-    return bundle_module({**read_page(), "widget.js": own}, "widget.js", "widget")
+    widget_script = (Path(str(files("regard_workbench.viewer"))) / "widget.js").read_text(encoding="utf-8")
+    return bundle_module({**read_page(), "widget.js": widget_script}, "widget.js", "widget")
 
 
 @cache

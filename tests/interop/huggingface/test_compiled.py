@@ -9,15 +9,9 @@ from tests.observation import peers
 BACKEND = "aot_eager"  # traced and differentiated as for every backend; only the code that runs is not generated
 pytestmark = [
     pytest.mark.slow,  # a tracer runs
+    pytest.mark.usefixtures("fresh_tracer"),
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def fresh_tracer():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.nightly

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regard import masks
-from tests.nn.contracts.layers import CAUSAL, HOLES, PLAIN, PRESETS, Case, K, answer, assert_same, gradients
+from tests.nn.contracts.layers import CAUSAL, HOLES, PRESETS, Case, K, answer, assert_same, gradients
 from tests.nn.contracts.stepping import OVER_A_SOURCE, steps
 
 by_case = pytest.mark.parametrize("case", CAUSAL, ids=str)
@@ -164,21 +164,6 @@ def test_steps_may_continue_after_the_end_of_a_source(case):
     close(torch.cat(found, 1), expected)
 
 
-# Alignment with the source's end refuses a state, because a step does not know how many queries will follow.
-OPEN = [case for case in PLAIN if not case.causal and not case.by_position]
-
-
-@pytest.mark.parametrize("case", OPEN, ids=str)
-def test_a_first_call_with_a_state_equals_a_call_without(case):
-    """Also for mechanisms that are not causal: over a source, their state holds the source."""
-    layer, inputs = case.build(cross=True), case.inputs(cross=True)
-    out, state = layer(*inputs, mask=masks.padding(HOLES), state=layer.initial_state(3))
-    close(out, layer(*inputs, mask=masks.padding(HOLES)))
-    again, _ = layer(*inputs, mask=masks.padding(HOLES), state=layer.initial_state(3))
-    assert torch.equal(out, again)
-    assert state is not None
-
-
 POSITIONS = ("rotary", "alibi", "t5", "shaw", "transformer-xl", "relative")
 
 
@@ -188,29 +173,3 @@ def test_alignment_with_a_sources_end_is_refused_in_steps_with_advice(options):
     layer, inputs = case.build(cross=True), case.inputs(cross=True)
     with pytest.raises(ValueError, match="top-left"):
         layer(*inputs, state=layer.initial_state(3))
-
-
-def test_a_turing_machine_may_write_a_source_in_parts():
-    """Padding is not written and moves no head."""
-    case = Case("ntm")
-    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
-    for keep in (torch.ones_like(HOLES), HOLES):
-        expected = layer(query, source, mask=masks.padding(keep))
-        state = layer.initial_state(3)
-        for start, end in ((0, 1), (1, 4), (4, 4), (4, K)):
-            state = layer.write(source[:, start:end], state, mask=masks.padding(keep[:, start:end]))
-        close(layer(query, state=state)[0], expected)
-
-
-@pytest.mark.parametrize("name", ["dot", "general", "concat", "additive", "local-m", "local-p", "multihead"])
-def test_a_source_is_projected_once_for_many_steps(name):
-    """As in a decoder: the source is passed with the first call only."""
-    case = Case(name)
-    layer, (query, source) = case.build(cross=True), case.inputs(cross=True)
-    expected = layer(query, source, mask=masks.padding(HOLES))
-    out, state = layer(query[:, :1], source, mask=masks.padding(HOLES), state=layer.initial_state(3))
-    found = [out]
-    for t in range(1, 5):
-        out, state = layer(query[:, t : t + 1], state=state)
-        found.append(out)
-    close(torch.cat(found, 1), expected)

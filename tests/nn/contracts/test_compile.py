@@ -7,19 +7,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from regard import masks
 from tests.nn.contracts.layers import PLAIN, PRESETS, SEQUENTIAL
 
+pytestmark = pytest.mark.usefixtures("fresh_tracer")
 UNROLLED = {"dynamic-memory"}
 LENGTHS = [37, 41, 53]  # as in the tests of the core
 # A loop over segments is unrolled, so each number of segments would compile again: it is compiled for one length.
 AT_ONCE = [case for case in PLAIN if case.name not in UNROLLED]
 IN_STEPS = [case for case in PLAIN if case.name in SEQUENTIAL]
 USUAL = ("multihead", "additive", "local-p", "static-memory", "global-query")  # the others: make nightly
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def padding(n):

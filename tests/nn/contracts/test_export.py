@@ -11,7 +11,10 @@ LENGTHS = [19, 2, 31, 67]
 ONE_LENGTH = {"dynamic-memory"}
 
 
-def assert_exported_equals_eager(case):
+@pytest.mark.parametrize(
+    "case", [case if case.name == "local" else pytest.param(case, marks=pytest.mark.slow) for case in PLAIN], ids=str
+)
+def test_one_exported_graph_serves_every_length(case):
     layer = case.build(dtype=torch.float32)
     (given,) = case.inputs(k=LENGTHS[0], dtype=torch.float32)
     shapes = {} if case.name in ONE_LENGTH else {1: torch.export.Dim("length", min=2, max=4096)}
@@ -19,18 +22,6 @@ def assert_exported_equals_eager(case):
     for length in LENGTHS if shapes else LENGTHS[:1]:
         (given,) = case.inputs(k=length, dtype=torch.float32, seed=length)
         torch.testing.assert_close(exported(given), layer(given), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_one_exported_graph_serves_every_length(case):
-    assert_exported_equals_eager(case)
-
-
-def test_attention_by_position_is_exported_for_every_length():
-    """A quick sample of the test above."""
-    (case,) = [case for case in PLAIN if case.name == "local"]
-    assert_exported_equals_eager(case)
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)

@@ -1,4 +1,4 @@
-"""Half precision: autocast is finite, forward and backward, and layers can be cast to it."""
+"""Half precision: autocast is finite and near, forward and backward, and layers can be cast to it."""
 
 import pytest
 import torch
@@ -8,6 +8,8 @@ from tests.nn.contracts.layers import ALL, HOLES, PLAIN, USES, named
 
 by_use = pytest.mark.parametrize("cross", USES, ids=named)
 by_dtype = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+
+CHOOSES = {"hard"}  # a rounded score may choose another key
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
@@ -23,6 +25,9 @@ def test_autocast_is_finite_forward_and_backward(case, dtype):
                 out = layer(*inputs, mask=masks.padding(keep))
             assert out.shape == inputs[0].shape
             assert out.isfinite().all()
+            if size == 1 and case.name not in CHOOSES:
+                expected = layer(*inputs, mask=masks.padding(keep))
+                torch.testing.assert_close(out.float(), expected, rtol=0.1, atol=0.1)
             out.float().square().mean().backward()
             for x in [*inputs, *layer.parameters()]:
                 assert x.grad is None or x.grad.isfinite().all()

@@ -13,8 +13,7 @@ from PIL import Image
 import regard
 from regard.errors import BadValue
 from regard_workbench.tasks.formats import libtiff
-from regard_workbench.tasks.formats.bad_files import PicturesRead
-from regard_workbench.tasks.formats.image_files import decoded, read_picture
+from regard_workbench.tasks.formats.image_files import PicturesRead, decoded, read_picture
 
 
 def damaged_tiff():

@@ -8,7 +8,8 @@ from PIL import Image
 import regard
 from regard_workbench import tasks
 from regard_workbench.tasks.formats import coco
-from regard_workbench.tasks.formats.bad_files import BadFiles, PicturesRead
+from regard_workbench.tasks.formats.bad_files import BadFiles
+from regard_workbench.tasks.formats.image_files import PicturesRead
 
 WIDTH, HEIGHT = 40, 30
 

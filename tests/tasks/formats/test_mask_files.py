@@ -8,7 +8,8 @@ from PIL import Image
 import regard
 from regard_workbench import tasks
 from regard_workbench.tasks.formats import mask_files
-from regard_workbench.tasks.formats.bad_files import BadFiles, PicturesRead
+from regard_workbench.tasks.formats.bad_files import BadFiles
+from regard_workbench.tasks.formats.image_files import PicturesRead
 from regard_workbench.tasks.pictures.located import Canvas
 
 WIDTH, HEIGHT = 24, 12

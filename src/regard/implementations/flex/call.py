@@ -38,12 +38,12 @@ def attend(
     if cap is None:  # a row whose scores are −inf because of an infinite query must not count as empty
         query = query.masked_fill(query.isinf(), torch.nan)
     rows = _without_hidden(query, key, value, mask, prepared.seen)
-    given = (scale, 1.0) if cap is None else (scale / cap, cap)
+    factors = (scale, 1.0) if cap is None else (scale / cap, cap)
     if bias is None:
-        added, numbers = None, constant(given, torch.float32, device)
+        added, numbers = None, constant(factors, torch.float32, device)
         of_bias: Data = ((), numbers)
     else:
-        lowering = Lowering(sizes, device, given)
+        lowering = Lowering(sizes, device, factors)
         added, of_bias = lowering.bias(bias), data_of(lowering)
         numbers = constant(tuple(lowering.numbers), torch.float32, device)
     call = attention if torch.compiler.is_compiling() else _compiled
@@ -120,9 +120,9 @@ def _flex(
     cap: float | None,
 ) -> Tensor:
     remaining = iter(tensors)
-    found = rebuild(mask, remaining), None if bias is None else rebuild(bias, remaining)
+    values_of_pairs = rebuild(mask, remaining), None if bias is None else rebuild(bias, remaining)
     with record_for_autograd(), torch.no_grad():  # as outside of an operator, so that both share what was compiled
-        return attend(query, key, value, *found, scale, cap).contiguous()  # type: ignore[arg-type]
+        return attend(query, key, value, *values_of_pairs, scale, cap).contiguous()  # type: ignore[arg-type]
 
 
 def _flex_shape(
@@ -140,10 +140,10 @@ def _flex_shape(
 
 def _seen(tensors: list[Tensor], mask: str, sizes: Sizes, device: torch.device) -> Tensor:
     batch, heads, _, keys = sizes
-    seen = visible_keys(rebuild(mask, tuple(tensors)), tuple(sizes), device)  # type: ignore[arg-type]
-    if seen is None:
+    visible = visible_keys(rebuild(mask, tuple(tensors)), tuple(sizes), device)  # type: ignore[arg-type]
+    if visible is None:
         return torch.ones(batch, heads, keys, dtype=torch.bool, device=device)
-    return seen.expand(batch, heads, keys).contiguous()
+    return visible.expand(batch, heads, keys).contiguous()
 
 
 def _seen_shape(tensors: list[Tensor], mask: str, sizes: Sizes, device: torch.device) -> Tensor:

@@ -63,9 +63,9 @@ def attention(
             score = score.masked_fill(score.isnan(), torch.inf)
         return score
 
-    parts: dict[str, Any] = dict(zip(_PARTS, (*blocks, None, None, None, None), strict=False))
+    tables: dict[str, Any] = dict(zip(_PARTS, (*blocks, None, None, None, None), strict=False))
     lengths = (query.shape[2], key.shape[2])
-    block_mask = BlockMask(lengths, **parts, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=visible)
+    block_mask = BlockMask(lengths, **tables, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=visible)
     grouped = True if query.shape[1] != key.shape[1] else False  # noqa: SIM210 (symbolic in a compiled region)
     options = None if query.device.type == "cpu" else _options(gathers(mask) or gathers(bias))
     return flex_attention(
@@ -87,7 +87,7 @@ def gathers(node: Node | None) -> bool:
     """Whether a node looks up an entry for each pair, not only for each query or key."""
     if node is None or node[0] in ("span", "ends", "same", "slope", "gaussian"):
         return False
-    return node[0] in ("dense", "distance") or any(gathers(part) for part in node[1:])
+    return node[0] in ("dense", "distance") or any(gathers(operand) for operand in node[1:])
 
 
 def _visible(node: Node, pair: Pair, data: Data) -> Tensor:

@@ -43,10 +43,10 @@ def _prepare(mask: Mask, sizes: Sizes, device: torch.device) -> FlexMask:
     lowering = Lowering(sizes, device)
     node = lowering.mask(mask)
     if torch.compiler.is_compiling():
-        seen = torch.ops.regard.flex_seen.default(list(mask.tensors), mask.spec, sizes, device)
+        visible = torch.ops.regard.flex_seen.default(list(mask.tensors), mask.spec, sizes, device)
     else:
-        seen = visible_keys(mask, sizes, device)
-    return FlexMask(node, data_of(lowering), _blocks(mask, sizes, device), seen)
+        visible = visible_keys(mask, sizes, device)
+    return FlexMask(node, data_of(lowering), _blocks(mask, sizes, device), visible)
 
 
 def data_of(lowering: Lowering) -> Data:
@@ -66,8 +66,8 @@ def _blocks(mask: Mask, sizes: Sizes, device: torch.device) -> tuple[Tensor, ...
     grades = pad(grades, (0, max(0, 2 - grades.shape[3]), 0, max(0, 2 - grades.shape[2])))
     grades = grades.expand(sizes[0], *grades.shape[1:])
     views = (grades,) if device.type == "cpu" else (grades, grades.mT)
-    parts = [part for view in views for part in _ordered(torch.stack([view == PARTIAL, view == FULL]))]
-    return tuple([of_any_size(part, 0, *range(2, part.dim())) for part in parts])
+    tables = [table for view in views for table in _ordered(torch.stack([view == PARTIAL, view == FULL]))]
+    return tuple([of_any_size(table, 0, *range(2, table.dim())) for table in tables])
 
 
 def _ordered(chosen: Tensor) -> tuple[Tensor, ...]:

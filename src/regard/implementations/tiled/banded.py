@@ -63,8 +63,8 @@ class Bands:
                 continue
             rows = slice(alike.top, alike.top + alike.height)
             columns = slice(alike.first_key, alike.first_key + alike.width)
-            seen = self.mask.tile(grid.part(rows=rows, columns=columns))[0, 0]
-            yield torch.zeros(seen.shape, dtype=self.dtype).masked_fill_(~seen, -torch.inf)
+            visible = self.mask.tile(grid.part(rows=rows, columns=columns))[0, 0]
+            yield visible.new_zeros(visible.shape, dtype=self.dtype).masked_fill_(~visible, -torch.inf)
 
 
 def bands_of(request: Request) -> Bands | None:
@@ -104,8 +104,8 @@ def run(bands: Bands, request: Request, output: Tensor) -> list[int]:
     batch, heads, _, _ = bands.sizes
     entries = list(range(batch))
     if not all_moderate(request, request.value):
-        parts = [one_entry(request, entry) for entry in entries]
-        entries = [entry for entry in entries if all_moderate(parts[entry], parts[entry].value)]
+        requests = [one_entry(request, entry) for entry in entries]
+        entries = [entry for entry in entries if all_moderate(requests[entry], requests[entry].value)]
     rows = []
     for tensor in (request.query, request.key, request.value):
         wide = tensor.to(bands.dtype)

@@ -83,13 +83,13 @@ def _differentiate(ctx: Any, grad: Tensor, grad_logsumexp: Tensor) -> tuple[Any,
     upstream = grad_logsumexp if want_logsumexp else None
     with without_autocast(query.device):  # backward() may be called where autocast is on
         if torch.is_grad_enabled():
-            found = recorded_backward(inputs, seed, spec, scale, dropout, grad, upstream)
+            gradients = recorded_backward(inputs, seed, spec, scale, dropout, grad, upstream)
         else:
-            parts = torch.ops.regard.tiled_backward.default(
+            all_gradients = torch.ops.regard.tiled_backward.default(
                 grad, upstream, query, key, value, sink, seed, tensors, spec, scale, dropout, needed
             )
-            found = [part if need else None for part, need in zip(parts, needed, strict=True)]
-    return (*found[:4], None, found[4:], None, None, None, None)
+            gradients = [gradient if need else None for gradient, need in zip(all_gradients, needed, strict=True)]
+    return (*gradients[:4], None, gradients[4:], None, None, None, None)
 
 
 _LIBRARY.impl("tiled", _forward, "CompositeExplicitAutograd")

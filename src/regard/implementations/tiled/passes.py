@@ -102,9 +102,9 @@ def backward(
             grad_query[strip.index] += to_query
         if grad_key is not None:
             strip.add_to_keys(grad_key, to_key)
-        for total, part in zip([*grads_score, *grads_normalizer], [*to_score, *to_normalizer], strict=True):
+        for total, gradient in zip([*grads_score, *grads_normalizer], [*to_score, *to_normalizer], strict=True):
             if total is not None:
-                total += part
+                total += gradient
     return [
         tensor.new_zeros(0) if total is None else total.to(tensor.dtype)
         for tensor, total in zip(inputs, totals, strict=True)
@@ -113,12 +113,12 @@ def backward(
 
 def _split_by_value(totals: list[Tensor | None], values: tuple[Value | None, ...]) -> list[list[Tensor | None]]:
     """A flat list of gradients, cut into those of each value."""
-    parts = []
+    by_value = []
     for value in values:
         count = 0 if value is None else len(value.tensors)
-        parts.append(totals[:count])
+        by_value.append(totals[:count])
         totals = totals[count:]
-    return parts
+    return by_value
 
 
 def _with_scratch(totals: list[Tensor | None], value: Value, dtype: torch.dtype) -> list[Tensor]:

@@ -65,7 +65,7 @@ class RecordedTiled(torch.autograd.Function):
                 grads = torch.ops.regard.tiled_backward.default(
                     grad, upstream, query, key, value, sink, seed, tensors, *numbers
                 )
-        return (None, None, *[part if need else None for part, need in zip(grads, needed, strict=True)])
+        return (None, None, *[gradient if need else None for gradient, need in zip(grads, needed, strict=True)])
 
 
 class Tiled(torch.autograd.Function):
@@ -84,10 +84,10 @@ class Tiled(torch.autograd.Function):
         want_logsumexp: bool,
         *tensors: Tensor,
     ) -> Tensors:
-        found: Tensors = torch.ops.regard.tiled.default(
+        outputs: Tensors = torch.ops.regard.tiled.default(
             query, key, value, sink, seed, list(tensors), spec, scale, dropout, want_logsumexp
         )
-        return found
+        return outputs
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -101,9 +101,11 @@ class Tiled(torch.autograd.Function):
         flags = [*ctx.needs_input_grad[:4], *ctx.needs_input_grad[9:]]
         needed = "".join("1" if flag else "0" for flag in flags)
         upper = grad_logsumexp if want_logsumexp else None
-        found = TiledBackward.apply(grad, upper, query, key, value, sink, seed, spec, scale, dropout, needed, *tensors)
-        parts = [part if flag else None for part, flag in zip(found, flags, strict=True)]
-        return (*parts[:4], None, None, None, None, None, *parts[4:])
+        gradients = TiledBackward.apply(
+            grad, upper, query, key, value, sink, seed, spec, scale, dropout, needed, *tensors
+        )
+        needed_gradients = [gradient if flag else None for gradient, flag in zip(gradients, flags, strict=True)]
+        return (*needed_gradients[:4], None, None, None, None, None, *needed_gradients[4:])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int, ...]]:
@@ -143,31 +145,31 @@ class TiledBackward(torch.autograd.Function):
         """The derivative of the reference's gradient, through `torch.func`, so that it can be differentiated again."""
         grad, grad_logsumexp, query, key, value, sink, seed, *tensors = ctx.saved_tensors
         inputs = [query, key, value, sink, *tensors]
-        moving = [n for n, one in enumerate(inputs) if one is not None and one.is_floating_point()]
-        asked = [n for n, flag in enumerate(ctx.needed) if flag == "1"]
+        moving = [n for n, tensor in enumerate(inputs) if tensor is not None and tensor.is_floating_point()]
+        wanted = [n for n, flag in enumerate(ctx.needed) if flag == "1"]
         heads = [grad] if grad_logsumexp is None else [grad, grad_logsumexp]
 
         def result(*moved: Tensor) -> Tensors:
-            parts: list[Any] = list(inputs)
-            for n, one in zip(moving, moved, strict=True):
-                parts[n] = one
-            query, key, value, sink, *values = parts
+            arguments: list[Any] = list(inputs)
+            for n, tensor in zip(moving, moved, strict=True):
+                arguments[n] = tensor
+            query, key, value, sink, *values = arguments
             request = unpack(query, key, value, sink, values, ctx.spec, ctx.scale, ctx.dropout, len(heads) == 2)
             output, logsumexp = reference.compute(request, seed)
             return (output,) if logsumexp is None else (output, logsumexp)
 
         def gradients(*arguments: Tensor) -> Tensors:
             pull = torch.func.vjp(result, *arguments[len(heads) :])[1]
-            found = pull(arguments[: len(heads)])
-            return tuple(found[moving.index(n)] for n in asked)
+            gradients_of_inputs = pull(arguments[: len(heads)])
+            return tuple(gradients_of_inputs[moving.index(n)] for n in wanted)
 
         with without_autocast(query.device):
             pull = torch.func.vjp(gradients, *heads, *[inputs[n] for n in moving])[1]
-            found = pull(tuple(upper[n] for n in asked))
-        to_heads = [*found[: len(heads)], None][:2]
-        parts = dict(zip(moving, found[len(heads) :], strict=True))
-        rest = [parts.get(n) for n in range(len(inputs))]
-        return (*to_heads, *rest[:4], None, None, None, None, None, *rest[4:])
+            second_order = pull(tuple(upper[n] for n in wanted))
+        to_heads = [*second_order[: len(heads)], None][:2]
+        by_input = dict(zip(moving, second_order[len(heads) :], strict=True))
+        to_inputs = [by_input.get(n) for n in range(len(inputs))]
+        return (*to_heads, *to_inputs[:4], None, None, None, None, None, *to_inputs[4:])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensors, tuple[int, ...]]:
@@ -178,9 +180,12 @@ def _each(
     function: type[torch.autograd.Function], info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]
 ) -> tuple[Tensors, tuple[int, ...]]:
     """One call for each entry of the mapped axis: weights, masks and biases may be mapped too, in any combination."""
-    found = []
+    by_entry = []
     for n in range(info.batch_size):
-        chosen = [one if axis is None else one.select(axis, n) for one, axis in zip(inputs, in_dims, strict=True)]
-        found.append(function.apply(*chosen))
-    stacked = tuple(torch.stack(parts) for parts in zip(*found, strict=True))
+        chosen = [
+            argument if axis is None else argument.select(axis, n)
+            for argument, axis in zip(inputs, in_dims, strict=True)
+        ]
+        by_entry.append(function.apply(*chosen))
+    stacked = tuple(torch.stack(outputs) for outputs in zip(*by_entry, strict=True))
     return stacked, (0,) * len(stacked)

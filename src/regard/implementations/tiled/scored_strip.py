@@ -61,10 +61,10 @@ class TiledAttention:
             key = (run.start - rows.start, rows.stop - rows.start, run.stop - run.start)
             pair = self._tiles.get(key)
             if pair is None:
-                seen = mask.tile(place.grid if len(runs) == 1 else self.layout.part(place, run))
-                zero = torch.zeros((), dtype=self.dtype, device=seen.device)
-                pair = (seen, torch.where(seen, zero, zero - torch.inf))
-                new_bytes += seen.numel() + pair[1].nbytes
+                visible = mask.tile(place.grid if len(runs) == 1 else self.layout.part(place, run))
+                zero = torch.zeros((), dtype=self.dtype, device=visible.device)
+                pair = (visible, torch.where(visible, zero, zero - torch.inf))
+                new_bytes += visible.numel() + pair[1].nbytes
                 if rows.stop - rows.start < self.sizes[2] and self._tiles_repeat:
                     self._tiles[key] = pair
             tiles.append(Tile(columns, *pair))
@@ -94,14 +94,14 @@ class ScoredStrip:
         minus_inf = None if finite else scores == -torch.inf
         if self.request.bias is not None:
             scores = scores.add_(self.request.bias.values(self.grid, scores.dtype))
-        for columns, seen, penalty in shown.tiles:
+        for columns, visible, penalty in shown.tiles:
             if finite:  # adding −inf is several times as fast as filling
                 scores[..., columns] += penalty
             else:
-                scores[..., columns] = scores[..., columns].masked_fill(~seen, -torch.inf)
+                scores[..., columns] = scores[..., columns].masked_fill(~visible, -torch.inf)
         if minus_inf is not None:
-            for columns, seen, _ in shown.tiles:
-                minus_inf[..., columns] &= seen
+            for columns, visible, _ in shown.tiles:
+                minus_inf[..., columns] &= visible
             scores = scores.masked_fill_(formula.undefined_pairs(scores, minus_inf), torch.nan)
         self.scores, self.tiles, self.finite = scores, shown.tiles, finite
         self.no_row_is_empty = finite and self.request.bias is None and shown.no_row_is_empty
@@ -125,8 +125,8 @@ class ScoredStrip:
             else self.request.normalizer.rows(scores)
         )
         if not self.finite:  # hidden weights stay zero also in a row of NaN
-            for columns, seen, _ in self.tiles:
-                weights[..., columns] = weights[..., columns].masked_fill(~seen, 0)
+            for columns, visible, _ in self.tiles:
+                weights[..., columns] = weights[..., columns].masked_fill(~visible, 0)
         return weights
 
     @property
@@ -157,8 +157,8 @@ class ScoredStrip:
         if grad_logsumexp is not None:
             grad[..., : self.scores.shape[-1]] += Softmax().rows(self.scores) * grad_logsumexp[self.index][..., None]
         if not self.finite:
-            for columns, seen, _ in self.tiles:
-                grad[..., columns] = grad[..., columns].masked_fill(~seen, 0)
+            for columns, visible, _ in self.tiles:
+                grad[..., columns] = grad[..., columns].masked_fill(~visible, 0)
         return grad, to_normalizer
 
     def weights_among_others(self, logsumexp: Tensor) -> Tensor:
@@ -170,14 +170,14 @@ class ScoredStrip:
         self, weights: Tensor, grad_weights: Tensor, grad: Tensor, output: Tensor, grad_logsumexp: Tensor | None
     ) -> Tensor:
         """The gradient of the scores for weights among others; `output` (b,h,q,v) is that over all keys."""
-        inner = (grad * output[self.index]).masked_fill_(grad == 0, 0).sum(-1)  # no 0 · NaN
+        row_means = (grad * output[self.index]).masked_fill_(grad == 0, 0).sum(-1)  # no 0 · NaN
         if grad_logsumexp is not None:
-            inner = inner - grad_logsumexp[self.index]
-        found = weights * (grad_weights - inner[..., None])
+            row_means = row_means - grad_logsumexp[self.index]
+        gradient = weights * (grad_weights - row_means[..., None])
         if not self.finite:
-            for columns, seen, _ in self.tiles:
-                found[..., columns] = found[..., columns].masked_fill(~seen, 0)
-        return found
+            for columns, visible, _ in self.tiles:
+                gradient[..., columns] = gradient[..., columns].masked_fill(~visible, 0)
+        return gradient
 
     def add_to_keys(self, total: Tensor, part: Tensor) -> None:
         """Add a gradient (b,g,c,…) of this strip's keys or values to that of all of them."""
@@ -200,12 +200,12 @@ class ScoredStrip:
         )
         key = self.key.clone()
         value = None if self.value is None else self.value.clone()
-        for columns, seen, _ in tiles:
-            rows_see = rows_see | seen.any(-1, keepdim=True)
-            seen = seen.any(-2)  # (b|1,h|1,c)
-            if seen.shape[1] > 1:
-                seen = seen.unflatten(1, (-1, self.attention.layout.shared)).any(2)
-            unseen = ~seen[..., None]
+        for columns, visible, _ in tiles:
+            rows_see = rows_see | visible.any(-1, keepdim=True)
+            visible = visible.any(-2)  # (b|1,h|1,c)
+            if visible.shape[1] > 1:
+                visible = visible.unflatten(1, (-1, self.attention.layout.shared)).any(2)
+            unseen = ~visible[..., None]
             key[:, :, columns] = key[:, :, columns].masked_fill(unseen, 0)
             if value is not None:
                 value[:, :, columns] = value[:, :, columns].masked_fill(unseen, 0)

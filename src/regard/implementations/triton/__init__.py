@@ -136,9 +136,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         request = request.for_kernels()
         if not isinstance(request.normalizer, Softmax):
             return normalized_attention.attend(request).to(dtype), None
-        found = few_queries(request) if not torch.compiler.is_compiling() else None
-        if found is not None:
-            return found[0].to(dtype), found[1] if request.want_logsumexp else None
+        decoded = few_queries(request) if not torch.compiler.is_compiling() else None
+        if decoded is not None:
+            return decoded[0].to(dtype), decoded[1] if request.want_logsumexp else None
         output, logsumexp = op.attend(request, seed)
     output = output if output.dtype == dtype else output.to(dtype)
     return output, logsumexp if request.want_logsumexp else None
@@ -157,9 +157,9 @@ def share_backward(
     seed = draw_seed(request.query.device) if request.dropout > 0 else None
     tensors, spec = pack(request)
     dtype = request.query.dtype
-    found: list[Tensor] = torch.ops.regard.fused_backward.default(
+    gradients: list[Tensor] = torch.ops.regard.fused_backward.default(
         grad.to(dtype).contiguous(), grad_logsumexp.contiguous(), output.to(dtype).contiguous(),
         logsumexp.contiguous(), request.query, request.key, request.value, None, seed, tensors, spec, request.scale,
         request.dropout, needed,
     )
-    return found
+    return gradients

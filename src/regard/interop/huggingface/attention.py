@@ -181,13 +181,13 @@ def _change(
 def _refuse_for_linear(options: dict[str, Any], given: dict[str, Any]) -> None:
     """Raise for what acts on scores or weights, which linear attention does not have."""
     named = {"bias": "a bias or an additive mask", "score": "soft-capping", "sink": "attention sinks"}
-    found = [words for name, words in named.items() if options.get(name) is not None]
+    refused = [words for name, words in named.items() if options.get(name) is not None]
     if _wants_weights(given):
-        found.append("output_attentions=True")
-    if found:
+        refused.append("output_attentions=True")
+    if refused:
         raise BadValue(
             f"attn_implementation: linear attention has no scores and no weights, but the model uses "
-            f"{', '.join(found)}. Take a mechanism that has them, such as local."
+            f"{', '.join(refused)}. Take a mechanism that has them, such as local."
         )
 
 

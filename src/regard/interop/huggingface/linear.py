@@ -38,15 +38,15 @@ def mix_linear(
 def _causal_and_keep(mask: Mask | None, batch: int, keys: int, device: torch.device) -> tuple[bool, Tensor | None]:
     """Whether a mask is causal, and which keys it keeps, (b,k); raises for a mask that is more than both."""
     causal, keep = False, None
-    for part in _parts(mask):
-        if isinstance(part, CausalMask) and part.offset is None:
+    for term in _parts(mask):
+        if isinstance(term, CausalMask) and term.offset is None:
             causal = True
-        elif part.by_key:
-            real = part.real_keys(keys, batch, device).expand(batch, keys)
+        elif term.by_key:
+            real = term.real_keys(keys, batch, device).expand(batch, keys)
             keep = real if keep is None else keep & real
         else:
             raise BadValue(
-                f"attention_mask: linear attention takes causal masks and padding, got {part!r}. A model with sliding "
+                f"attention_mask: linear attention takes causal masks and padding, got {term!r}. A model with sliding "
                 f"windows, chunks or packed sequences cannot use it: take attn_implementation='regard'."
             )
     return causal, keep
@@ -60,10 +60,10 @@ def _parts(mask: Mask | None) -> list[Mask]:
 
 def _cut(mask: Mask | None, keys: int) -> Mask:
     """A mask for the first `keys` keys, where the last query stands at the last key."""
-    found: list[Mask] = []
-    for part in _parts(mask):
-        if isinstance(part, CausalMask):
-            found.append(CausalMask())
+    cut_masks: list[Mask] = []
+    for term in _parts(mask):
+        if isinstance(term, CausalMask):
+            cut_masks.append(CausalMask())
         else:
-            found.append(PaddingMask(part.keep_keys[:, :keys]) if isinstance(part, PaddingMask) else part)
-    return joined(found)
+            cut_masks.append(PaddingMask(term.keep_keys[:, :keys]) if isinstance(term, PaddingMask) else term)
+    return joined(cut_masks)

@@ -127,8 +127,10 @@ class Factories:
         """The mask that a function of transformers describes. `evaluate` makes a tensor (b,1,q,k) of an unknown one."""
         name, made_with = _origin(function, self.library)
         if name in ("and_masks", "or_masks"):
-            parts = [self.read(part, extent, evaluate) for part in made_with["mask_functions"]]
-            return joined(parts) if name == "and_masks" else _united(parts)
+            components = [
+                self.read(component_function, extent, evaluate) for component_function in made_with["mask_functions"]
+            ]
+            return joined(components) if name == "and_masks" else _united(components)
         if name in self.known:
             return _MEANINGS[name][0](made_with, extent)
         return masks.dense(evaluate(function))
@@ -136,13 +138,19 @@ class Factories:
     def _agrees(self, name: str) -> bool:
         """Whether the installed function and its meaning give the same mask on a small example."""
         meaning, arguments = _MEANINGS[name]
-        found = getattr(self.library, name, None)
-        if not isinstance(found, FunctionType):
+        library_function = getattr(self.library, name, None)
+        if not isinstance(library_function, FunctionType):
             return False
         try:
-            function = found if arguments is None else found(*(_tensor(one) for one in arguments))
+            function = (
+                library_function
+                if arguments is None
+                else library_function(*(_tensor(argument) for argument in arguments))
+            )
             ranges = (torch.arange(2), torch.arange(1), torch.arange(7), torch.arange(7))
-            index = [one.view(*(-1 if axis == at else 1 for at in range(4))) for axis, one in enumerate(ranges)]
+            index = [
+                positions.view(*(-1 if axis == at else 1 for at in range(4))) for axis, positions in enumerate(ranges)
+            ]
             theirs = torch.as_tensor(function(*index)).expand(2, 1, 7, 7)
             if _origin(function, self.library)[0] != name:
                 return False
@@ -167,30 +175,30 @@ def _tensor(given: Any) -> Any:
 
 def joined(parts: list[Mask]) -> Mask:
     """What all parts allow. Causal masks and windows of one alignment become one window, which fused kernels take."""
-    spans = [part for part in parts if isinstance(part, (CausalMask, WindowMask))]
-    offsets = [part.offset for part in spans]
+    spans = [mask for mask in parts if isinstance(mask, (CausalMask, WindowMask))]
+    offsets = [span.offset for span in spans]
     # A tensor as an offset has no truth value in a comparison; here offsets are numbers.
-    if len(spans) > 1 and all(isinstance(one, int | None) and one == offsets[0] for one in offsets):
-        parts = [_span(spans), *(part for part in parts if not isinstance(part, (CausalMask, WindowMask)))]
-    parts = [part for part in parts if not isinstance(part, FullMask)]
-    found: Mask = parts[0] if parts else masks.full()
-    for part in parts[1:]:
-        found = And(found, part)
-    return found
+    if len(spans) > 1 and all(isinstance(offset, int | None) and offset == offsets[0] for offset in offsets):
+        parts = [_span(spans), *(mask for mask in parts if not isinstance(mask, (CausalMask, WindowMask)))]
+    parts = [mask for mask in parts if not isinstance(mask, FullMask)]
+    intersection: Mask = parts[0] if parts else masks.full()
+    for mask in parts[1:]:
+        intersection = And(intersection, mask)
+    return intersection
 
 
 def _span(parts: Sequence[CausalMask | WindowMask]) -> Mask:
     """The intersection of windows around one diagonal; a causal mask is a window without a beginning."""
-    windows = [part for part in parts if isinstance(part, WindowMask)]
+    windows = [window for window in parts if isinstance(window, WindowMask)]
     if not windows:
         return parts[0]
-    after = 0 if len(windows) < len(parts) else min(part.reach for part in windows)
-    return WindowMask(min(part.before for part in windows), after, parts[0].align, parts[0].offset)
+    after = 0 if len(windows) < len(parts) else min(window.reach for window in windows)
+    return WindowMask(min(window.before for window in windows), after, parts[0].align, parts[0].offset)
 
 
 def _united(parts: list[Mask]) -> Mask:
     """What any part allows."""
-    found = parts[0]
-    for part in parts[1:]:
-        found = masks.full() if isinstance(part, FullMask) or isinstance(found, FullMask) else found | part
-    return found
+    union = parts[0]
+    for component in parts[1:]:
+        union = masks.full() if isinstance(component, FullMask) or isinstance(union, FullMask) else union | component
+    return union

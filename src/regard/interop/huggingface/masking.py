@@ -53,7 +53,7 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
 
         def visible(function: Callable[..., Any], padding: Tensor | None) -> Tensor:
             # by the library's own code, in the arguments of the installed version
-            made: Tensor = library.ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](
+            dense: Tensor = library.ALL_MASK_ATTENTION_FUNCTIONS["sdpa"](
                 batch_size=batch_size,
                 kv_length=kv_length,
                 mask_function=function,
@@ -61,7 +61,7 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
                 attention_mask=padding,
                 **given | {"allow_is_causal_skip": False},
             )
-            return made
+            return dense
 
         traced = _traced(attention_mask, given)
         if traced and positional and not _is_placed(kv_length, given):
@@ -73,14 +73,14 @@ def mask_function(library: ModuleType, positional: bool = False) -> Callable[...
             return added(visible(mask_function, attention_mask), dtype)
         queries, first_query, device = _placed(given)
         extent = Extent(batch_size, queries, kv_length, first_query, int(kv_offset))
-        found = factories.read(mask_function, extent, lambda function: visible(function, None))
+        mask = factories.read(mask_function, extent, lambda function: visible(function, None))
         if attention_mask is not None:
-            found = _without_padding(found, attention_mask, extent)
-        if allow_is_bidirectional_skip and isinstance(found, FullMask):
+            mask = _without_padding(mask, attention_mask, extent)
+        if allow_is_bidirectional_skip and isinstance(mask, FullMask):
             if given.get("config") is not None:
                 _ASKED_FOR_ALL_KEYS[given["config"]] = True
             return None
-        return StructuredMask(found, batch_size, queries, kv_length, device, dtype, extent.anchor)
+        return StructuredMask(mask, batch_size, queries, kv_length, device, dtype, extent.anchor)
 
     return regard_mask
 
@@ -95,11 +95,15 @@ def _placed(given: dict[str, Any]) -> tuple[int, int, torch.device | str]:
 
 def _traced(padding: Tensor | None, given: dict[str, Any]) -> bool:
     """Whether code is traced: a tracer cannot look into the closures that describe a mask."""
-    seen = [one for one in (padding, given.get("cache_position"), given.get("q_offset")) if isinstance(one, Tensor)]
+    tensors = [
+        argument
+        for argument in (padding, given.get("cache_position"), given.get("q_offset"))
+        if isinstance(argument, Tensor)
+    ]
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
-        or any(is_fake_or_meta(one) for one in seen)
+        or any(is_fake_or_meta(tensor) for tensor in tensors)
     )
 
 

@@ -78,9 +78,9 @@ class MechanismChange:
         layer = self._layers[size]
         assert isinstance(layer, Attention)
         layer.training = module.training
-        given = DenseMask(mask[(None,) * (4 - mask.dim())]) if isinstance(mask, Tensor) else mask
-        parts = [part for part in (layer.own_mask(**anchor), given) if part is not None]
-        both = joined(parts) if parts else None
+        mask_value = DenseMask(mask[(None,) * (4 - mask.dim())]) if isinstance(mask, Tensor) else mask
+        components = [component for component in (layer.own_mask(**anchor), mask_value) if component is not None]
+        both = joined(components) if components else None
         return layer.pieces(AttentionInputs(query, key, value, both, query, 0, None, dict(anchor)))
 
     def _build(self, heads: int, width: int, causal: bool) -> Mechanism:
@@ -91,9 +91,9 @@ class MechanismChange:
 
 def _misfit(layer: Mechanism) -> str | None:
     """Why a mechanism cannot take the place of a model's own attention; None where it can."""
-    own = [name for name, _ in layer.named_parameters() if not name.startswith(_PROJECTIONS)]
-    if own:
-        return f"has weights of its own ({', '.join(own)}), which the model does not have"
+    own_weights = [name for name, _ in layer.named_parameters() if not name.startswith(_PROJECTIONS)]
+    if own_weights:
+        return f"has weights of its own ({', '.join(own_weights)}), which the model does not have"
     if isinstance(layer, Linear):
         return None
     if not isinstance(layer, Attention) or type(layer).forward is not Attention.forward:
@@ -110,14 +110,14 @@ def _misfit(layer: Mechanism) -> str | None:
 
 def fitting_names() -> list[str]:
     """The mechanisms that can take the place of a model's own attention."""
-    found = []
+    fitting = []
     for name in names():
         needed = {option: value for option, value in entry(name).needs.items() if option not in _OF_THE_MODEL}
         with torch.device("meta"):
             layer = build(name, 16, num_heads=2, **needed)
         if _misfit(layer) is None:
-            found.append(name)
-    return found
+            fitting.append(name)
+    return fitting
 
 
 def looks_back(mask: Mask | Tensor | None) -> bool:

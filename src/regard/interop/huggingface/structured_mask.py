@@ -41,11 +41,11 @@ class StructuredMask(Tensor):
         dtype: torch.dtype = torch.float32,
         anchor: dict[str, Any] | None = None,
     ) -> StructuredMask:
-        made: StructuredMask = torch.Tensor._make_wrapper_subclass(
+        wrapper: StructuredMask = torch.Tensor._make_wrapper_subclass(
             cls, (batch, 1, queries, keys), dtype=dtype, device=torch.device(device)
         )
-        made._mask, made._dense, made._shared, made.anchor = mask, None, False, anchor or {}
-        return made
+        wrapper._mask, wrapper._dense, wrapper._shared, wrapper.anchor = mask, None, False, anchor or {}
+        return wrapper
 
     @property
     def structure(self) -> Mask | None:
@@ -80,18 +80,18 @@ class StructuredMask(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         if func is torch.ops.aten.detach.default:  # checkpointing of activations detaches every argument
             return args[0]
-        if func is torch.ops.aten._to_copy.default and not set(given) - _MOVES:
+        if func is torch.ops.aten._to_copy.default and not set(options) - _MOVES:
             # accelerate moves masks to the device of a layer
-            moved = args[0].moved(given.get("device"))
-            if moved is not None and given.get("dtype") in (None, moved.dtype):
+            moved = args[0].moved(options.get("device"))
+            if moved is not None and options.get("dtype") in (None, moved.dtype):
                 return moved
-        if func._schema.is_mutable or any(one.alias_info is not None for one in func._schema.returns):
-            tree_map_only(StructuredMask, _share, (args, given))
-        args, given = tree_map_only(StructuredMask, StructuredMask.written_out, (args, given))
-        return func(*args, **given)
+        if func._schema.is_mutable or any(returned.alias_info is not None for returned in func._schema.returns):
+            tree_map_only(StructuredMask, _share, (args, options))
+        args, options = tree_map_only(StructuredMask, StructuredMask.written_out, (args, options))
+        return func(*args, **options)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         mask = self.structure

@@ -20,12 +20,12 @@ class TorchMisuse(BadValue, AssertionError, RuntimeError):
 
 def check_tensors(query: object, key: object, value: object) -> None:
     """Raise unless the three inputs are floating-point tensors."""
-    for name, given in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(given, Tensor) or not given.is_floating_point():
+    for name, argument in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(argument, Tensor) or not argument.is_floating_point():
             advice = ""
-            if isinstance(given, Tensor) and given.is_quantized:
+            if isinstance(argument, Tensor) and argument.is_quantized:
                 advice = " Static quantisation knows torch's own layer: call restore(model) before prepare(model)."
-            raise BadType(f"{name}: expected a floating-point tensor, got {described(given)}.{advice}")
+            raise BadType(f"{name}: expected a floating-point tensor, got {described(argument)}.{advice}")
 
 
 def check_axes(

@@ -38,7 +38,7 @@ def translate(
     to add to the scores. In a key_padding_mask −inf hides the key, so that it is never read.
     `is_finite`: no key or value is NaN, infinite or near overflow, so that a bias of −inf hides as well as a mask does.
     """
-    found: list[Mask | None] = []
+    components: list[Mask | None] = []
     added: list[Bias] = []
     if key_padding_mask is not None:
         keep = real_keys(key_padding_mask)
@@ -46,9 +46,9 @@ def translate(
             finite = key_padding_mask.masked_fill(~keep, 0)
             if finite.requires_grad or not readable(finite) or bool(finite.any()):
                 added.append(_dense_bias(finite[:, None, None, :], extra, dtype))
-        found.append(PaddingMask(_with_columns(keep, extra, True)))
+        components.append(PaddingMask(_with_columns(keep, extra, True)))
     if causal:
-        found.append(masks.causal(align="top-left") if extra == 0 else masks.causal(offset=extra))
+        components.append(masks.causal(align="top-left") if extra == 0 else masks.causal(offset=extra))
     elif attn_mask is not None:
         by_head = attn_mask[None, None] if attn_mask.dim() == 2 else attn_mask.unflatten(0, sizes)
         if attn_mask.dtype == torch.bool and is_finite and key_padding_mask is None:
@@ -56,11 +56,11 @@ def translate(
             numbers = torch.zeros_like(by_head, dtype=dtype).masked_fill_(by_head, -torch.inf)
             added.append(_dense_bias(numbers, extra, dtype))
         elif attn_mask.dtype == torch.bool:
-            found.append(DenseMask(_with_columns(~by_head, extra, True)))
+            components.append(DenseMask(_with_columns(~by_head, extra, True)))
         else:
             added.append(_dense_bias(by_head, extra, dtype))
     bias = None if not added else added[0] if len(added) == 1 else added[0] + added[1]
-    return TranslatedMasks(joined(*found), bias)
+    return TranslatedMasks(joined(*components), bias)
 
 
 def real_keys(key_padding_mask: Tensor) -> Tensor:

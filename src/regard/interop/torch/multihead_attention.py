@@ -138,9 +138,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         keep = None if key_padding_mask is None else real_keys(key_padding_mask)
         hides = causal or keep is not None or (by_pair is not None and by_pair.dtype == torch.bool)
         heads = self._heads(query, key, value, batch_first, keep, hides)
-        is_finite = (hides or need_weights) and all(is_bounded(part) for part in heads)
-        found = translate(key_padding_mask, by_pair, causal, (batch, self.num_heads), extra, heads[0].dtype, is_finite)
-        options: dict[str, Any] = {"mask": found.mask, "bias": found.bias}
+        is_finite = (hides or need_weights) and all(is_bounded(tensor) for tensor in heads)
+        translated = translate(
+            key_padding_mask, by_pair, causal, (batch, self.num_heads), extra, heads[0].dtype, is_finite
+        )
+        options: dict[str, Any] = {"mask": translated.mask, "bias": translated.bias}
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:

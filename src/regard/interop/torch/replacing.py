@@ -83,4 +83,4 @@ def _check(model: object) -> None:
 
 
 def _contains_ours(module: nn.Module) -> bool:
-    return any(isinstance(part, MultiheadAttention) for part in module.modules())
+    return any(isinstance(submodule, MultiheadAttention) for submodule in module.modules())

@@ -127,7 +127,7 @@ def run_short(
 def _native(
     layer: MultiheadAttention, rows: Tensor, hidden: Tensor | None, need_weights: bool, average: bool
 ) -> tuple[Tensor, Tensor | None]:
-    found: tuple[Tensor, Tensor | None] = torch._native_multi_head_attention(
+    output_and_weights: tuple[Tensor, Tensor | None] = torch._native_multi_head_attention(
         rows,
         rows,
         rows,
@@ -142,4 +142,4 @@ def _native(
         average,
         None if hidden is None else _BOTH_MASKS,
     )
-    return found
+    return output_and_weights

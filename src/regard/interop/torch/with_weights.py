@@ -23,16 +23,21 @@ def attend_with_weights(
 
     `is_finite`: queries, keys and values are known to be finite and far from overflow.
     """
-    asked = request.build(Call(query, key, value, dropout=dropout, **options))
-    dtype, wide = asked.query.dtype, formula.accumulation_dtype(asked.query.dtype)
+    call_request = request.build(Call(query, key, value, dropout=dropout, **options))
+    dtype, wide = call_request.query.dtype, formula.accumulation_dtype(call_request.query.dtype)
     # Autocast on a GPU, not on a CPU, lets softmax return float32, and so does torch's layer with its weights.
     weights_dtype = wide if query.is_cuda and autocasts(query.device) else dtype
     with without_autocast(query.device):
-        asked = replace(asked, query=asked.query.to(wide), key=asked.key.to(wide), value=asked.value.to(wide)).reduced()
-        grid = full_grid(asked.sizes, asked.query.device)
+        call_request = replace(
+            call_request,
+            query=call_request.query.to(wide),
+            key=call_request.key.to(wide),
+            value=call_request.value.to(wide),
+        ).reduced()
+        grid = full_grid(call_request.sizes, call_request.query.device)
         # Nothing is hidden, or nothing that a weight of zero would not hide.
-        is_plain = is_finite or (asked.mask is None and asked.bias is None)
-        output, weights = _plain(asked, grid) if is_plain else _guarded(asked, grid)
+        is_plain = is_finite or (call_request.mask is None and call_request.bias is None)
+        output, weights = _plain(call_request, grid) if is_plain else _guarded(call_request, grid)
         return output.to(dtype), weights.to(weights_dtype)
 
 

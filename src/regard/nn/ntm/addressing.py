@@ -111,21 +111,21 @@ def _still_zeros(rows: Tensor) -> Tensor:
 
 def _checked(**arguments: tuple[object, str]) -> list[Tensor]:
     """Check the shapes of the arguments, where a letter has one size in all of them; return tensors of one dtype."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     sizes = {"1": 1}
-    for argument, (given, letters) in arguments.items():
-        tensor, names = float_tensor(argument, given), letters.split(",")
+    for argument, (content, letters) in arguments.items():
+        tensor, names = float_tensor(argument, content), letters.split(",")
         if tensor.dim() != len(names) or any(sizes.get(x, n) != n for x, n in zip(names, tensor.shape, strict=True)):
-            known = ",".join(str(sizes.get(name, name)) for name in names)
-            meaning = "" if known == letters else f" = ({known})"
+            expected = ",".join(str(sizes.get(name, name)) for name in names)
+            meaning = "" if expected == letters else f" = ({expected})"
             raise BadValue(f"{argument}: expected shape ({letters}){meaning}, got {tuple(tensor.shape)}.")
         sizes.update(zip(names, tensor.shape, strict=True))
-        found.append(tensor)
-    for argument, tensor in zip(arguments, found, strict=True):
-        if tensor.dtype != found[0].dtype and not autocasts(tensor.device):
+        tensors.append(tensor)
+    for argument, tensor in zip(arguments, tensors, strict=True):
+        if tensor.dtype != tensors[0].dtype and not autocasts(tensor.device):
             raise BadType(
-                f"{argument}: expected {found[0].dtype} like the first argument, got {tensor.dtype}. "
-                f"Convert it with .to({found[0].dtype})."
+                f"{argument}: expected {tensors[0].dtype} like the first argument, got {tensor.dtype}. "
+                f"Convert it with .to({tensors[0].dtype})."
             )
-    widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in found])
-    return [tensor.to(widest) for tensor in found]
+    widest = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+    return [tensor.to(widest) for tensor in tensors]

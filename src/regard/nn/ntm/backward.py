@@ -38,14 +38,14 @@ def run(
     d_parameters_of, slope_of = d_parameters.unbind(0), slope.unbind(0)
     for t in range(steps - 1, -1, -1):
         carried.collect(t + 1)
-        held = None if keep is None else carried.hold(keep[t])
+        padded = None if keep is None else carried.hold(keep[t])
         heads.step(t, carried)
         torch.cat(heads.pieces, 1, out=d_parameters_of[t])
         d_parameters_of[t].mul_(slope_of[t])
         carried.hidden.addmm_(d_parameters_of[t], trained.heads)
         controller.step(t, carried)
-        if held is not None:
-            carried.release(held)
+        if padded is not None:
+            carried.release(padded)
     carried.collect(0)
     d_drive = controller.d_drive
     rows = d_drive.flatten(0, 1)
@@ -95,8 +95,8 @@ class _Carried:
         self.hidden = self.seen[:, layout.reads :]
         self.read = self.seen[:, : layout.reads].unflatten(-1, (layout.read_heads, layout.width))
         self.reading, self.writing = self.weights.split([layout.read_heads, layout.write_heads], 1)
-        given = ((self.seen, d_seen), (self.cell, d_cell), (self.weights, d_weights))
-        self.outside = [(mine, theirs.unbind(0)) for mine, theirs in given if theirs is not None]
+        state_gradients = ((self.seen, d_seen), (self.cell, d_cell), (self.weights, d_weights))
+        self.outside = [(mine, theirs.unbind(0)) for mine, theirs in state_gradients if theirs is not None]
 
     def collect(self, t: int) -> None:
         """Add the gradient of the outputs of state t."""
@@ -105,12 +105,12 @@ class _Carried:
 
     def hold(self, keep: Tensor) -> list[Tensor]:
         """Zero the gradients of padded batch entries and return them, to be restored by `release`."""
-        held = []
+        zeroed = []
         for mine in (self.seen, self.cell, self.weights, self.memory):
             real = keep.view(-1, *[1] * (mine.dim() - 1))
-            held.append(mine.masked_fill(real, 0))
+            zeroed.append(mine.masked_fill(real, 0))
             mine.masked_fill_(~real, 0)
-        return held
+        return zeroed
 
     def release(self, held: list[Tensor]) -> None:
         for mine, theirs in zip((self.seen, self.cell, self.weights, self.memory), held, strict=True):
@@ -210,8 +210,8 @@ class _Heads:
         self.d_kernel, self.d_shift = new(b, k, layout.offsets), new(b, k, layout.offsets)
         self.d_kernel_of = self.d_kernel.unbind(-1)
         self.pieces = [
-            found.view(b, -1) if found.numel() else found.reshape(b, found.shape[1] * found.shape[2])
-            for found in (
+            gradient.view(b, -1) if gradient.numel() else gradient.reshape(b, gradient.shape[1] * gradient.shape[2])
+            for gradient in (
                 self.d_keys,
                 self.d_add,
                 self.d_kept,
@@ -250,17 +250,17 @@ class _Heads:
             product = torch.mul(d_memory, before, out=self.product)
             self.d_writing_of[head].baddbmm_(self.erase_row[head][t], product, alpha=-1)
             torch.bmm(self.writing[head][t + 1], product.mT, out=self.d_kept_of[head])
-            outer = torch.mul(self.writing[head][t + 1], self.erase_column[head][t], out=self.outer)
-            d_memory.addcmul_(d_memory, outer, value=-1)
+            erased = torch.mul(self.writing[head][t + 1], self.erase_column[head][t], out=self.outer)
+            d_memory.addcmul_(d_memory, erased, value=-1)
         carried.writing.add_(self.d_writing)
 
     def _erased_so_far(self, t: int) -> list[Tensor]:
         """Return the memory before each write head erased."""
-        found = [self.memory[t]]
+        memories = [self.memory[t]]
         for writing, erase in zip(self.writing[:-1], self.erase_column[:-1], strict=True):
-            outer = torch.mul(writing[t + 1], erase[t], out=self.outer)
-            found.append(torch.addcmul(found[-1], found[-1], outer, value=-1))
-        return found
+            erased = torch.mul(writing[t + 1], erase[t], out=self.outer)
+            memories.append(torch.addcmul(memories[-1], memories[-1], erased, value=-1))
+        return memories
 
     def _sharpen_and_shift(self, t: int, d_weights: Tensor) -> None:
         """Compute the gradient of the interpolated weights, in self.small, from that of the final weights."""
@@ -272,8 +272,8 @@ class _Heads:
             torch.linalg.vecdot(d_moved, origin[t], out=self.d_kernel_of[j])
         kernel = self.kernel[t]
         torch._softmax_backward_data(self.d_kernel, kernel, -1, kernel.dtype, grad_input=self.d_shift)
-        for end, other in self.d_ends:
-            end.copy_(other)
+        for end, opposite_end in self.d_ends:
+            end.copy_(opposite_end)
         torch.mul(self.d_destination[0], self.share[0][t], out=self.small)
         for destination, share in zip(self.d_destination[1:], self.share[1:], strict=True):
             self.small.addcmul_(destination, share[t])

@@ -75,19 +75,19 @@ def run(
     """
     steps = drive.shape[0]
     record = make_record(layout, drive, steps if saves else min(steps, 1))
-    seen, cell, weights = (
+    read_hidden, cell, weights = (
         (record.seen, record.cell, record.weights)
         if saves
         else (drive.new_empty(steps + 1, *state.shape) for state in before[:3])
     )
-    for buffer, first in zip((seen, cell, weights, record.memory), before, strict=True):
+    for buffer, first in zip((read_hidden, cell, weights, record.memory), before, strict=True):
         buffer[0] = first.mT if buffer is record.memory else first
-    views = _Views(layout, record, seen, cell, weights, steps, saves)
+    views = _Views(layout, record, read_hidden, cell, weights, steps, saves)
     recurrent, heads = trained.recurrent.mT.contiguous(), trained.heads.mT.contiguous()
     scratch = drive.new_empty(drive.shape[1], layout.width, layout.slots)
     reads = drive.new_empty(drive.shape[1], layout.read_heads, layout.width)
-    for t, given in enumerate(drive.unbind(0)):
-        torch.addmm(given, views.fed[t], recurrent, out=views.gates[t])
+    for t, step_drive in enumerate(drive.unbind(0)):
+        torch.addmm(step_drive, views.fed[t], recurrent, out=views.gates[t])
         _controller(layout, views, t)
         torch.addmm(trained.bias, views.hidden[t + 1], heads, out=views.parameters[t])
         _addresses(layout, views, t, scratch)
@@ -95,7 +95,7 @@ def run(
         if keep is not None:
             _restore(views, t, keep[t])
     last = views.memory[steps].mT.contiguous()
-    return seen, cell, weights, last, record
+    return read_hidden, cell, weights, last, record
 
 
 class _Views:
@@ -112,8 +112,8 @@ class _Views:
         saves: bool,
     ) -> None:
         def each(buffer: Tensor) -> list[Tensor]:
-            found = list(buffer.unbind(0))
-            return found if saves else found * steps
+            step_views = list(buffer.unbind(0))
+            return step_views if saves else step_views * steps
 
         r, n, hidden = layout.shift_range, layout.slots, layout.hidden
         self.seen, self.cell, self.weights = seen.unbind(0), cell.unbind(0), weights.unbind(0)
@@ -191,8 +191,8 @@ def _addresses(layout: MachineLayout, views: _Views, t: int, scratch: Tensor) ->
     content = torch.softmax(logits, -1, out=views.content[t])
 
     torch.lerp(views.weights[t], content, views.gate[t], out=views.middle[t])
-    for end, other in views.ends:
-        end[t].copy_(other[t])
+    for end, opposite_end in views.ends:
+        end[t].copy_(opposite_end[t])
     moved = torch.mul(views.shifted[0][t], views.share[0][t], out=views.moved[t])
     for source, share in zip(views.shifted[1:], views.share[1:], strict=True):
         moved.addcmul_(source[t], share[t])

@@ -42,22 +42,22 @@ def run_forward(
     if keep is not None and saves:  # padded steps do not write to the record
         for buffer in record[4:]:
             buffer.zero_()
-    seen, cell, weights = (
+    read_hidden, cell, weights = (
         (record.seen, record.cell, record.weights)
         if saves
         else (drive.new_empty(steps + 1, *state.shape) for state in before[:3])
     )
-    for buffer, first in zip((seen, cell, weights, record.memory), before, strict=True):
+    for buffer, first in zip((read_hidden, cell, weights, record.memory), before, strict=True):
         buffer[0] = first.mT if buffer is record.memory else first
     last = torch.empty_like(before.memory, memory_format=torch.contiguous_format)
     with _on(drive):
         forward_kernel[(batch,)](
             drive.contiguous(), trained.recurrent.mT.contiguous(), trained.heads.mT.contiguous(),
-            trained.bias.contiguous(), _bytes(keep), seen, cell, weights, *record[3:], last, steps, batch,
+            trained.bias.contiguous(), _bytes(keep), read_hidden, cell, weights, *record[3:], last, steps, batch,
             SAVES=saves, TINY=torch.finfo(drive.dtype).tiny, FLOOR=floor(drive.dtype),
             WIDE=min(512, max(16, _up(layout.drive))), **_sizes(layout),
         )
-    return seen, cell, weights, last, record
+    return read_hidden, cell, weights, last, record
 
 
 def run_backward(
@@ -81,10 +81,10 @@ def run_backward(
         record.memory.new_empty(batch, layout.slots, layout.width),
     )
     between = (*(torch.empty_like(first.weights) for _ in range(2)), d_seen.new_empty(batch, layout.heads))
-    given = [None if grad is None else grad.contiguous() for grad in (d_seen, d_cell, d_weights, d_memory)]
+    gradients = [None if grad is None else grad.contiguous() for grad in (d_seen, d_cell, d_weights, d_memory)]
     with _on(d_seen):
         backward_kernel[(batch,)](
-            trained.recurrent.contiguous(), trained.heads.contiguous(), _bytes(keep), *record[1:], *given, d_drive,
+            trained.recurrent.contiguous(), trained.heads.contiguous(), _bytes(keep), *record[1:], *gradients, d_drive,
             d_parameters, *first, *between, steps, batch, **_sizes(layout),
         )
     rows, flat = d_drive.flatten(0, 1), d_parameters.flatten(0, 1)

@@ -59,11 +59,11 @@ class MachineLayout:
             "gamma": self.heads,
             "shift": self.heads * self.offsets,
         }
-        found, start = {}, 0
+        columns, start = {}, 0
         for name, size in sizes.items():
-            found[name] = slice(start, start + size)
+            columns[name] = slice(start, start + size)
             start += size
-        return found
+        return columns
 
     @property
     def parameters(self) -> int:

@@ -113,27 +113,27 @@ class MachineCore(nn.Module):
         drive = self.controller(without_padding(x, real))
         wide = accumulation_dtype(self.heads.weight.dtype)  # for sums over many steps, also under autocast
         trained = (self.controller.recurrent, self.heads.weight, self.heads.bias)
-        seen, cell, weights, memory = op.sequence(
+        read_hidden, cell, weights, memory = op.sequence(
             layout,
             drive.to(wide),
             Weights(*[tensor.to(wide) for tensor in trained]),
             Carried(*[tensor.to(wide) for tensor in _opened(layout, state)]),
             None if real is None else real.mT.contiguous(),
         )
-        after = _closed(layout, Carried(seen[-1], cell[-1], weights[-1], memory), state.seen + x.shape[1])
-        given = state.memory.dtype
-        found, places = without_padding(seen[1:].transpose(0, 1), real), weights[1:].transpose(0, 1)
+        after = _closed(layout, Carried(read_hidden[-1], cell[-1], weights[-1], memory), state.seen + x.shape[1])
+        state_dtype = state.memory.dtype
+        outputs, places = without_padding(read_hidden[1:].transpose(0, 1), real), weights[1:].transpose(0, 1)
         if real is not None:
             places = places.masked_fill(~real[:, :, None, None], 0)
         trace = Trace(places[:, :, : layout.read_heads], places[:, :, layout.read_heads :])
-        return found.to(self.heads.weight.dtype), trace, after.map(lambda tensor: tensor.to(given))
+        return outputs.to(self.heads.weight.dtype), trace, after.map(lambda tensor: tensor.to(state_dtype))
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> MachineState:
         """Return the state before the first step. Heads start evenly spaced over the slots, the first one on slot 0."""
-        layout, own = self.layout, self.heads.weight
-        device, dtype = device or own.device, dtype or own.dtype
+        layout, weight = self.layout, self.heads.weight
+        device, dtype = device or weight.device, dtype or weight.dtype
         memory: Tensor
         reads: Tensor
         places: Tensor
@@ -216,8 +216,8 @@ class Machine(nn.Module):
     ) -> tuple[Tensor, MachineState] | tuple[Tensor, MachineState, Trace]:
         """Return outputs (b,t,outputs), zeros for padded steps, and the next state."""
         real = self.tape.real_steps(x, state, keep)
-        seen, trace, after = self.tape(x, state, keep=real)
-        outputs = without_padding(self.output(seen), real)
+        read_hidden, trace, after = self.tape(x, state, keep=real)
+        outputs = without_padding(self.output(read_hidden), real)
         return (outputs, after, trace) if return_trace else (outputs, after)
 
     def initial_state(

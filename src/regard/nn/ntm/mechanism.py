@@ -113,10 +113,10 @@ class NTM(Mechanism):
         keep = masking.kept(mask, query.shape[0], query.shape[1], rows.shape[1], before.seen, query.device)
         rows = masking.without_padding(rows, keep)
         after = self._written(rows, before, keep)
-        found = self.read(rows if source is None else query, after)
+        output = self.read(rows if source is None else query, after)
         if past is None:
-            return found
-        return found, after if source is None else replace(after, source=source.shape[1])
+            return output
+        return output, after if source is None else replace(after, source=source.shape[1])
 
     def write(self, source: Tensor, state: NTMState, *, mask: Mask | Tensor | None = None) -> NTMState:
         """Write a source (b,k,source_dim), or its next part; return the state from which later calls read.
@@ -141,8 +141,8 @@ class NTM(Mechanism):
         read = dispatch.attend(
             keys, memory, memory, score=scores.cosine(strength.to(keys.dtype)), dropout=self.weights_dropout
         )
-        found: Tensor = self.output_map(read.transpose(1, 2).flatten(2))
-        return found
+        output: Tensor = self.output_map(read.transpose(1, 2).flatten(2))
+        return output
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -158,13 +158,13 @@ class NTM(Mechanism):
             return None
         check_batch(past.memory, query)
         if source is not None and past.seen and source.shape[1] != past.source:
-            held = "was written by the queries" if past.source is None else f"holds a source of length {past.source}"
+            origin = "was written by the queries" if past.source is None else f"holds a source of length {past.source}"
             raise BadValue(
-                f"source: the memory of this state {held}, got a source of length {source.shape[1]}. A new source "
+                f"source: the memory of this state {origin}, got a source of length {source.shape[1]}. A new source "
                 f"needs a new initial_state(); write the next part of the same source with write(part, state)."
             )
         return past
 
 
 def _parts(state: MachineState) -> dict[str, Any]:
-    return {one.name: getattr(state, one.name) for one in fields(state)}
+    return {field.name: getattr(state, field.name) for field in fields(state)}

@@ -38,8 +38,8 @@ def sequence(
         return _plain_sequence(layout, drive, trained, before, keep)
     inputs = (drive, *trained, *before)
     saves = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-    found = torch.ops.regard.ntm.default(*inputs, keep, layout.read_heads, layout.lstm, saves)
-    return found[0], found[1], found[2], found[3]
+    states = torch.ops.regard.ntm.default(*inputs, keep, layout.read_heads, layout.lstm, saves)
+    return states[0], states[1], states[2], states[3]
 
 
 def layout_of(heads: Tensor, weights: Tensor, slots: int, width: int, read_heads: int, lstm: bool) -> MachineLayout:
@@ -68,8 +68,8 @@ def _forward_shapes(
 ) -> tuple[Tensor, ...]:
     layout = layout_of(heads, weights, memory.shape[1], memory.shape[2], read_heads, lstm)
     record = make_record(layout, drive, drive.shape[0])
-    rest = record[3:] if saves else [drive.new_empty(0) for _ in range(_RECORD)]
-    return (*record[:3], torch.empty_like(memory, memory_format=torch.contiguous_format), *rest)
+    saved = record[3:] if saves else [drive.new_empty(0) for _ in range(_RECORD)]
+    return (*record[:3], torch.empty_like(memory, memory_format=torch.contiguous_format), *saved)
 
 
 def _backward(
@@ -112,13 +112,13 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     inputs, record = tensors[:8], tensors[8:]
     wanted = grads[:4]
     if torch.is_grad_enabled():
-        found = _recorded(inputs, keep, ctx.read_heads, ctx.lstm, wanted)
-        return (*found, None, None, None, None)
+        d_inputs = _recorded(inputs, keep, ctx.read_heads, ctx.lstm, wanted)
+        return (*d_inputs, None, None, None, None)
     d_seen = torch.zeros_like(record[0]) if wanted[0] is None else wanted[0]
-    found = torch.ops.regard.ntm_backward.default(
+    d_inputs = torch.ops.regard.ntm_backward.default(
         d_seen, *wanted[1:], *inputs[1:4], record, keep, ctx.read_heads, ctx.lstm
     )
-    return (*found, None, None, None, None)
+    return (*d_inputs, None, None, None, None)
 
 
 def _recorded(

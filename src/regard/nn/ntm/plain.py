@@ -44,19 +44,21 @@ def sequence(
     """
 
     def one(carried: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        now = Carried(*carried)
-        after = step(layout, given[0], trained, now)
+        current = Carried(*carried)
+        after = step(layout, given[0], trained, current)
         if keep is not None:
             real = given[1]
-            pairs = zip(after, now, strict=True)
+            pairs = zip(after, current, strict=True)
             after = Carried(*[torch.where(real.view(-1, *[1] * (new.dim() - 1)), new, old) for new, old in pairs])
         return after, after[:3]
 
     if drive.shape[0] == 0:
         return before.seen[None], before.cell[None], before.weights[None], before.memory
     last, outputs = run_steps(one, before, [drive] if keep is None else [drive, keep])
-    seen, cell, weights = (torch.cat([first[None], rest]) for first, rest in zip(before, outputs, strict=False))
-    return seen, cell, weights, Carried(*last).memory
+    read_hidden, cell, weights = (
+        torch.cat([first[None], stacked]) for first, stacked in zip(before, outputs, strict=False)
+    )
+    return read_hidden, cell, weights, Carried(*last).memory
 
 
 def step(layout: MachineLayout, drive: Tensor, trained: Weights, before: Carried) -> Carried:
@@ -93,10 +95,10 @@ def _addresses(layout: MachineLayout, parameters: Tensor, before: Carried) -> Te
     gate = layout.rows("gate", parameters).sigmoid()
     kernel = layout.rows("shift", parameters).softmax(-1)
     gamma = 1 + F.softplus(layout.rows("gamma", parameters))
-    found = []
+    addresses = []
     for head in range(layout.heads):
         weights = addressing.content_address(before.memory, keys[:, head], strength[:, head])
         weights = addressing.interpolate(weights, before.weights[:, head], gate[:, head])
         weights = addressing.shift(weights, kernel[:, head])
-        found.append(addressing.sharpen(weights, gamma[:, head]))
-    return torch.stack(found, 1)
+        addresses.append(addressing.sharpen(weights, gamma[:, head]))
+    return torch.stack(addresses, 1)

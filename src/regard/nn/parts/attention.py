@@ -119,8 +119,8 @@ class Attention(Mechanism):
         state: State | None = None,
     ) -> Tensor | tuple[Tensor, State]:
         inputs = self.prepare(query, source, mask, state)
-        found = self.output(self.mix(inputs))
-        return found if inputs.cache is None else (found, inputs.cache)
+        output = self.output(self.mix(inputs))
+        return output if inputs.cache is None else (output, inputs.cache)
 
     def weights(
         self,
@@ -134,8 +134,8 @@ class Attention(Mechanism):
     ) -> Tensor:
         """Return the exact attention weights (b, heads, rows, k) of a call, before dropout."""
         inputs = self.prepare(query, source, mask, state)
-        found: Tensor = dispatch.weights(inputs.query, inputs.key, **self.pieces(inputs), rows=rows, heads=heads)
-        return found
+        weights: Tensor = dispatch.weights(inputs.query, inputs.key, **self.pieces(inputs), rows=rows, heads=heads)
+        return weights
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -163,34 +163,34 @@ class Attention(Mechanism):
 
     def _within(self, rows: Tensor, mask: Mask | Tensor | None, cache: Cache | None) -> AttentionInputs:
         """Prepare self-attention: the queries are also the source, after the keys of the cache."""
-        (batch, new, _), seen = rows.shape, 0 if cache is None else cache.seen
-        sizes = (batch, self.num_heads, new, seen + new)
-        given = masking.as_mask(mask, sizes)
+        (batch, new, _), past_length = rows.shape, 0 if cache is None else cache.seen
+        sizes = (batch, self.num_heads, new, past_length + new)
+        call_mask = masking.as_mask(mask, sizes)
         if cache is not None:
-            given = from_query(given, cache.steps, sizes)
-            given = over_all_keys(given, sizes, new, rows.device, cache.ids)
-        if given is not None:
-            given.check(sizes)
-        if cache is not None and not (self.causal or masking.looks_back_only(given)):
+            call_mask = from_query(call_mask, cache.steps, sizes)
+            call_mask = over_all_keys(call_mask, sizes, new, rows.device, cache.ids)
+        if call_mask is not None:
+            call_mask.check(sizes)
+        if cache is not None and not (self.causal or masking.looks_back_only(call_mask)):
             raise BadValue(
                 "state: self-attention that sees later positions cannot continue from a state, because the outputs for "
                 "earlier positions would change. Build the layer with causal=True, or pass mask=masks.causal()."
             )
-        real = masking.real_sides(given, sizes, rows.device)[1]
-        real = None if real is None else real[:, seen:].expand(batch, new)
-        clean, nonfinite = zero_nonfinite(rows, given is not None)
+        real = masking.real_sides(call_mask, sizes, rows.device)[1]
+        real = None if real is None else real[:, past_length:].expand(batch, new)
+        clean, nonfinite = zero_nonfinite(rows, call_mask is not None)
         # In self-attention a padded key is also a padded query.
-        queries = restore_nonfinite(self.project_query(clean, seen), nonfinite, real)
-        keys, values = self.project_source(clean, seen)
+        queries = restore_nonfinite(self.project_query(clean, past_length), nonfinite, real)
+        keys, values = self.project_source(clean, past_length)
         keys, values = restore_nonfinite(keys, nonfinite), restore_nonfinite(values, nonfinite)
         if cache is None:
-            return AttentionInputs(queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None)
-        step, cache = cache.steps, cache.extend(keys, values, real, documents_of(given, batch))
-        own = None if self._sees_all(new, cache) else self.own_mask()
-        if given is not None:
-            given = masking.tail(given, sizes, sizes[3] - cache.keys.shape[2], rows.device)
+            return AttentionInputs(queries, keys, values, masking.joined(self.own_mask(), call_mask), rows, 0, None)
+        step, cache = cache.steps, cache.extend(keys, values, real, documents_of(call_mask, batch))
+        layer_mask = None if self._sees_all(new, cache) else self.own_mask()
+        if call_mask is not None:
+            call_mask = masking.tail(call_mask, sizes, sizes[3] - cache.keys.shape[2], rows.device)
         padding = None if cache.keep is None else PaddingMask(cache.keep)
-        joined = masking.joined(own, given, padding)
+        joined = masking.joined(layer_mask, call_mask, padding)
         after = cache.cut().stepped(new)
         return AttentionInputs(queries, cache.keys, cache.values, joined, rows, step, after)
 
@@ -202,11 +202,11 @@ class Attention(Mechanism):
             raise BadValue("state: a sequence that several ranks share is read at once, without a state.")
         length = shared.sequence.length
         sizes = (rows.shape[0], self.num_heads, length, length)
-        given = masking.joined(shared.mask, masking.as_mask(mask, sizes))
-        clean, nonfinite = zero_nonfinite(rows, given is not None)
+        call_mask = masking.joined(shared.mask, masking.as_mask(mask, sizes))
+        clean, nonfinite = zero_nonfinite(rows, call_mask is not None)
         queries = restore_nonfinite(self.project_query(clean, 0), nonfinite)
-        keys, values = (restore_nonfinite(one, nonfinite) for one in self.project_source(clean, 0))
-        return AttentionInputs(queries, keys, values, masking.joined(self.own_mask(), given), rows, 0, None)
+        keys, values = (restore_nonfinite(tensor, nonfinite) for tensor in self.project_source(clean, 0))
+        return AttentionInputs(queries, keys, values, masking.joined(self.own_mask(), call_mask), rows, 0, None)
 
     def _sees_all(self, new: int, cache: Cache) -> bool:
         """Whether a causal step of one query needs no mask, because every key of the cache is visible to it."""
@@ -221,15 +221,15 @@ class Attention(Mechanism):
         if cache is not None and cache.fixed:
             length = cache.keys.shape[2]
         sizes = (rows.shape[0], self.num_heads, rows.shape[1], length)
-        given = masking.as_mask(mask, sizes)
+        call_mask = masking.as_mask(mask, sizes)
         if cache is not None:
-            refuse_counting_from_the_end(given)
-            given = from_query(given, cache.steps, sizes)
-        if given is not None:
-            given.check(sizes)
+            refuse_counting_from_the_end(call_mask)
+            call_mask = from_query(call_mask, cache.steps, sizes)
+        if call_mask is not None:
+            call_mask.check(sizes)
         anchor = self._anchor(cache)
-        own = self.own_mask(**anchor)
-        guarded = given is not None or own is not None
+        layer_mask = self.own_mask(**anchor)
+        guarded = call_mask is not None or layer_mask is not None
         clean, nonfinite = zero_nonfinite(rows, guarded)
         position = position_shift(anchor.get("align", ""), anchor.get("offset"), sizes[2], length)
         queries = restore_nonfinite(self.project_query(clean, position), nonfinite)
@@ -241,13 +241,13 @@ class Attention(Mechanism):
         else:
             keys, values = cache.keys, cache.values
         if cache is None:
-            return AttentionInputs(queries, keys, values, masking.joined(own, given), rows, 0, None, anchor)
+            return AttentionInputs(queries, keys, values, masking.joined(layer_mask, call_mask), rows, 0, None, anchor)
         step = cache.steps
         if not cache.fixed:
-            real = masking.real_sides(given, sizes, rows.device)[1]
+            real = masking.real_sides(call_mask, sizes, rows.device)[1]
             cache = cache.fix(keys, values, None if real is None else real.expand(sizes[0], length))
         padding = None if cache.keep is None else PaddingMask(cache.keep)
-        joined = masking.joined(own, given, padding)
+        joined = masking.joined(layer_mask, call_mask, padding)
         return AttentionInputs(queries, keys, values, joined, rows, step, cache.stepped(sizes[2]), anchor)
 
     def own_mask(self, **anchor: Any) -> Mask | None:

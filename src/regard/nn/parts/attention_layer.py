@@ -110,25 +110,27 @@ class AttentionLayer(Mechanism):
         state = of_kind(LayerState, state)
         remembered = state is not None and state.history.fixed
         check_inputs(self, query, source, remembered)
-        (batch, new, _), seen = query.shape, 0 if state is None else state.memory.seen
-        sizes = (batch, self.num_heads, new, seen + new)
+        (batch, new, _), past_length = query.shape, 0 if state is None else state.memory.seen
+        sizes = (batch, self.num_heads, new, past_length + new)
         memory, history = (None, None) if state is None else (state.memory, state.history)
         if source is None and not remembered:
             both = masking.joined(masking.as_mask(query_mask, sizes), masking.as_mask(mask, sizes))
-            own = mask = _over_sequence(both, sizes, memory, query.device)
+            own_mask = mask = _over_sequence(both, sizes, memory, query.device)
         else:
-            own = _over_sequence(masking.as_mask(query_mask, sizes), sizes, memory, query.device)
+            own_mask = _over_sequence(masking.as_mask(query_mask, sizes), sizes, memory, query.device)
             length = source.shape[1] if source is not None else state.history.seen  # type: ignore[union-attr]
             mask, hidden = _over_source(mask, (*sizes[:3], length), history, query.device)
             if hidden is not None:
-                own = masking.joined(own, PaddingMask(torch.cat([hidden.new_ones(batch, seen), hidden], 1)))
+                own_mask = masking.joined(
+                    own_mask, PaddingMask(torch.cat([hidden.new_ones(batch, past_length), hidden], 1))
+                )
         # Normalisation and residual connection read every row, so padding must be zeroed before the first of them.
-        real = masking.real_sides(own, sizes, query.device)[1]
-        rows = query if real is None else masking.without_padding(query, real[:, seen:])
-        found, written = called(self.memory, self.around_memory.enter(rows), None, own, memory)
-        rows = self.around_memory.leave(rows, found)
-        found, read = called(self.history, self.around_history.enter(rows), source, mask, history)
-        rows = self.around_history.leave(rows, found)
+        real = masking.real_sides(own_mask, sizes, query.device)[1]
+        rows = query if real is None else masking.without_padding(query, real[:, past_length:])
+        mixed, written = called(self.memory, self.around_memory.enter(rows), None, own_mask, memory)
+        rows = self.around_memory.leave(rows, mixed)
+        mixed, read = called(self.history, self.around_history.enter(rows), source, mask, history)
+        rows = self.around_history.leave(rows, mixed)
         return rows if state is None else (rows, LayerState(written, read))  # type: ignore[arg-type]
 
     def initial_state(
@@ -154,12 +156,12 @@ def _over_source(
     mask: Mask | Tensor | None, sizes: Sizes, history: Cache | None, device: torch.device
 ) -> tuple[Mask | None, Tensor | None]:
     """Return the mask over the source, and which queries (b,q) are not padding according to it; None: all."""
-    given = masking.as_mask(mask, sizes)
+    call_mask = masking.as_mask(mask, sizes)
     if history is not None:
-        refuse_counting_from_the_end(given)
-        given = from_query(given, history.steps, sizes)
-    if given is None:
+        refuse_counting_from_the_end(call_mask)
+        call_mask = from_query(call_mask, history.steps, sizes)
+    if call_mask is None:
         return None, None
-    given.check(sizes)
-    real = masking.real_sides(given, sizes, device)[0]
-    return given, None if real is None else real.expand(sizes[0], sizes[2])
+    call_mask.check(sizes)
+    real = masking.real_sides(call_mask, sizes, device)[0]
+    return call_mask, None if real is None else real.expand(sizes[0], sizes[2])

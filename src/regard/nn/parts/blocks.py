@@ -66,9 +66,9 @@ class Residual(nn.Module):
         super().__init__()
         if norm not in ("pre", "post", "none"):
             raise BadValue(f"norm: expected 'pre', 'post' or 'none', got {norm!r}.")
-        made = make_norm(norm_type, dim, norm_eps)
+        normalization = make_norm(norm_type, dim, norm_eps)
         self.before = norm == "pre"
-        self.norm = nn.Identity() if norm == "none" else made
+        self.norm = nn.Identity() if norm == "none" else normalization
         self.residual = residual
         self.dropout = nn.Dropout(dropout)
 
@@ -77,14 +77,14 @@ class Residual(nn.Module):
 
     def enter(self, x: Tensor) -> Tensor:
         """Return the input of the part."""
-        found: Tensor = self.norm(x) if self.before else x
-        return found
+        entered: Tensor = self.norm(x) if self.before else x
+        return entered
 
     def leave(self, x: Tensor, result: Tensor) -> Tensor:
         """Return the output of the block, from its input x and the result of the part."""
-        found: Tensor = self.dropout(result) if self.training else result  # saves a module call in a step
-        found = x + found if self.residual else found
-        return found if self.before else self.norm(found)
+        written: Tensor = self.dropout(result) if self.training else result  # saves a module call in a step
+        written = x + written if self.residual else written
+        return written if self.before else self.norm(written)
 
 
 class FeedForward(nn.Module):
@@ -120,8 +120,8 @@ class FeedForward(nn.Module):
         risen = ACTIVATIONS[self.activation](self.rise(x))
         if self.gate is not None:
             risen = risen * self.gate(x)
-        found: Tensor = self.fall(self.dropout(risen) if self.training else risen)
-        return found
+        mapped: Tensor = self.fall(self.dropout(risen) if self.training else risen)
+        return mapped
 
 
 class EncoderLayer(nn.Module):
@@ -167,8 +167,8 @@ class EncoderLayer(nn.Module):
         self, x: Tensor, *, mask: Mask | Tensor | None = None, state: State | None = None
     ) -> Tensor | tuple[Tensor, State]:
         """Map (b,q,dim) to (b,q,dim); with a state of the mechanism, also return the next state."""
-        found, state = called(self.attention, self.around_attention.enter(x), None, mask, state)
-        x = self.around_attention.leave(x, found)
+        mixed, state = called(self.attention, self.around_attention.enter(x), None, mask, state)
+        x = self.around_attention.leave(x, mixed)
         x = self.around_feed_forward(x, self.feed_forward)
         return x if state is None else (x, state)
 
@@ -241,16 +241,16 @@ class DecoderLayer(nn.Module):
         state: DecoderState | None = None,
     ) -> Tensor | tuple[Tensor, DecoderState]:
         """Map (b,q,dim) to (b,q,dim). `mask` applies to positions of x, `source_mask` to those of the source."""
-        own, read = (None, None) if state is None else (state.own, state.source)
-        found, own = called(self.attention, self.around_attention.enter(x), None, mask, own)
-        x = self.around_attention.leave(x, found)
-        found, read = called(self.cross, self.around_cross.enter(x), source, source_mask, read)
-        x = self.around_cross.leave(x, found)
+        own_state, read = (None, None) if state is None else (state.own, state.source)
+        mixed, own_state = called(self.attention, self.around_attention.enter(x), None, mask, own_state)
+        x = self.around_attention.leave(x, mixed)
+        mixed, read = called(self.cross, self.around_cross.enter(x), source, source_mask, read)
+        x = self.around_cross.leave(x, mixed)
         x = self.around_feed_forward(x, self.feed_forward)
         if state is None:
             return x
-        assert own is not None and read is not None
-        return x, replace(state, own=own, source=read)
+        assert own_state is not None and read is not None
+        return x, replace(state, own=own_state, source=read)
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -279,5 +279,5 @@ def called(
     """Call a mechanism; return its output and the next state, or None where no state was passed."""
     if state is None:
         return layer(x, source, mask=mask), None
-    found: tuple[Tensor, State] = layer(x, source, mask=mask, state=state)
-    return found
+    output_and_state: tuple[Tensor, State] = layer(x, source, mask=mask, state=state)
+    return output_and_state

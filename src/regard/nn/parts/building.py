@@ -86,39 +86,39 @@ def build(name: str, dim: int, **options: Any) -> Mechanism:
     The name may contain options: `build("local(window=65)", dim=256)`. Keyword arguments take precedence over them.
     """
     plain, inside = parse(name)
-    found = entry(plain)
-    known = options_of(found.layer)
-    chosen = read_options(found.name, found.layer, {**inside, **options}, known)
-    missing = [n for n, p in known.items() if p.default is p.empty and n not in chosen and n != "dim"]
+    mechanism = entry(plain)
+    accepted = options_of(mechanism.layer)
+    chosen = read_options(mechanism.name, mechanism.layer, {**inside, **options}, accepted)
+    missing = [n for n, p in accepted.items() if p.default is p.empty and n not in chosen and n != "dim"]
     if missing:
         raise BadValue(
-            f"{missing[0]}: {found.name} needs this option, for instance "
-            f"build({found.name!r}, dim={dim}, {missing[0]}={found.needs.get(missing[0], '…')})."
+            f"{missing[0]}: {mechanism.name} needs this option, for instance "
+            f"build({mechanism.name!r}, dim={dim}, {missing[0]}={mechanism.needs.get(missing[0], '…')})."
         )
-    return found.layer(dim, **chosen)
+    return mechanism.layer(dim, **chosen)
 
 
 def build_causal(name: str, dim: int, **options: Any) -> Mechanism:
     """Build a causal mechanism, for instance for the own positions of a decoder; raise where it cannot be causal."""
     plain, inside = parse(name)
-    found = entry(plain)
-    if found.causal == "no":
-        able = [other for other in names() if MECHANISMS[other].causal != "no"]
+    spec = entry(plain)
+    if spec.causal == "no":
+        able = [candidate for candidate in names() if MECHANISMS[candidate].causal != "no"]
         raise BadValue(
-            f"attention: {found.name} sees the whole sequence and cannot be causal, so a decoder cannot use it for its "
+            f"attention: {spec.name} sees the whole sequence and cannot be causal, so a decoder cannot use it for its "
             f"own positions. These can: {', '.join(able)}."
         )
     chosen = {**inside, **options}
-    if found.causal == "option":
-        if "causal" in chosen and not converted("causal", chosen["causal"], bool, found.name):
+    if spec.causal == "option":
+        if "causal" in chosen and not converted("causal", chosen["causal"], bool, spec.name):
             raise BadValue(
-                f"attention: a decoder cannot attend to later positions, got {found.name} with causal=False. "
+                f"attention: a decoder cannot attend to later positions, got {spec.name} with causal=False. "
                 f"Leave causal out."
             )
         chosen["causal"] = True
-    elif converted("bidirectional", chosen.get("bidirectional", False), bool, found.name):
+    elif converted("bidirectional", chosen.get("bidirectional", False), bool, spec.name):
         raise BadValue(
-            f"attention: a decoder cannot attend to later positions, got {found.name} with bidirectional=True. "
+            f"attention: a decoder cannot attend to later positions, got {spec.name} with bidirectional=True. "
             f"Leave bidirectional out."
         )
     return build(plain, dim, **chosen)

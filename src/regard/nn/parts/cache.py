@@ -81,10 +81,10 @@ class Cache(State):
         joined = self._joined(keys, values)
         real = None
         if keep is not None or self.keep is not None:
-            batch, held = keys.shape[0], self.keys.shape[2]
-            before = self.keep if self.keep is not None else keys.new_ones(batch, held, dtype=torch.bool)
-            now = keep if keep is not None else keys.new_ones(batch, new, dtype=torch.bool)
-            real = torch.cat([before, now.expand(batch, new)], 1)
+            batch, old_length = keys.shape[0], self.keys.shape[2]
+            before = self.keep if self.keep is not None else keys.new_ones(batch, old_length, dtype=torch.bool)
+            added = keep if keep is not None else keys.new_ones(batch, new, dtype=torch.bool)
+            real = torch.cat([before, added.expand(batch, new)], 1)
         return replace(
             self,
             keys=joined[0],
@@ -93,7 +93,7 @@ class Cache(State):
             seen=self.seen + new,
             store=joined[2],
             first=joined[3],
-            ids=tuple([one[:, one.shape[1] - joined[0].shape[2] :] for one in ids]),
+            ids=tuple([ids_of_rows[:, ids_of_rows.shape[1] - joined[0].shape[2] :] for ids_of_rows in ids]),
         )
 
     def fix(self, keys: Tensor, values: Tensor, keep: Tensor | None = None) -> Cache:
@@ -111,7 +111,7 @@ class Cache(State):
             values=self.values[:, :, first:],
             keep=None if self.keep is None else self.keep[:, first:],
             first=self.first + first,
-            ids=tuple([one[:, first:] for one in self.ids]),
+            ids=tuple([ids_of_rows[:, first:] for ids_of_rows in self.ids]),
         )
 
     def stepped(self, queries: int) -> Cache:
@@ -127,7 +127,7 @@ class Cache(State):
             keep=None if self.keep is None else change(self.keep),
             store=None,
             first=0,
-            ids=tuple([change(one) for one in self.ids]),
+            ids=tuple([change(ids_of_rows) for ids_of_rows in self.ids]),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,11 +140,11 @@ class Cache(State):
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or keys.dtype != self.keys.dtype:
             old_keys, old_values = self.keys.to(keys.dtype), self.values.to(values.dtype)
             return torch.cat([old_keys, keys], 2), torch.cat([old_values, values], 2), None, 0
-        held, new, store, first = self.keys.shape[2], keys.shape[2], self.store, self.first
-        if store is None or not store.claims(first + held, new):
-            capacity = held + new + max(_ROOM, held)
-            store, first = Store(_wider(self.keys, capacity), _wider(self.values, capacity), held + new), 0
-        end = first + held + new
+        old_length, new, store, first = self.keys.shape[2], keys.shape[2], self.store, self.first
+        if store is None or not store.claims(first + old_length, new):
+            capacity = old_length + new + max(_ROOM, old_length)
+            store, first = Store(_wider(self.keys, capacity), _wider(self.values, capacity), old_length + new), 0
+        end = first + old_length + new
         store.keys[:, :, end - new : end] = keys
         store.values[:, :, end - new : end] = values
         return store.keys[:, :, first:end], store.values[:, :, first:end], store, first

@@ -43,8 +43,8 @@ class SpatialAttention(nn.Module):
 
     def weights(self, maps: Tensor) -> Tensor:
         """(b,c,h,w) → (b,h,w)."""
-        found: Tensor = self.look(torch.stack([maps.mean(1), maps.amax(1)], 1))
-        return torch.sigmoid(found[:, 0])
+        logits: Tensor = self.look(torch.stack([maps.mean(1), maps.amax(1)], 1))
+        return torch.sigmoid(logits[:, 0])
 
     def forward(self, maps: Tensor) -> Tensor:
         return maps * self.weights(maps)[:, None]

@@ -69,18 +69,18 @@ def global_query(
         raise BadType(
             f"hidden: query, key and hidden must have one dtype, got {query.dtype}, {key.dtype} and {hidden.dtype}."
         )
-    asked, keep = _kept(mask, query)
+    masked_causal, keep = _kept(mask, query)
     one_head = [tensor[:, :, None] for tensor in (query, key, hidden)]
-    found, _ = mixed_rows(one_head, keep, causal or asked, activation_of(activation))
-    return found[:, :, 0]
+    mixed, _ = mixed_rows(one_head, keep, causal or masked_causal, activation_of(activation))
+    return mixed[:, :, 0]
 
 
 def _kept(mask: Mask | Tensor | None, rows: Tensor) -> tuple[bool, Tensor | None]:
     """Return whether a mask contains causal(), and which positions of (b,l,d) are not padding, (b|1,l)."""
     batch, length, _ = rows.shape
     if isinstance(mask, Mask):
-        asked, rest = masking.split_causal(mask)
-        return asked, None if rest is None else rest.keep(length, batch).to(rows.device)
+        masked_causal, padding = masking.split_causal(mask)
+        return masked_causal, None if padding is None else padding.keep(length, batch).to(rows.device)
     if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool):
         raise BadType(
             f"mask: expected a Mask or a bool tensor (b,l), True = real, got {described(mask)}. A 0/1 mask becomes "
@@ -121,8 +121,8 @@ def mixed_rows(
     if causal:
         dropped = [F.dropout(torch.ones_like(scores), dropout)] if dropout else []
         carry = nothing_seen(batch, heads, dim, hidden.device) if past is None else past
-        (found,), after = scan("gla-prefix", [scores, hidden, *dropped], keep, carry)
-        return found, after
+        (output,), after = scan("gla-prefix", [scores, hidden, *dropped], keep, carry)
+        return output, after
     total = torch.zeros(batch, heads, dim, dtype=torch.float64, device=hidden.device)
     _, (total,) = scan("gla-total", [hidden], keep, [total])
     mean = total / (max(1, length) if keep is None else keep.sum(1).clamp(min=1)[:, None, None])
@@ -130,8 +130,8 @@ def mixed_rows(
     shares = shares.softmax(-1) if keep is None else softmax()(shares, keep[:, None])
     if dropout:
         shares = F.dropout(shares, dropout)
-    (found,), _ = scan("gla-blend", [shares.mT.to(scores.dtype), hidden], keep, [mean])
-    return found, []
+    (output,), _ = scan("gla-blend", [shares.mT.to(scores.dtype), hidden], keep, [mean])
+    return output, []
 
 
 def nothing_seen(batch: int, heads: int, dim: int, device: torch.device | str | None) -> Tensors:

@@ -111,8 +111,8 @@ def head_width(dim: int, num_heads: int) -> int:
 
 def glorot_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
     """A linear map with Glorot and Bengio's initial weights, as in the Transformer, and a bias of zeros."""
-    made = nn.Linear(inputs, outputs, bias=bias)
-    nn.init.xavier_uniform_(made.weight)
+    linear = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.xavier_uniform_(linear.weight)
     if bias:
-        nn.init.zeros_(made.bias)
-    return made
+        nn.init.zeros_(linear.bias)
+    return linear

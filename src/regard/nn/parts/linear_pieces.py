@@ -69,9 +69,9 @@ FEATURE_MAPS.add("exp", FeatureMap(_exp, _exp_below_one, torch.float64))
 
 def _query_features(query: Tensor, features: FeatureMap) -> tuple[Tensor, Kept]:
     """Return the features of queries (b,l,h,d), zero for non-finite queries, and which queries those are."""
-    found = features.queries(query.to(features.wide(query.dtype)))
-    nonfinite = nonfinite_positions(found)
-    return (found if nonfinite is None else found.masked_fill(nonfinite[..., None, None], 0)), nonfinite
+    mapped = features.queries(query.to(features.wide(query.dtype)))
+    nonfinite = nonfinite_positions(mapped)
+    return (mapped if nonfinite is None else mapped.masked_fill(nonfinite[..., None, None], 0)), nonfinite
 
 
 def _key_features(key: Tensor, value: Tensor, keep: Kept, features: FeatureMap) -> tuple[Tensor, Tensor]:
@@ -81,8 +81,8 @@ def _key_features(key: Tensor, value: Tensor, keep: Kept, features: FeatureMap) 
     if keep is None:
         return features.keys(key), F.pad(value, (0, 1), value=1.0)
     hidden = ~keep[..., None, None]
-    seen = features.keys(key.masked_fill(hidden, 0)).masked_fill(hidden, 0)
-    return seen, F.pad(value.masked_fill(hidden, 0), (0, 1), value=1.0)
+    mapped = features.keys(key.masked_fill(hidden, 0)).masked_fill(hidden, 0)
+    return mapped, F.pad(value.masked_fill(hidden, 0), (0, 1), value=1.0)
 
 
 def _quotient(mixed: Tensor, nonfinite: Kept, dtype: torch.dtype) -> Tensor:
@@ -91,14 +91,14 @@ def _quotient(mixed: Tensor, nonfinite: Kept, dtype: torch.dtype) -> Tensor:
     A denominator of zero means that no key is visible: the result is zero. A non-finite query gets NaN.
     """
     denominator = mixed[..., -1:]
-    found = (mixed[..., :-1] / denominator.masked_fill(denominator == 0, 1)).transpose(1, 2).to(dtype)
-    return found if nonfinite is None else found.masked_fill(nonfinite[..., None, None], torch.nan)
+    output = (mixed[..., :-1] / denominator.masked_fill(denominator == 0, 1)).transpose(1, 2).to(dtype)
+    return output if nonfinite is None else output.masked_fill(nonfinite[..., None, None], torch.nan)
 
 
 def _sums_piece(features: FeatureMap) -> Piece:
     def compute(inputs: Tensors, keep: Kept, carry: Tensors, _: bool) -> Result:
-        seen, values = _key_features(inputs[0], inputs[1], keep, features)
-        added = (seen.permute(0, 2, 3, 1) @ values.transpose(1, 2)).double()  # (b,h,d,v+1)
+        keys, values = _key_features(inputs[0], inputs[1], keep, features)
+        added = (keys.permute(0, 2, 3, 1) @ values.transpose(1, 2)).double()  # (b,h,d,v+1)
         return [], [carry[0] + added[..., :-1], carry[1] + added[..., -1]]
 
     return compute
@@ -124,22 +124,22 @@ def _causal_piece(features: FeatureMap) -> Piece:
             rows = lengthened(rows, count * size - length)
             return rows.view(rows.shape[0], count, size, *rows.shape[2:]).permute(0, 3, 1, 2, 4)
 
-        asked, bad_queries = _query_features(query, features)
-        seen, written = _key_features(key, value, keep, features)
-        nonfinite = nonfinite_positions(seen, written)
+        query_rows, bad_queries = _query_features(query, features)
+        key_rows, written = _key_features(key, value, keep, features)
+        nonfinite = nonfinite_positions(key_rows, written)
         if nonfinite is not None:
-            seen, written = _key_features(key, value, ~nonfinite if keep is None else keep & ~nonfinite, features)
-        queries, keys, values = blocks(asked), blocks(seen), blocks(written)
+            key_rows, written = _key_features(key, value, ~nonfinite if keep is None else keep & ~nonfinite, features)
+        queries, keys, values = blocks(query_rows), blocks(key_rows), blocks(written)
         # Sums over each block and all earlier ones, (b,h,blocks,d,v+1).
         added = (keys.mT @ values).double().cumsum(2)
         first = torch.cat([carry[0], carry[1][..., None]], -1)[:, :, None]
-        before = torch.cat([first, first + added[:, :, :-1]], 2).to(asked.dtype)
+        before = torch.cat([first, first + added[:, :, :-1]], 2).to(query_rows.dtype)
         mixed = (queries @ keys.mT).tril() @ values + queries @ before
-        found = _quotient(mixed.flatten(2, 3)[:, :, :length], bad_queries, query.dtype)
+        output = _quotient(mixed.flatten(2, 3)[:, :, :length], bad_queries, query.dtype)
         last = first[:, :, 0] + added[:, :, -1]
         if nonfinite is not None:
-            found, last = set_nan_from(nonfinite, found, last)
-        return [found], [last[..., :-1], last[..., -1]]
+            output, last = set_nan_from(nonfinite, output, last)
+        return [output], [last[..., :-1], last[..., -1]]
 
     return compute
 

@@ -31,10 +31,10 @@ class LearnsFromLoss(Protocol):
 @contextmanager
 def collecting() -> Iterator[list[LossTerm]]:
     """Inside, terms that are offered are appended to the list."""
-    found: list[LossTerm] = []
-    _COLLECTED.append(found)
+    terms: list[LossTerm] = []
+    _COLLECTED.append(terms)
     try:
-        yield found
+        yield terms
     finally:
         _COLLECTED.pop()
 

@@ -44,11 +44,11 @@ def as_mask(mask: object, sizes: Sizes) -> Mask | None:
 
 def joined(*masks: Mask | None) -> Mask | None:
     """Return the intersection of these masks; None stands for a mask that shows everything."""
-    found: Mask | None = None
+    intersection: Mask | None = None
     for mask in masks:
         if mask is not None:
-            found = mask if found is None else found & mask
-    return found
+            intersection = mask if intersection is None else intersection & mask
+    return intersection
 
 
 def split_causal(mask: Mask | None) -> tuple[bool, Mask | None]:

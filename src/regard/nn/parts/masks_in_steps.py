@@ -77,20 +77,20 @@ class _Extension:
 
     def _documents(self, mask: DocumentsMask) -> Mask:
         """Add the document ids of the earlier keys; positions that the cache has dropped get -1, padding."""
-        known = next(self.known, None)
-        given = mask.query_ids if mask.key_ids is None else mask.key_ids
-        if mask.query_ids.shape[1] != self.sizes[2] or given.shape[1] != self.new:
+        earlier = next(self.known, None)
+        new_ids = mask.query_ids if mask.key_ids is None else mask.key_ids
+        if mask.query_ids.shape[1] != self.sizes[2] or new_ids.shape[1] != self.new:
             return mask  # sized for all keys, or wrongly, which the check reports
-        if known is None:
+        if earlier is None:
             raise BadValue(
                 f"mask: masks.documents has ids for the {self.new} positions of this call only, and the document ids "
                 f"of the {self.seen} earlier positions are unknown, because earlier calls had other masks. Pass all "
                 f"{self.sizes[3]} ids as key_ids, or the same document masks with every call from the first one on."
             )
-        rows = max(len(known), len(given))
-        dropped = known.new_full((rows, self.seen - known.shape[1]), -1)
-        before = torch.cat([dropped, known.expand(rows, -1)], 1)
-        return DocumentsMask(mask.query_ids, torch.cat([before, given.expand(rows, -1)], 1))
+        rows = max(len(earlier), len(new_ids))
+        dropped = earlier.new_full((rows, self.seen - earlier.shape[1]), -1)
+        before = torch.cat([dropped, earlier.expand(rows, -1)], 1)
+        return DocumentsMask(mask.query_ids, torch.cat([before, new_ids.expand(rows, -1)], 1))
 
     def _new_keys(self, mask: Mask) -> Tensor:
         """Return which keys of this call a mask over keys shows, (b|1,new)."""

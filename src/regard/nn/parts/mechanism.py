@@ -158,15 +158,15 @@ def dropout_rate(given: object) -> float:
 
 def check_inputs(layer: Mechanism, query: object, source: object, remembered: bool = False) -> None:
     """Raise unless query is (b,q,dim) and source (b,k,source_dim). `remembered`: the state holds the source."""
-    for argument, given, width in (("query", query, layer.dim), ("source", source, layer.source_dim)):
-        if given is None and argument == "source":
+    for argument, rows, width in (("query", query, layer.dim), ("source", source, layer.source_dim)):
+        if rows is None and argument == "source":
             continue
         name = "dim" if argument == "query" else "source_dim"
-        if not isinstance(given, Tensor) or not given.is_floating_point():
-            raise BadType(f"{argument}: expected a floating-point tensor (b,length,{name}), got {described(given)}.")
-        if given.dim() != 3 or given.shape[2] != width:
+        if not isinstance(rows, Tensor) or not rows.is_floating_point():
+            raise BadType(f"{argument}: expected a floating-point tensor (b,length,{name}), got {described(rows)}.")
+        if rows.dim() != 3 or rows.shape[2] != width:
             raise BadValue(
-                f"{argument}: expected (b,length,{name}) with {name}={width}, got shape {tuple(given.shape)}."
+                f"{argument}: expected (b,length,{name}) with {name}={width}, got shape {tuple(rows.shape)}."
             )
     if sharing.current() is not None and (source is not None or remembered or not layer.shares_sequences):
         raise Unsupported(
@@ -197,7 +197,7 @@ def entry(name: str) -> Entry:
 
 def options_of(layer: type[Mechanism]) -> dict[str, inspect.Parameter]:
     """Return the options of a layer by name, without those that a preset fixes."""
-    found = registry.options_of(layer, leading=0)
+    options = registry.options_of(layer, leading=0)
     for fixed in getattr(layer, "fixed_options", ()):
-        found.pop(fixed, None)
-    return found
+        options.pop(fixed, None)
+    return options

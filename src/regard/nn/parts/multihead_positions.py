@@ -85,8 +85,8 @@ class RotaryPositions(MultiheadPositions):
         whole: bool = True,
     ) -> None:
         self.base = finite_number("base", base, above=0)
-        made = RotaryScaling(scaling, factor, length, low, high, fast, slow, gain, whole)
-        self.scaling = None if made.kind == "none" else made
+        rotary_scaling = RotaryScaling(scaling, factor, length, low, high, fast, slow, gain, whole)
+        self.scaling = None if rotary_scaling.kind == "none" else rotary_scaling
 
     def attach(self, layer: Multihead) -> None:
         if layer.head_dim % 2:

@@ -47,10 +47,10 @@ def scan(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Result:
     """Run a registered piece over inputs (b,l,…); return its outputs (b,l,…) and the carry after the last position."""
     if needs_plain_torch() or exporting():
         return _plain_scan(piece, inputs, keep, carry)
-    found: Tensors = torch.ops.regard.scan(piece, inputs, keep, carry)
+    tensors: Tensors = torch.ops.regard.scan(piece, inputs, keep, carry)
     # The operator returns the outputs, the carry and, for the backward pass, the carry before each chunk.
-    count = len(found) - 2 * len(carry)
-    return found[:count], found[count : count + len(carry)]
+    count = len(tensors) - 2 * len(carry)
+    return tensors[:count], tensors[count : count + len(carry)]
 
 
 def _step(inputs: Tensors) -> int:
@@ -74,35 +74,39 @@ def _kept(keep: Kept, part: slice) -> Kept:
     """Return `keep` of one chunk; None without padding, if that can be read without a device synchronisation."""
     if keep is None:
         return None
-    here = keep[:, part]
-    return None if readable(here) and bool(here.all()) else here
+    chunk = keep[:, part]
+    return None if readable(chunk) and bool(chunk.all()) else chunk
 
 
 def _empty_outputs(piece: str, inputs: Tensors, carry: Tensors, length: int) -> Tensors:
     """Return uninitialised outputs; their shapes and dtypes come from running one position on the meta device."""
-    one = [x.new_empty(x.shape[0], 1, *x.shape[2:], device="meta") for x in inputs]
-    found, _ = PIECES[piece](one, None, [held.new_empty(held.shape, device="meta") for held in carry], False)
-    return [x.new_empty(x.shape[0], length, *x.shape[2:], device=inputs[0].device) for x in found]
+    position = [x.new_empty(x.shape[0], 1, *x.shape[2:], device="meta") for x in inputs]
+    outputs, _ = PIECES[piece](
+        position, None, [tensor.new_empty(tensor.shape, device="meta") for tensor in carry], False
+    )
+    return [x.new_empty(x.shape[0], length, *x.shape[2:], device=inputs[0].device) for x in outputs]
 
 
 def _forward(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Tensors:
-    parts, history, now, outputs = list(_parts(inputs)), [], carry, []
-    if len(parts) != 1:
+    chunks, history, current, outputs = list(_parts(inputs)), [], carry, []
+    if len(chunks) != 1:
         outputs = _empty_outputs(piece, inputs, carry, inputs[0].shape[1])
     with without_autocast(inputs[0].device):
-        for part in parts:
-            history.append(now)
-            found, now = PIECES[piece]([tensor[:, part] for tensor in inputs], _kept(keep, part), now, False)
-            if len(parts) == 1:
-                outputs = [one.contiguous() for one in found]
+        for chunk in chunks:
+            history.append(current)
+            chunk_outputs, current = PIECES[piece](
+                [tensor[:, chunk] for tensor in inputs], _kept(keep, chunk), current, False
+            )
+            if len(chunks) == 1:
+                outputs = [tensor.contiguous() for tensor in chunk_outputs]
                 break
-            for whole, one in zip(outputs, found, strict=True):
-                whole[:, part] = one
+            for buffer, chunk_output in zip(outputs, chunk_outputs, strict=True):
+                buffer[:, chunk] = chunk_output
     after = [
-        held.clone(memory_format=torch.contiguous_format) for held in now
+        tensor.clone(memory_format=torch.contiguous_format) for tensor in current
     ]  # copies, because a view would keep a large tensor alive
-    stacks = [torch.stack(held) for held in zip(*history, strict=True)]
-    return [*outputs, *after, *(stacks or [held.new_empty(0, *held.shape) for held in carry])]
+    stacks = [torch.stack(states) for states in zip(*history, strict=True)]
+    return [*outputs, *after, *(stacks or [tensor.new_empty(0, *tensor.shape) for tensor in carry])]
 
 
 def _forward_shapes(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Tensors:
@@ -110,8 +114,8 @@ def _forward_shapes(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> 
     pieces = -(-length // _step(inputs))
     return [
         *_empty_outputs(piece, inputs, carry, length),
-        *[held.new_empty(held.shape) for held in carry],
-        *[held.new_empty(pieces, *held.shape) for held in carry],
+        *[tensor.new_empty(tensor.shape) for tensor in carry],
+        *[tensor.new_empty(pieces, *tensor.shape) for tensor in carry],
     ]
 
 
@@ -119,20 +123,20 @@ def _backward(piece: str, grads: Tensors, inputs: Tensors, keep: Kept, history: 
     count = len(grads) - len(history)
     upstream, of_carry = grads[:count], grads[count:]
     totals = [torch.empty_like(x) if need else x.new_empty(0) for x, need in zip(inputs, needed, strict=False)]
-    for index, part in reversed(list(enumerate(_parts(inputs)))):
+    for index, chunk in reversed(list(enumerate(_parts(inputs)))):
         with record_for_autograd(), without_autocast(inputs[0].device):
-            leaves = [x[:, part].detach() for x in inputs] + [past[index].detach() for past in history]
+            leaves = [x[:, chunk].detach() for x in inputs] + [past[index].detach() for past in history]
             for leaf, need in zip(leaves, [*needed[: len(inputs)], *[True] * len(history)], strict=True):
                 leaf.requires_grad_(need and leaf.is_floating_point())
-            found, after = PIECES[piece](leaves[: len(inputs)], _kept(keep, part), leaves[len(inputs) :], False)
-            pairs = zip([*found, *after], [*[grad[:, part] for grad in upstream], *of_carry], strict=True)
-            parts = gradients(list(pairs), leaves)
-        for total, one in zip(totals, parts, strict=False):
+            outputs, after = PIECES[piece](leaves[: len(inputs)], _kept(keep, chunk), leaves[len(inputs) :], False)
+            pairs = zip([*outputs, *after], [*[grad[:, chunk] for grad in upstream], *of_carry], strict=True)
+            gradients_of = gradients(list(pairs), leaves)
+        for total, gradient in zip(totals, gradients_of, strict=False):
             if total.dim() > 1:
-                total[:, part] = 0 if one is None else one
+                total[:, chunk] = 0 if gradient is None else gradient
         of_carry = [
-            torch.zeros_like(grad) if one is None else one.detach()
-            for grad, one in zip(of_carry, parts[len(inputs) :], strict=True)
+            torch.zeros_like(grad) if gradient is None else gradient.detach()
+            for grad, gradient in zip(of_carry, gradients_of[len(inputs) :], strict=True)
         ]
     return [*totals, *[grad.clone(memory_format=torch.contiguous_format) for grad in of_carry]]
 
@@ -145,23 +149,23 @@ def _backward_shapes(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-    ctx.piece, given, keep, carry = inputs
-    ctx.counts = len(given), len(carry)
-    ctx.save_for_backward(keep, *given, *carry, *output[len(output) - len(carry) :])
+    ctx.piece, scanned, keep, carry = inputs
+    ctx.counts = len(scanned), len(carry)
+    ctx.save_for_backward(keep, *scanned, *carry, *output[len(output) - len(carry) :])
 
 
 def _differentiate(ctx: Any, grads: Tensors) -> tuple[None, list[Tensor | None], None, list[Tensor | None]]:
-    count, held = ctx.counts
+    count, carried = ctx.counts
     keep, *saved = ctx.saved_tensors
-    inputs, carry, history = saved[:count], saved[count : count + held], saved[count + held :]
+    inputs, carry, history = saved[:count], saved[count : count + carried], saved[count + carried :]
     needed = [*ctx.needs_input_grad[1], *ctx.needs_input_grad[3]]
-    upstream = grads[: len(grads) - held]  # the carries between the chunks are no outputs of `scan`
+    upstream = grads[: len(grads) - carried]  # the carries between the chunks are no outputs of `scan`
     if torch.is_grad_enabled():
-        found = _recorded(ctx.piece, inputs, keep, carry, upstream)
+        d_inputs = _recorded(ctx.piece, inputs, keep, carry, upstream)
     else:
-        parts = torch.ops.regard.scan_backward(ctx.piece, upstream, inputs, keep, history, needed)
-        found = [part if need else None for part, need in zip(parts, needed, strict=True)]
-    return None, found[:count], None, found[count:]
+        all_gradients = torch.ops.regard.scan_backward(ctx.piece, upstream, inputs, keep, history, needed)
+        d_inputs = [gradient if need else None for gradient, need in zip(all_gradients, needed, strict=True)]
+    return None, d_inputs[:count], None, d_inputs[count:]
 
 
 def _recorded(piece: str, inputs: Tensors, keep: Kept, carry: Tensors, grads: Tensors) -> list[Tensor | None]:
@@ -177,12 +181,14 @@ def _plain_scan(piece: str, inputs: Tensors, keep: Kept, carry: Tensors) -> Resu
     """Run the scan in plain torch, which autograd records."""
     outputs = []
     with without_autocast(inputs[0].device):
-        for part in _parts(inputs):
-            found, carry = PIECES[piece]([tensor[:, part] for tensor in inputs], _kept(keep, part), carry, True)
-            outputs.append(found)
+        for chunk in _parts(inputs):
+            chunk_outputs, carry = PIECES[piece](
+                [tensor[:, chunk] for tensor in inputs], _kept(keep, chunk), carry, True
+            )
+            outputs.append(chunk_outputs)
     if not outputs:
         return _empty_outputs(piece, inputs, carry, 0), carry
-    return [torch.cat(found, 1) for found in zip(*outputs, strict=True)], carry
+    return [torch.cat(column, 1) for column in zip(*outputs, strict=True)], carry
 
 
 _LIBRARY.impl("scan", _forward, "CompositeExplicitAutograd")
@@ -201,8 +207,8 @@ def nonfinite_positions(*rows: Tensor) -> Tensor | None:
 
     In a product with a triangular matrix later rows have the factor 0, but 0 · NaN is NaN, so they must be left out.
     """
-    found = ~torch.stack([each.detach().flatten(2).sum(-1) for each in rows]).sum(0).isfinite()
-    return None if readable(found) and not bool(found.any()) else found
+    nonfinite = ~torch.stack([tensor.detach().flatten(2).sum(-1) for tensor in rows]).sum(0).isfinite()
+    return None if readable(nonfinite) and not bool(nonfinite.any()) else nonfinite
 
 
 def set_nan_from(nonfinite: Tensor, sums: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,9 +257,9 @@ def prefix_sums(rows: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     start = before.flatten(1)[:, None]
     running = start + within[:, :, -1].double().cumsum(1)  # (b,stretches,h·d)
     first = torch.cat([start, running[:, :-1]], 1).to(rows.dtype)
-    found = (within + first[:, :, None]).flatten(1, 2)[:, :length].view(batch, length, heads, dim)
+    sums = (within + first[:, :, None]).flatten(1, 2)[:, :length].view(batch, length, heads, dim)
     last = running[:, -1].view(batch, heads, dim)
-    return (found, last) if nonfinite is None else set_nan_from(nonfinite, found, last)
+    return (sums, last) if nonfinite is None else set_nan_from(nonfinite, sums, last)
 
 
 def prefix_log_sums(scores: Tensor, recorded: bool) -> Tensor:

@@ -43,19 +43,19 @@ class Drawn:
         """The same as a `Choice`."""
         index, log_prob = self.index[..., 0], self.logs.gather(-1, self.index)[..., 0]
         entropy = -(self.logs.exp() * self.logs).sum(-1)
-        found = Choice(index, log_prob, entropy)
-        return found if self.soft is None else found.without(self.soft[..., 0])
+        choice = Choice(index, log_prob, entropy)
+        return choice if self.soft is None else choice.without(self.soft[..., 0])
 
 
 def joined(made: Sequence[Choice | Drawn]) -> Choice:
     """The choices of several calls, one after the other along the queries, as those of one call."""
-    drawn = [one for one in made if isinstance(one, Drawn)]
+    drawn = [choice for choice in made if isinstance(choice, Drawn)]
     if len(drawn) < len(made):
-        every = [one if isinstance(one, Choice) else one.choice() for one in made]
-        columns = zip(*((one.index, one.log_prob, one.entropy) for one in every), strict=True)
+        every = [choice if isinstance(choice, Choice) else choice.choice() for choice in made]
+        columns = zip(*((choice.index, choice.log_prob, choice.entropy) for choice in every), strict=True)
         return Choice(*(torch.cat(column, 2) for column in columns))
-    soft = [one.soft for one in drawn if one.soft is not None]
-    logs, index = torch.cat([one.logs for one in drawn], 2), torch.cat([one.index for one in drawn], 2)
+    soft = [draw.soft for draw in drawn if draw.soft is not None]
+    logs, index = torch.cat([draw.logs for draw in drawn], 2), torch.cat([draw.index for draw in drawn], 2)
     return Drawn(logs, index, torch.cat(soft, 2) if soft else None).choice()
 
 
@@ -158,8 +158,8 @@ class ChoiceTerm:
     def __call__(self, losses: Tensor, counts: Tensor) -> Tensor:
         """The term, for the losses of the examples and how much counts in each: a `LossTerm`."""
         choice = self.made if isinstance(self.made, Choice) else self.made.choice()
-        made = (choice.index >= 0).sum((1, 2)).clamp(min=1)
-        chance, spread = choice.log_prob.sum((1, 2)), choice.entropy.sum((1, 2)) / made
+        choices = (choice.index >= 0).sum((1, 2)).clamp(min=1)
+        chance, spread = choice.log_prob.sum((1, 2)), choice.entropy.sum((1, 2)) / choices
         if losses.shape != chance.shape:
             chance, spread = chance.sum()[None], spread.mean()[None]
             losses, counts = losses.sum()[None], counts.sum()[None]

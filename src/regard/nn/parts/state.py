@@ -65,5 +65,5 @@ def _changed(content: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(content, State):
         return content.map(change)
     if isinstance(content, tuple):
-        return tuple([_changed(part, change) for part in content])
+        return tuple([_changed(element, change) for element in content])
     return content

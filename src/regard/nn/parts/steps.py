@@ -29,11 +29,11 @@ def run_steps(step: Step, carry: Tensors, inputs: Tensors, reverse: bool = False
     outputs = []
     indices = range(inputs[0].shape[0])
     for index in reversed(indices) if reverse else indices:
-        carry, found = step(carry, [tensor[index] for tensor in inputs])
-        outputs.append(found)
+        carry, output = step(carry, [tensor[index] for tensor in inputs])
+        outputs.append(output)
     if reverse:
         outputs.reverse()
-    return carry, [torch.stack(list(each)) for each in zip(*outputs, strict=True)]
+    return carry, [torch.stack(list(column)) for column in zip(*outputs, strict=True)]
 
 
 def traced_with_any_length(length: int) -> bool:
@@ -45,9 +45,9 @@ def _scanned(step: Step, carry: Tensors, inputs: Tensors, reverse: bool) -> tupl
     from torch._higher_order_ops.scan import scan
 
     def body(carry: Tensors, inputs: Tensors) -> tuple[list[Tensor], list[Tensor]]:
-        after, found = step(carry, inputs)
+        after, output = step(carry, inputs)
         # A result may not be a view of an argument or of another result.
-        return [tensor.clone() for tensor in after], [tensor.clone() for tensor in found]
+        return [tensor.clone() for tensor in after], [tensor.clone() for tensor in output]
 
     first = [tensor.clone(memory_format=torch.contiguous_format) for tensor in carry]
     after, outputs = scan(body, first, list(inputs), reverse=reverse)

@@ -69,8 +69,8 @@ def links(ahead: Tensor, back: Tensor | None = None, how: str = "target", thresh
             f"back: expected {ahead.shape[1]} source × {ahead.shape[0]} target words, got {tuple(back.shape)}."
         )
     if how == "threshold":
-        found = (ahead >= finite_number("threshold", threshold)) & (ahead > 0)
-        return {(int(source), int(target)) for target, source in found.nonzero().tolist()}
+        linked = (ahead >= finite_number("threshold", threshold)) & (ahead > 0)
+        return {(int(source), int(target)) for target, source in linked.nonzero().tolist()}
     by_target = {(source, target) for target, source in _best(ahead)}
     by_source = set(_best(ahead.T if back is None else back))
     if how == "target":
@@ -92,31 +92,31 @@ def symmetrize(first: Pairs, second: Pairs, how: str) -> Pairs:
         return both
     if how == "union":
         return either
-    found = set(both)
-    sources, targets = {s for s, _ in found}, {t for _, t in found}
+    alignment = set(both)
+    sources, targets = {s for s, _ in alignment}, {t for _, t in alignment}
 
     def add(link: tuple[int, int]) -> None:
-        found.add(link)
+        alignment.add(link)
         sources.add(link[0])
         targets.add(link[1])
 
     grown = True
     while grown:
         grown = False
-        for source, target in sorted(found):
+        for source, target in sorted(alignment):
             for down, right in _AROUND:
                 near = (source + down, target + right)
-                if near in either and near not in found and (near[0] not in sources or near[1] not in targets):
+                if near in either and near not in alignment and (near[0] not in sources or near[1] not in targets):
                     add(near)
                     grown = True
     if how == "grow-diag":
-        return found
+        return alignment
     needs = all if how == "grow-diag-final-and" else any
     for direction in (first, second):
         for link in sorted(direction):
-            if link not in found and needs((link[0] not in sources, link[1] not in targets)):
+            if link not in alignment and needs((link[0] not in sources, link[1] not in targets)):
                 add(link)
-    return found
+    return alignment
 
 
 def word_of(pieces: Sequence[str | None] | None) -> list[int | None] | None:
@@ -129,19 +129,19 @@ def word_of(pieces: Sequence[str | None] | None) -> list[int | None] | None:
         return None
     shown = [piece for piece in pieces if piece is not None and not is_special(piece)]
     begins = next((mark for mark in ("▁", "Ġ") if any(piece.startswith(mark) for piece in shown)), "")
-    found: list[int | None] = []
+    words: list[int | None] = []
     word, open_ = -1, False
     for piece in pieces:
         if piece is None or is_special(piece):
-            found.append(None)
+            words.append(None)
             open_ = False
             continue
         continues = not piece.startswith(begins) if begins else piece.startswith("##") and len(piece) > 2
-        if not (open_ and continues) and not (open_ and found[-1] is not None and _unended(pieces, len(found) - 1)):
+        if not (open_ and continues) and not (open_ and words[-1] is not None and _unended(pieces, len(words) - 1)):
             word += 1
-        found.append(word)
+        words.append(word)
         open_ = True
-    return found
+    return words
 
 
 def is_special(piece: str) -> bool:
@@ -175,8 +175,8 @@ def _mean(site: SiteLike, heads: Rows, call: int | None, batch: int) -> Tensor:
     site, which = at(site, call)
     rows = torch.arange(site.shape(which)[2])
     picked = slice(None) if heads is None else heads
-    parts = [weights[picked].mean(0) for _, weights in blocks(site, rows, which, batch)]
-    return torch.cat(parts) if parts else torch.zeros(0, site.shape(which)[3])
+    means = [weights[picked].mean(0) for _, weights in blocks(site, rows, which, batch)]
+    return torch.cat(means) if means else torch.zeros(0, site.shape(which)[3])
 
 
 def _best(weights: Tensor) -> list[tuple[int, int]]:

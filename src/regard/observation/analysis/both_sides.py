@@ -40,9 +40,9 @@ def both_sides(seen: SeenLike, call: int | None = -1) -> BothSides | None:
     refuse_nothing(seen, "layers")
     names = seen.names()
     crossing = [name for name in names if CROSSING.search(name)]
-    own = [name for name in names if name not in crossing]
-    decoder = [name for name in own if _part(name, "decoder")]
-    encoder = [name for name in own if name not in decoder]
+    self_attention = [name for name in names if name not in crossing]
+    decoder = [name for name in self_attention if _part(name, "decoder")]
+    encoder = [name for name in self_attention if name not in decoder]
     sides = {getattr(seen[name], side, "") for name in names for side in ("rows", "columns")}
     if not crossing or {"slot", "memory"} & sides or not all(_part(name, "encoder") for name in encoder):
         return None
@@ -50,9 +50,9 @@ def both_sides(seen: SeenLike, call: int | None = -1) -> BothSides | None:
     which = -1 if call is None else call
     below = tuple(at(seen[name], None if call is None else -1)[0] for name in encoder)  # runs once, before any step
     above = tuple(at(seen[name], call)[0] for name in names if name in crossing or name in decoder)
-    targets, sources = next(one.shape(which)[2:] for one in above if CROSSING.search(one.name))
-    fits = [one.shape(which)[2:] == (targets, sources if CROSSING.search(one.name) else targets) for one in above]
-    fits += [one.shape(-1)[2:] == (sources, sources) for one in below]
+    targets, sources = next(site.shape(which)[2:] for site in above if CROSSING.search(site.name))
+    fits = [site.shape(which)[2:] == (targets, sources if CROSSING.search(site.name) else targets) for site in above]
+    fits += [site.shape(-1)[2:] == (sources, sources) for site in below]
     if not all(fits):
         raise BadValue(
             "layers: the maps of the decoder and of the encoder do not fit together. For the steps of a generation, "
@@ -62,7 +62,7 @@ def both_sides(seen: SeenLike, call: int | None = -1) -> BothSides | None:
 
 
 def _part(name: str, word: str) -> bool:
-    return any(part.startswith(word) for part in name.casefold().split("."))
+    return any(segment.startswith(word) for segment in name.casefold().split("."))
 
 
 def roll_down(sides: BothSides, wanted: Tensor, heads: str, residual: float, batch: int) -> Tensor:
@@ -97,6 +97,6 @@ def _cross(
 
 def passed_over(weights: Tensor, heads: str, residual: float) -> Tensor:
     """(1 − r)·C of a block of rows: the residual connection stays on the decoder's side."""
-    whole = put_together(weights, heads, 0.0, torch.zeros(weights.shape[1], dtype=torch.int64))
+    mixed = put_together(weights, heads, 0.0, torch.zeros(weights.shape[1], dtype=torch.int64))
     empty = weights.sum((0, 2)) == 0  # a row that attends to nothing passes nothing over
-    return torch.where(empty[:, None], 0.0, (1 - residual) * whole)
+    return torch.where(empty[:, None], 0.0, (1 - residual) * mixed)

@@ -39,7 +39,7 @@ def cluster(facts: Sequence[HeadFacts], count: int | None = None) -> Clusters:
     if len(facts) < 3:
         labels = list(range(len(facts))) if number is None or number >= len(facts) else [0] * len(facts)
         return Clusters(labels, list(range(len(facts))))
-    points = np.stack([description(one) for one in facts])
+    points = np.stack([description(head) for head in facts])
     if np.ptp(points, 0).max() < _ALIKE:
         return Clusters([0] * len(facts), list(range(len(facts))))
     tree = linkage(points, "ward", optimal_ordering=True)
@@ -59,12 +59,12 @@ def description(facts: HeadFacts) -> NDArray[np.float64]:
 
 
 def _clearest(points: NDArray[np.float64], tree: NDArray[np.float64]) -> NDArray[np.int32]:
-    best, found = -np.inf, np.ones(len(points), dtype=np.int32)
+    best, clearest = -np.inf, np.ones(len(points), dtype=np.int32)
     for count in range(2, min(MOST, len(points) - 1) + 1):
         labels = fcluster(tree, count, "maxclust")
         if not 2 <= len(set(labels.tolist())) < len(points):
             continue
         score = float(silhouette_score(points, labels))
         if score > best + 1e-12:  # of equal scores the fewest clusters
-            best, found = score, labels
-    return found
+            best, clearest = score, labels
+    return clearest

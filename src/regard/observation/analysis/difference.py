@@ -33,13 +33,13 @@ class SiteDifference:
         """(example, head, row, divergence) of the rows that differ most."""
         flat = self.divergence.nan_to_num(nan=-1.0).flatten()
         order = flat.sort(descending=True, stable=True)
-        found = []
+        largest_rows = []
         for index, value in zip(order.indices[:count].tolist(), order.values[:count].tolist(), strict=True):
             if value >= 0:  # NaN is last, as −1
                 queries = self.divergence.shape[2]
                 example, head = divmod(index // queries, self.divergence.shape[1])
-                found.append((example, head, index % queries, value))
-        return found
+                largest_rows.append((example, head, index % queries, value))
+        return largest_rows
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class AttentionDifference:
 
     def ranked(self) -> list[tuple[str, int, float]]:
         """(site, head, mean divergence), largest first."""
-        each = [(site.name, head, value) for site in self.sites for head, value in enumerate(site.heads.tolist())]
-        return sorted(each, key=lambda one: -one[2] if one[2] == one[2] else 1.0)
+        heads = [(site.name, head, value) for site in self.sites for head, value in enumerate(site.heads.tolist())]
+        return sorted(heads, key=lambda one: -one[2] if one[2] == one[2] else 1.0)
 
 
 def difference(first: SeenLike, second: SeenLike, *, call: int | None = -1) -> AttentionDifference:
@@ -68,20 +68,20 @@ def difference(first: SeenLike, second: SeenLike, *, call: int | None = -1) -> A
     which the means leave out.
     """
     pairs, only_first, only_second = matched(first.names(), second.names())
-    sites = [compare(first[name], second[other], call=call) for name, other in pairs]
+    sites = [compare(first[name], second[partner], call=call) for name, partner in pairs]
     return AttentionDifference(sites, only_first, only_second)
 
 
 def matched(first: list[str], second: list[str]) -> tuple[list[tuple[str, str]], list[str], list[str]]:
     """Pairs of names in the order of the first list, and the unmatched names of each."""
-    rest = [name for name in second if name not in set(first)]
+    unmatched = [name for name in second if name not in set(first)]
     partner = {name: name for name in set(first) & set(second)}
-    partner.update(zip([name for name in first if name not in partner], rest, strict=False))
-    taken = set(partner.values())
+    partner.update(zip([name for name in first if name not in partner], unmatched, strict=False))
+    matched_names = set(partner.values())
     return (
         [(name, partner[name]) for name in first if name in partner],
         [name for name in first if name not in partner],
-        [name for name in second if name not in taken],
+        [name for name in second if name not in matched_names],
     )
 
 
@@ -99,12 +99,12 @@ def compare(first: SiteLike, second: SiteLike, *, call: int | None = -1) -> Site
         )
         raise BadValue(f"second: expected the shape of {first.name}, but {second.name} differs: {unlike}. {advice}")
     batch, heads, queries, _ = shapes[0]
-    found = torch.zeros(batch, heads, queries, dtype=torch.float64)
+    divergences = torch.zeros(batch, heads, queries, dtype=torch.float64)
     every = torch.arange(queries)
     both = zip(blocks(first, every, which, None), blocks(second, every, which, None), strict=True)
     for (rows, ours), (_, theirs) in both:
-        found[:, :, rows] = divergence(ours, theirs)
-    return SiteDifference(first.name, second.name, found)
+        divergences[:, :, rows] = divergence(ours, theirs)
+    return SiteDifference(first.name, second.name, divergences)
 
 
 def divergence(first: Tensor, second: Tensor) -> Tensor:

@@ -88,17 +88,17 @@ def _network(sides: BothSides, heads: str, residual: float, batch: int) -> tuple
     first_source = (steps + 1) * count
     edges: list[Edges] = []
     for number, site in enumerate(reversed(sides.decoder)):
-        here, below = number * count, (number + 1) * count
+        start, below = number * count, (number + 1) * count
         if sides.crosses(site):
             rows = torch.arange(count)
             over = torch.cat([passed_over(w, heads, residual) for _, w in blocks(site, rows, sides.call, batch)])
-            edges.append(_edges(over, here, first_source))
-            edges.append(_edges(torch.diag(1 - over.sum(1)), here, below))
+            edges.append(_edges(over, start, first_source))
+            edges.append(_edges(torch.diag(1 - over.sum(1)), start, below))
         else:
-            edges.append(_edges(_whole(site, heads, residual, sides.call, batch), here, below))
+            edges.append(_edges(_whole(site, heads, residual, sides.call, batch), start, below))
     for number, site in enumerate(reversed(sides.encoder)):
-        here = first_source + number * sides.sources
-        edges.append(_edges(_whole(site, heads, residual, -1, batch), here, here + sides.sources))
+        start = first_source + number * sides.sources
+        edges.append(_edges(_whole(site, heads, residual, -1, batch), start, start + sides.sources))
     sources_end = first_source + len(sides.encoder) * sides.sources
     return _graph(edges, sources_end + sides.sources), steps * count, sources_end
 
@@ -117,7 +117,7 @@ def _edges(table: Tensor, start: int, end: int) -> Edges:
 
 
 def _graph(edges: list[Edges], nodes: int) -> csr_array:
-    starts, ends, capacities = (np.concatenate(part) for part in zip(*edges, strict=True))
+    starts, ends, capacities = (np.concatenate(columns) for columns in zip(*edges, strict=True))
     return csr_array((capacities, (starts, ends)), shape=(nodes, nodes), dtype=np.int32)
 
 

@@ -32,13 +32,13 @@ class Geometry:
     def visible(self, rows: Tensor) -> Tensor:
         """(rows, k), True: visible. A row that is padding sees nothing."""
         key = torch.arange(self.keys)
-        seen = ((key >= self.first) & (key <= self.last)).expand(len(rows), -1)
+        visible = ((key >= self.first) & (key <= self.last)).expand(len(rows), -1)
         if self.offset is None:
-            return seen
+            return visible
         position = self.positions(rows)[:, None]
         if self.causal:
-            seen = seen & (key <= position)
-        return seen & (position >= self.first) & (position <= self.last)
+            visible = visible & (key <= position)
+        return visible & (position >= self.first) & (position <= self.last)
 
 
 def geometry(site: SiteLike, call: int = -1, batch: int = 0) -> Geometry:

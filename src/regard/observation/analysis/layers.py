@@ -36,9 +36,9 @@ def stack(
         )
     shapes = {site.name: site.shape(which)[2:] for site in sites}
     if len(set(shapes.values())) > 1 or any(queries != keys for queries, keys in shapes.values()):
-        told = ", ".join(f"{name} {queries}×{keys}" for name, (queries, keys) in shapes.items())
+        sizes = ", ".join(f"{name} {queries}×{keys}" for name, (queries, keys) in shapes.items())
         raise BadValue(
-            f"layers: expected layers over the same positions, as many queries as keys, got {told}. "
+            f"layers: expected layers over the same positions, as many queries as keys, got {sizes}. "
             "Name the layers of one stack, or give a part of their paths such as 'encoder'; for the steps of a "
             "generation, call=None joins them."
         )
@@ -47,10 +47,10 @@ def stack(
 
 def _unseen(seen: SeenLike, layers: str | Sequence[str] | None) -> list[Unseen]:
     """Modules among the chosen layers that were not seen; a list of layers is taken as it is."""
-    found: Sequence[Unseen] = getattr(seen, "unseen", ())
+    unseen: Sequence[Unseen] = getattr(seen, "unseen", ())
     if layers is not None and not isinstance(layers, str):
         return []
-    return [one for one in found if layers is None or _belongs(one.path, layers)]
+    return [module for module in unseen if layers is None or _belongs(module.path, layers)]
 
 
 def _belongs(name: str, part: str) -> bool:
@@ -58,21 +58,21 @@ def _belongs(name: str, part: str) -> bool:
 
 
 def _names(seen: SeenLike, layers: str | Sequence[str] | None) -> list[str]:
-    known = seen.names()
+    names = seen.names()
     if layers is not None and not isinstance(layers, str):
         for name in layers:
-            if name not in known:
-                raise unknown_name("layers", name, known)
+            if name not in names:
+                raise unknown_name("layers", name, names)
         return list(layers)
-    own = [name for name in known if not crosses(seen[name])]
+    self_attention = [name for name in names if not crosses(seen[name])]
     if layers is not None:
-        return [name for name in own if _belongs(name, layers)]
-    if own and len(own) < len(known):
+        return [name for name in self_attention if _belongs(name, layers)]
+    if self_attention and len(self_attention) < len(names):
         raise BadValue(
             "layers: this model attends from one sequence to another, so its layers need not be one stack. "
-            f"Give a part of the paths of those that are, such as 'encoder'. Seen: {', '.join(known)}."
+            f"Give a part of the paths of those that are, such as 'encoder'. Seen: {', '.join(names)}."
         )
-    return own
+    return self_attention
 
 
 def put_together(weights: Tensor, heads: str, residual: float, rows: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def pass_down(arriving: Tensor, site: SiteLike, heads: str, residual: float, cal
 
 def share_of_residual(residual: float) -> float:
     """Check that the share of the residual is from 0 to 1."""
-    found = finite_number("residual", residual)
-    if not 0 <= found <= 1:
+    share = finite_number("residual", residual)
+    if not 0 <= share <= 1:
         raise BadValue(f"residual: expected a share from 0 to 1, got {residual!r}.")
-    return found
+    return share

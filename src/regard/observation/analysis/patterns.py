@@ -75,29 +75,29 @@ def recognise(
     form = geometry(site, call, batch)
     rows = spread(queries, SAMPLED)
     tally = Tally(heads, form, ids)
-    for part, weights in blocks(site, rows, call, batch, beside=KINDS):
-        tally.add(part, weights)
-    found: list[HeadFacts] = []
+    for block, weights in blocks(site, rows, call, batch, beside=KINDS):
+        tally.add(block, weights)
+    facts: list[HeadFacts] = []
     for head in range(heads):
         scores = tally.scores(head)
         scores = {kind: scores[kind] for kind in PATTERNS if kind in scores}
         column, _ = tally.column(head)
         judged, entropy, profile = int(tally.rows[head]), tally.mean_entropy(head), tally.shares(head)
         name, sampled = name_of(scores), len(rows) < queries
-        found.append(HeadFacts(site.name, head, name, scores, entropy, column, judged, sampled, profile))
-    return found
+        facts.append(HeadFacts(site.name, head, name, scores, entropy, column, judged, sampled, profile))
+    return facts
 
 
 def recognise_all(
     seen: SeenLike, tokens: Sequence[object] | Tensor | None = None, call: int | None = -1, batch: int = 0
 ) -> list[HeadFacts]:
     """The facts about every head of every site; sites with another number of keys are scored without tokens."""
-    found: list[HeadFacts] = []
+    facts: list[HeadFacts] = []
     for name in seen.names():
         site, which = at(seen[name], call)
         fitting = tokens is not None and len(tokens) == site.shape(which)[3]
-        found += recognise(site, tokens if fitting else None, which, batch)
-    return found
+        facts += recognise(site, tokens if fitting else None, which, batch)
+    return facts
 
 
 def rank(facts: Iterable[HeadFacts], by: str) -> list[HeadFacts]:
@@ -109,11 +109,11 @@ def rank(facts: Iterable[HeadFacts], by: str) -> list[HeadFacts]:
 
 def _numbered(tokens: Sequence[object] | Tensor, keys: int) -> Tensor:
     """An integer for each token, equal for equal tokens."""
-    given = tokens.flatten().tolist() if isinstance(tokens, Tensor) else list(tokens)
-    if len(given) != keys:
-        raise BadValue(f"tokens: expected one for each of the {keys} keys, got {len(given)}.")
-    known: dict[object, int] = {}
-    return torch.tensor([known.setdefault(token, len(known)) for token in given], dtype=torch.int64)
+    token_list = tokens.flatten().tolist() if isinstance(tokens, Tensor) else list(tokens)
+    if len(token_list) != keys:
+        raise BadValue(f"tokens: expected one for each of the {keys} keys, got {len(token_list)}.")
+    numbers: dict[object, int] = {}
+    return torch.tensor([numbers.setdefault(token, len(numbers)) for token in token_list], dtype=torch.int64)
 
 
 def name_of(scores: dict[str, float]) -> str:

@@ -31,32 +31,32 @@ def borders(over: Floats) -> list[int]:
     An edge is a border if little weight passes over it, relative to the largest weight that passes over edges on its
     left and on its right. The clearest border is taken first, then both sides are split in the same way.
     """
-    found: list[int] = []
+    edges: list[int] = []
     open_ = [(0, len(over))]
     while open_:
         start, stop = open_.pop()
-        part = over[start:stop]
-        if len(part) < 3:
+        stretch = over[start:stop]
+        if len(stretch) < 3:
             continue
-        left = np.maximum.accumulate(part)[:-2]
-        right = np.maximum.accumulate(part[::-1])[::-1][2:]
+        left = np.maximum.accumulate(stretch)[:-2]
+        right = np.maximum.accumulate(stretch[::-1])[::-1][2:]
         peak = np.minimum(left, right)
-        dip = np.where(peak >= LEAST_PASSING, part[1:-1] / np.maximum(peak, 1e-9), np.inf)
+        dip = np.where(peak >= LEAST_PASSING, stretch[1:-1] / np.maximum(peak, 1e-9), np.inf)
         best = int(np.argmin(dip))
         if dip[best] > DIP:
             continue
         edge = start + best + 1
-        found.append(edge + 1)
+        edges.append(edge + 1)
         open_ += [(start, edge), (edge + 1, stop)]
-    return sorted(found)
+    return sorted(edges)
 
 
 def inside(shares: Floats, cell: NDArray[np.int64], begins: list[int]) -> tuple[Floats, float]:
     """The share of each row's weight in its own segment, (rows,), and the mean distance of that weight."""
     edges = np.array([0, *begins, shares.shape[1]])
-    own = np.searchsorted(edges, cell, side="right") - 1
+    segment = np.searchsorted(edges, cell, side="right") - 1
     column = np.arange(shares.shape[1])
-    kept = np.where((column >= edges[own][:, None]) & (column < edges[own + 1][:, None]), shares, 0.0)
+    kept = np.where((column >= edges[segment][:, None]) & (column < edges[segment + 1][:, None]), shares, 0.0)
     total = kept.sum(1)
     away = (kept * np.abs(column - cell[:, None])).sum(1) / np.maximum(total, 1e-9)
     return np.asarray(total), float(away.mean())

@@ -74,17 +74,17 @@ class JoinedCalls:
         """Exact weights, each row from its own call."""
         _, _, count, keys = self.shape()
         wanted = chosen(rows, count)
-        parts = [self.site.weights([], heads, 0)]
-        parts[0] = pad(parts[0], (0, keys - parts[0].shape[3]))
+        row_blocks = [self.site.weights([], heads, 0)]
+        row_blocks[0] = pad(row_blocks[0], (0, keys - row_blocks[0].shape[3]))
         indices = [wanted[:0]]
         for number, (start, stop) in enumerate(zip(self._starts, self._starts[1:], strict=False)):
-            here = torch.nonzero((wanted >= start) & (wanted < stop)).flatten()
-            if len(here):
-                found = self.site.weights((wanted[here] - start).tolist(), heads, number)
-                parts.append(pad(found, (0, keys - found.shape[3])))
-                indices.append(here)
+            places = torch.nonzero((wanted >= start) & (wanted < stop)).flatten()
+            if len(places):
+                weights = self.site.weights((wanted[places] - start).tolist(), heads, number)
+                row_blocks.append(pad(weights, (0, keys - weights.shape[3])))
+                indices.append(places)
         order = torch.cat(indices).argsort()
-        return torch.cat(parts, 2)[:, :, order]
+        return torch.cat(row_blocks, 2)[:, :, order]
 
 
 def crosses(site: SiteLike) -> bool:
@@ -106,18 +106,18 @@ def chosen(rows: Rows, count: int) -> Tensor:
         return torch.arange(count)
     if isinstance(rows, slice):
         return torch.arange(count)[rows]
-    found = torch.as_tensor(rows, dtype=torch.int64).flatten().cpu()
-    if len(found) and (int(found.max()) >= count or int(found.min()) < -count):
-        raise BadValue(f"rows: expected numbers from {-count} to {count - 1}, got {found.tolist()[:8]}.")
-    return found % max(count, 1)
+    indices = torch.as_tensor(rows, dtype=torch.int64).flatten().cpu()
+    if len(indices) and (int(indices.max()) >= count or int(indices.min()) < -count):
+        raise BadValue(f"rows: expected numbers from {-count} to {count - 1}, got {indices.tolist()[:8]}.")
+    return indices % max(count, 1)
 
 
 def spread(count: int, most: int) -> Tensor:
     """All numbers below `count`, or `most` of them, evenly spaced from the first to the last."""
     if count <= most:
         return torch.arange(count)
-    found: Tensor = torch.linspace(0, count - 1, most, dtype=torch.float64).round().long().unique()
-    return found
+    spaced: Tensor = torch.linspace(0, count - 1, most, dtype=torch.float64).round().long().unique()
+    return spaced
 
 
 def blocks(
@@ -133,6 +133,6 @@ def blocks(
         if not -batches <= batch < batches:
             raise BadValue(f"batch: expected a number below {batches}, which {site.name} saw, got {batch}.")
     step = max(1, BLOCK // max(1, max(batches * heads, beside) * keys))
-    for part in rows.split(step):
-        found = site.weights(part.tolist(), None, call).detach().float().cpu()
-        yield part, found if batch is None else found[batch]
+    for block in rows.split(step):
+        weights = site.weights(block.tolist(), None, call).detach().float().cpu()
+        yield block, weights if batch is None else weights[batch]

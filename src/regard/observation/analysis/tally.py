@@ -82,13 +82,13 @@ class Tally:
         none = torch.zeros(len(position), len(key), dtype=torch.bool)
         at = position[:, None]
         positional = self.form.offset is not None
-        found = [key == at + step if positional else none for step in (-1, 1, 0)]
-        found.append((key == self.form.first).expand(len(position), -1))
+        masks = [key == at + step if positional else none for step in (-1, 1, 0)]
+        masks.append((key == self.form.first).expand(len(position), -1))
         if self.ids is None or not positional:
-            return torch.stack([*found, none, none])
+            return torch.stack([*masks, none, none])
         same = (self.ids[position.clamp(0, len(key) - 1)][:, None] == self.ids) & (at >= 0) & (at < len(key))
         followed = torch.nn.functional.pad(same[:, :-1], (1, 0)) & (key < at)
-        return torch.stack([*found, followed, same & (key != at)])
+        return torch.stack([*masks, followed, same & (key != at)])
 
     def _distance(self, position: Tensor, key: Tensor) -> Tensor:
         if self.form.offset is None:
@@ -99,14 +99,14 @@ class Tally:
         """Keys by distance, in widening classes, and by quarter of the sequence, (classes, rows, k)."""
         away = position[:, None] - key
         ends = [*_STEPS[1:], self.form.keys + 1]
-        found = [away == 0]
+        classes = [away == 0]
         for low, high in zip(_STEPS[1:], ends[1:], strict=True):
-            found += [(away >= low) & (away < high), (-away >= low) & (-away < high)]
+            classes += [(away >= low) & (away < high), (-away >= low) & (-away < high)]
         if self.form.offset is None:
-            found = [torch.zeros_like(one) for one in found]
+            classes = [torch.zeros_like(mask) for mask in classes]
         length = max(1, self.form.last - self.form.first + 1)
         quarter = ((key - self.form.first) * _QUARTERS // length).expand(len(position), -1)
-        return torch.stack([*found, *(quarter == number for number in range(_QUARTERS))]).float()
+        return torch.stack([*classes, *(quarter == number for number in range(_QUARTERS))]).float()
 
     def _add_cells(self, shares: Tensor, even: Tensor, position: Tensor) -> None:
         def pooled(table: Tensor) -> Tensor:
@@ -121,17 +121,17 @@ class Tally:
 
     def scores(self, head: int) -> dict[str, float]:
         """The scores of one head; patterns that cannot be scored are absent."""
-        found = self._pointing(head)
+        scores = self._pointing(head)
         column, share = self.column(head)
         if column is not None:
-            found["one column"] = share
+            scores["one column"] = share
         if self.cells:
-            found["block"] = self._block(head)
+            scores["block"] = self._block(head)
         if self.form.offset is not None and self.reach[head] > 0:
-            found["local"] = _score(self.reach[head] - self.near[head], self.reach[head])
+            scores["local"] = _score(self.reach[head] - self.near[head], self.reach[head])
         if self.even_room[head] > 0:
-            found["uniform"] = _score(self.even[head], self.even_room[head])
-        return found
+            scores["uniform"] = _score(self.even[head], self.even_room[head])
+        return scores
 
     def mean_entropy(self, head: int) -> float:
         """The mean entropy of a row, in nats."""
@@ -143,12 +143,12 @@ class Tally:
         return (*(self.profile[head] / self.rows[head].clamp(min=1)).tolist(), spread_out)
 
     def _pointing(self, head: int) -> dict[str, float]:
-        found: dict[str, float] = {}
+        scores: dict[str, float] = {}
         for number, name in enumerate(BY_MASK):
             fewest = FEWEST if name in ("induction", "duplicate token") else 1
             if self.judged[head, number] >= fewest:
-                found[name] = _score(self.gain[head, number], self.room[head, number])
-        return found
+                scores[name] = _score(self.gain[head, number], self.room[head, number])
+        return scores
 
     def column(self, head: int) -> tuple[int | None, float]:
         """The column, apart from the first, with the largest weight beyond chance, and that share.
@@ -177,16 +177,16 @@ class Tally:
         return column, min(1.0, max(0.0, best))
 
     def _block(self, head: int) -> float:
-        shares = torch.cat([part[head] for part in self.cells]).double().numpy()
-        seen, cell = torch.cat(self.cells_seen).double().numpy(), torch.cat(self.cell).numpy()
-        said = shares.sum(1) > 0
-        shares, seen, cell = shares[said], seen[said], cell[said]
+        shares = torch.cat([cells[head] for cells in self.cells]).double().numpy()
+        visible, cell = torch.cat(self.cells_seen).double().numpy(), torch.cat(self.cell).numpy()
+        attending = shares.sum(1) > 0
+        shares, visible, cell = shares[attending], visible[attending], cell[attending]
         begins = segments.borders(segments.passing(shares, cell))
         if not begins:
             return 0.0
-        own, away = segments.inside(shares, cell, begins)
-        chance, reach = segments.inside(seen, cell, begins)
-        return _score((own - chance).sum(), (1 - chance).sum()) * min(1.0, away / max(reach, 1e-9))
+        within, away = segments.inside(shares, cell, begins)
+        chance, reach = segments.inside(visible, cell, begins)
+        return _score((within - chance).sum(), (1 - chance).sum()) * min(1.0, away / max(reach, 1e-9))
 
 
 def _score(gain: SupportsFloat, room: SupportsFloat) -> float:

@@ -26,14 +26,14 @@ def assembled(
         for back in [_back_edges(graph)]
         for source, target in graph.edges
     ]
-    edges += [Edge(nodes[key], nodes[key], True) for key, part in graph.parts.items() if part.again]
+    edges += [Edge(nodes[key], nodes[key], True) for key, vertex in graph.parts.items() if vertex.again]
     root = Frame("", name)
     above = {key: _frame_path(graph, recording, key) for key in graph.parts}
-    known: dict[str, Frame] = {"": root}
+    frame_at: dict[str, Frame] = {"": root}
     for key in sorted(graph.parts, key=lambda key: graph.parts[key].first):
-        _frame(module, above[key], known).children.append(nodes[key])
+        _frame(module, above[key], frame_at).children.append(nodes[key])
     for loop in loops:
-        _wrap_loop(module, root, known, [nodes[key] for key in loop])
+        _wrap_loop(module, root, frame_at, [nodes[key] for key in loop])
     _dissolve_circles(root, edges)
     for frame in list(frames(root)):
         frame.children = ordered(frame.children, edges)
@@ -59,18 +59,18 @@ def _back_edges(graph: Graph) -> set[tuple[Key, Key]]:
 
 
 def _reached(forward: dict[Key, set[Key]], start: Key) -> set[Key]:
-    found, rest = {start}, [start]
-    while rest:
-        for key in forward[rest.pop()] - found:
-            found.add(key)
-            rest.append(key)
-    return found
+    reached, waiting = {start}, [start]
+    while waiting:
+        for key in forward[waiting.pop()] - reached:
+            reached.add(key)
+            waiting.append(key)
+    return reached
 
 
 def _frame_path(graph: Graph, recording: Recording, key: Key) -> str:
     """The module whose frame holds a part: the nearest one around it that was called."""
-    part = graph.parts[key]
-    path = part.path if part.role in ("attend", "join", "state") else part.path.rpartition(".")[0]
+    vertex = graph.parts[key]
+    path = vertex.path if vertex.role in ("attend", "join", "state") else vertex.path.rpartition(".")[0]
     while path and path not in recording.called:
         path = path.rpartition(".")[0]
     return path
@@ -80,11 +80,11 @@ def _frame(module: nn.Module, path: str, known: dict[str, Frame]) -> Frame:
     if path not in known:
         above = path.rpartition(".")[0]
         holder = _frame(module, above, known)
-        part = module.get_submodule(path)
-        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):  # its members stand in the frame around it
+        submodule = module.get_submodule(path)
+        if isinstance(submodule, (nn.ModuleList, nn.ModuleDict)):  # its members stand in the frame around it
             known[path] = holder
             return holder
-        known[path] = Frame(path, _frame_label(part, path))
+        known[path] = Frame(path, _frame_label(submodule, path))
         holder.children.append(known[path])
     return known[path]
 
@@ -112,30 +112,30 @@ def _wrap_loop(module: nn.Module, root: Frame, known: dict[str, Frame], loop: li
     if inside == set(holder.nodes()) and holder is not root:
         holder.loop = label
         return
-    taken = [child for child in holder.children if inside & set(members(child))]
-    whole = [child for child in taken if set(members(child)) <= inside]
-    if len(whole) == 1 and isinstance(whole[0], Frame) and len(taken) == 1:
-        whole[0].loop = label
+    touched = [child for child in holder.children if inside & set(members(child))]
+    enclosed = [child for child in touched if set(members(child)) <= inside]
+    if len(enclosed) == 1 and isinstance(enclosed[0], Frame) and len(touched) == 1:
+        enclosed[0].loop = label
         return
-    for child in taken:
-        if child not in whole:  # a part of a frame: what runs again leaves it
+    for child in touched:
+        if child not in enclosed:  # a part of a frame: what runs again leaves it
             assert isinstance(child, Frame)
-            whole += _pulled(child, inside)
-    first = holder.children.index(taken[0])
-    holder.children = [c for c in holder.children if c not in whole and members(c)]
-    holder.children.insert(min(first, len(holder.children)), Frame(holder.path, "", whole, loop=label))
+            enclosed += _pulled(child, inside)
+    first = holder.children.index(touched[0])
+    holder.children = [c for c in holder.children if c not in enclosed and members(c)]
+    holder.children.insert(min(first, len(holder.children)), Frame(holder.path, "", enclosed, loop=label))
 
 
 def _pulled(frame: Frame, wanted: set[DiagramNode]) -> list[DiagramNode | Frame]:
     """Take the nodes out of a frame."""
-    found: list[DiagramNode | Frame] = []
+    pulled: list[DiagramNode | Frame] = []
     for child in list(frame.children):
         if isinstance(child, DiagramNode) and child in wanted:
             frame.children.remove(child)
-            found.append(child)
+            pulled.append(child)
         elif isinstance(child, Frame):
-            found += _pulled(child, wanted)
-    return found
+            pulled += _pulled(child, wanted)
+    return pulled
 
 
 def _loop_label(module: nn.Module, path: str) -> str:
@@ -167,11 +167,11 @@ def _dissolve_circles(frame: Frame, edges: list[Edge]) -> None:
 
 def _following(children: list[DiagramNode | Frame], edges: Iterable[Edge]) -> dict[int, list[int]]:
     home = {node: id(child) for child in children for node in members(child)}
-    found: dict[int, list[int]] = {id(child): [] for child in children}
+    following: dict[int, list[int]] = {id(child): [] for child in children}
     for edge in edges:
         if not edge.back and edge.source in home and edge.target in home and home[edge.source] != home[edge.target]:
-            found[home[edge.source]].append(home[edge.target])
-    return found
+            following[home[edge.source]].append(home[edge.target])
+    return following
 
 
 def ordered(children: list[DiagramNode | Frame], edges: list[Edge]) -> list[DiagramNode | Frame]:
@@ -181,12 +181,12 @@ def ordered(children: list[DiagramNode | Frame], edges: list[Edge]) -> list[Diag
     for targets in following.values():
         for target in set(targets):
             waiting[target] += 1
-    found: list[DiagramNode | Frame] = []
-    rest = list(children)
-    while rest:
-        child = next((child for child in rest if waiting[id(child)] == 0), rest[0])
-        rest.remove(child)
-        found.append(child)
+    in_order: list[DiagramNode | Frame] = []
+    remaining = list(children)
+    while remaining:
+        child = next((child for child in remaining if waiting[id(child)] == 0), remaining[0])
+        remaining.remove(child)
+        in_order.append(child)
         for target in set(following[id(child)]):
             waiting[target] -= 1
-    return found
+    return in_order

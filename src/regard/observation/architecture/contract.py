@@ -57,7 +57,7 @@ def contract(module: nn.Module, recording: Recording, apart: Set[str] = frozense
 class _Contraction:
     def __init__(self, module: nn.Module, recording: Recording, apart: Set[str]) -> None:
         self.recording, self.apart, self.graph = recording, apart, Graph()
-        self.one_box = {path for path, part in module.named_modules() if path and is_one_box(part)}
+        self.one_box = {path for path, submodule in module.named_modules() if path and is_one_box(submodule)}
         self.used = {path for event in recording.events if (path := self._box(event)) is not None}
         self.comes: dict[Storage, Elements] = {}
         self.wrote: dict[Storage, ModuleCall] = {}  # the call of the box that wrote a storage last
@@ -89,11 +89,11 @@ class _Contraction:
         elif event.attending is not None:
             key = ("attend", event.attending.call)
             place = event.attending.place
-            part = self._part(key, "attend", self._path(event), number, event.attending.call, place)
-            part.detail, part.place = event.attending.detail, place
-            for one in together:
-                if one != key:
-                    self._reads(key, one, number)
+            vertex = self._part(key, "attend", self._path(event), number, event.attending.call, place)
+            vertex.detail, vertex.place = event.attending.detail, place
+            for source in together:
+                if source != key:
+                    self._reads(key, source, number)
             self._write(event, {key: None})
         elif event.op.rstrip("_") in _STORES:
             for storage in event.writes:
@@ -104,15 +104,15 @@ class _Contraction:
     def _inside_box(self, number: int, event: Operation, box: str) -> None:
         call = next(call for call in event.running if call.path == box)
         key: Key = ("box", box, call.number) if box in self.apart else ("box", box)
-        part = self._part(key, "box", box, number, call)
+        vertex = self._part(key, "box", box, number, call)
         for storage in event.reads:
             writer = self.wrote.get(storage)
             kept = writer is not None and writer.number == 0 and self.recording.called[box] > 2
-            for one in self._elements(storage):
-                if one == key:  # what the first call left for all later ones, such as projected keys, is no state
-                    part.again = part.again or not (writer == call or kept)
-                elif not (one[0] == "learned" and self._owned(str(one[1]), box)):
-                    self._reads(key, one, number)
+            for source in self._elements(storage):
+                if source == key:  # what the first call left for all later ones, such as projected keys, is no state
+                    vertex.again = vertex.again or not (writer == call or kept)
+                elif not (source[0] == "learned" and self._owned(str(source[1]), box)):
+                    self._reads(key, source, number)
         self._write(event, {key: None})
         self.wrote.update(dict.fromkeys(event.writes, call))
 
@@ -123,20 +123,20 @@ class _Contraction:
         if len(learned) < len(together):
             for name in learned:
                 owner = name.rpartition(".")[0]
-                own = owner == "" or any(call.path == owner for call in event.running)
-                if not own or event.op in _WEIGHTED:
-                    return self._raw(number, event, owner if not own else name, name, together)
+                is_own = owner == "" or any(call.path == owner for call in event.running)
+                if not is_own or event.op in _WEIGHTED:
+                    return self._raw(number, event, owner if not is_own else name, name, together)
         filled = [some for some in read if some]
         if sign != "softmax" and (len(filled) < 2 or len(together) < 2 or all(some == filled[0] for some in filled)):
             return together
         if not together or (sign == "softmax" and learned):
             return together
         key = ("join", sign, path, event.place, self._latest(together))
-        part = self._part(key, "join", path, number, number, event.place)
-        part.sign, part.place = sign, event.place
-        part.shape = max(part.shape, self.recording.shapes.get(event.writes[0], ()), key=_numbers)
-        for one in together:
-            self._reads(key, one, number)
+        vertex = self._part(key, "join", path, number, number, event.place)
+        vertex.sign, vertex.place = sign, event.place
+        vertex.shape = max(vertex.shape, self.recording.shapes.get(event.writes[0], ()), key=_numbers)
+        for source in together:
+            self._reads(key, source, number)
         return {key: None}
 
     def _raw(self, number: int, event: Operation, path: str, name: str, together: Elements) -> Elements:
@@ -146,18 +146,18 @@ class _Contraction:
         if covering is not None and covering in self.apart:
             key = ("box", covering, 0)
         role = "raw" if covering is None else "box"
-        part = self._part(key, role, covering or path, number, number, event.place)
+        vertex = self._part(key, role, covering or path, number, number, event.place)
         if covering is None:
             owner = name.rpartition(".")[0]
-            part.owns |= {str(one[1]) for one in together if one[0] == "learned" and _owner(one) == owner}
+            vertex.owns |= {str(source[1]) for source in together if source[0] == "learned" and _owner(source) == owner}
         itself = False
-        for one in together:
-            if one == key:
+        for source in together:
+            if source == key:
                 itself = True
-            elif not (one[0] == "learned" and (str(one[1]) in part.owns or self._owned(str(one[1]), path))):
-                self._reads(key, one, number)
+            elif not (source[0] == "learned" and (str(source[1]) in vertex.owns or self._owned(str(source[1]), path))):
+                self._reads(key, source, number)
         if itself and (key, event.place) in self.seen:
-            part.again = True
+            vertex.again = True
         if not itself:
             self.seen.add((key, event.place))
         return {key: None}
@@ -172,10 +172,10 @@ class _Contraction:
             self.graph.connect(source, key, number)
 
     def _part(self, key: Key, role: str, path: str, number: int, run: object, place: object = None) -> Part:
-        part = self.graph.parts.setdefault(key, Part(role, path, first=number))
-        part.last = number
-        part.runs.setdefault(place, set()).add(run)
-        return part
+        vertex = self.graph.parts.setdefault(key, Part(role, path, first=number))
+        vertex.last = number
+        vertex.runs.setdefault(place, set()).add(run)
+        return vertex
 
     def _write(self, event: Operation, elements: Elements) -> None:
         for storage in event.writes:
@@ -201,7 +201,7 @@ def _owner(learned: Key) -> str:
 
 
 def _numbers(shape: tuple[int, ...]) -> int:
-    found = 1
+    product = 1
     for size in shape[1:]:
-        found *= size
-    return found if len(shape) > 1 else 0
+        product *= size
+    return product if len(shape) > 1 else 0

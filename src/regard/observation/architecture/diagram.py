@@ -111,5 +111,5 @@ def _plain(thing: DiagramNode | Frame, number: dict[DiagramNode, int]) -> dict[s
 
 def _restored(plain: dict[str, Any]) -> DiagramNode | Frame:
     if "children" in plain:
-        return Frame(**{**plain, "children": [_restored(one) for one in plain["children"]]})
+        return Frame(**{**plain, "children": [_restored(child) for child in plain["children"]]})
     return DiagramNode(**{name: value for name, value in plain.items() if name != "node"})

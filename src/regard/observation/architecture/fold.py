@@ -13,7 +13,7 @@ def folded(diagram: Diagram) -> Diagram:
     for frame in reversed(list(frames(diagram.root))):
         edges = _fold_children(frame, edges)
         frame.children = [_plain(child) for child in frame.children]
-        frame.children = [inner for child in frame.children for inner in _dissolved(child)]
+        frame.children = [content for child in frame.children for content in _dissolved(child)]
     return Diagram(diagram.root, edges)
 
 
@@ -49,37 +49,37 @@ def _continues(before: DiagramNode | Frame, after: DiagramNode | Frame, edges: l
     """
     first, second = members(before), members(after)
     number = {node: place for some in (first, second) for place, node in enumerate(some)}
-    here, there = set(first), set(second)
+    first_nodes, second_nodes = set(first), set(second)
     entries: dict[int, set[tuple[int, Any]]] = {0: set(), 1: set()}
     inside: dict[int, set[tuple[int, int, bool]]] = {0: set(), 1: set()}
     handed: set[int] = set()
     for edge in edges:
-        for side, some in ((0, here), (1, there)):
+        for side, some in ((0, first_nodes), (1, second_nodes)):
             if edge.source in some and edge.target in some:
                 inside[side].add((number[edge.source], number[edge.target], edge.back))
-            elif edge.target in some and not (side == 1 and edge.source in here):
+            elif edge.target in some and not (side == 1 and edge.source in first_nodes):
                 entries[side].add((number[edge.target], edge.source))
-        if edge.source in here and edge.target not in here:
-            if edge.target not in there or edge.back:
+        if edge.source in first_nodes and edge.target not in first_nodes:
+            if edge.target not in second_nodes or edge.back:
                 return False
             handed.add(number[edge.target])
     shared = entries[0] & entries[1]
-    own = {target for target, _ in entries[0] - shared}
-    return inside[0] == inside[1] and entries[1] == shared and bool(handed) and handed == own
+    own_entries = {target for target, _ in entries[0] - shared}
+    return inside[0] == inside[1] and entries[1] == shared and bool(handed) and handed == own_entries
 
 
 def _redirected(
     edges: list[Edge], twins: dict[DiagramNode, DiagramNode], first: set[DiagramNode], last: set[DiagramNode]
 ) -> list[Edge]:
     """Edges of a chain of layers that is drawn as its first one: what leaves the last leaves the first."""
-    found: dict[tuple[DiagramNode, DiagramNode, bool], Edge] = {}
+    redirected: dict[tuple[DiagramNode, DiagramNode, bool], Edge] = {}
     for edge in edges:
         source, target = twins.get(edge.source, edge.source), twins.get(edge.target, edge.target)
         moved = edge.source in twins or edge.target in twins
         if moved and target in first and not (edge.source in last and edge.target in last):
             continue  # between two layers, or one that the first layer has as well
-        found.setdefault((source, target, edge.back), Edge(source, target, edge.back))
-    return list(found.values())
+        redirected.setdefault((source, target, edge.back), Edge(source, target, edge.back))
+    return list(redirected.values())
 
 
 def _shape(thing: DiagramNode | Frame) -> tuple[Any, ...]:
@@ -92,11 +92,11 @@ def _shape(thing: DiagramNode | Frame) -> tuple[Any, ...]:
 def _plain(child: DiagramNode | Frame) -> DiagramNode | Frame:
     """A frame around a single frame is one frame."""
     if isinstance(child, Frame) and len(child.children) == 1 and isinstance(child.children[0], Frame):
-        inner = child.children[0]
-        if child.repeat == 1 or inner.repeat == 1:
-            label = inner.label if inner.repeat > 1 or not child.label else child.label
-            loop = " · ".join(filter(None, (child.loop, inner.loop)))
-            return Frame(inner.path, label, inner.children, child.repeat * inner.repeat, loop)
+        only_child = child.children[0]
+        if child.repeat == 1 or only_child.repeat == 1:
+            label = only_child.label if only_child.repeat > 1 or not child.label else child.label
+            loop = " · ".join(filter(None, (child.loop, only_child.loop)))
+            return Frame(only_child.path, label, only_child.children, child.repeat * only_child.repeat, loop)
     return child
 
 
@@ -104,5 +104,5 @@ def _dissolved(child: DiagramNode | Frame) -> list[DiagramNode | Frame]:
     """The children of a frame around one or two nodes, which is not worth drawing; any other thing itself."""
     if isinstance(child, DiagramNode) or child.repeat > 1 or child.loop:
         return [child]
-    few = len(child.children) <= 2 and all(isinstance(one, DiagramNode) and one.used for one in child.children)
+    few = len(child.children) <= 2 and all(isinstance(node, DiagramNode) and node.used for node in child.children)
     return list(child.children) if few else [child]

@@ -43,8 +43,8 @@ class Graph:
 
     def connect(self, source: Key, target: Key, when: int) -> None:
         """Add an edge; the earliest one counts."""
-        known = self.edges.get((source, target))
-        self.edges[source, target] = when if known is None else min(known, when)
+        earliest = self.edges.get((source, target))
+        self.edges[source, target] = when if earliest is None else min(earliest, when)
 
     def sources(self, key: Key) -> list[Key]:
         """What feeds a part, itself left out."""
@@ -59,12 +59,12 @@ class Graph:
         gone = set(keys) - {into}
         kept = self.parts[into]
         for key in gone:
-            part = self.parts.pop(key)
-            kept.first, kept.last = min(kept.first, part.first), max(kept.last, part.last)
-            kept.owns |= part.owns
-            for place, some in part.runs.items():
+            vertex = self.parts.pop(key)
+            kept.first, kept.last = min(kept.first, vertex.first), max(kept.last, vertex.last)
+            kept.owns |= vertex.owns
+            for place, some in vertex.runs.items():
                 kept.runs.setdefault(place, set()).update(some)
-            kept.again = kept.again or part.again
+            kept.again = kept.again or vertex.again
         for (source, target), when in list(self.edges.items()):
             if source in gone or target in gone:
                 del self.edges[source, target]
@@ -97,8 +97,8 @@ class Graph:
         for source, target in self.edges:
             if source in following and target in following:
                 following[source].append(target)
-        found = strongly_connected(following)
-        return [some for some in found if len(some) > 1 or some[0] in following[some[0]] or self._alone(some[0])]
+        components = strongly_connected(following)
+        return [some for some in components if len(some) > 1 or some[0] in following[some[0]] or self._alone(some[0])]
 
     def _alone(self, key: Key) -> bool:
         return self.parts[key].again
@@ -109,15 +109,15 @@ def strongly_connected(following: dict[Vertex, list[Vertex]]) -> list[list[Verte
     index: dict[Vertex, int] = {}
     low: dict[Vertex, int] = {}
     stack: list[Vertex] = []
-    found: list[list[Vertex]] = []
+    components: list[list[Vertex]] = []
     for root in following:
         work = [(root, iter(following[root]))] if root not in index else []
         while work:
-            key, rest = work[-1]
+            key, followers = work[-1]
             if key not in index:
                 index[key] = low[key] = len(index)
                 stack.append(key)
-            following_key = next(rest, None)
+            following_key = next(followers, None)
             if following_key is not None:
                 if following_key not in index:
                     work.append((following_key, iter(following[following_key])))
@@ -129,6 +129,6 @@ def strongly_connected(following: dict[Vertex, list[Vertex]]) -> list[list[Verte
                 low[work[-1][0]] = min(low[work[-1][0]], low[key])
             if low[key] == index[key]:
                 cut = stack.index(key)
-                found.append(stack[cut:])
+                components.append(stack[cut:])
                 del stack[cut:]
-    return found
+    return components

@@ -36,7 +36,7 @@ def words(name: str) -> str:
 
 def role_of(path: str) -> str:
     """The last part of a path that is no number, in words."""
-    return next((words(part) for part in reversed(path.split(".")) if not part.isdigit()), "")
+    return next((words(segment) for segment in reversed(path.split(".")) if not segment.isdigit()), "")
 
 
 def is_one_box(module: nn.Module) -> bool:
@@ -48,7 +48,7 @@ def is_one_box(module: nn.Module) -> bool:
     if not children:
         return True
     if isinstance(module, Mechanism):
-        return not any(isinstance(part, Mechanism) for part in module.modules() if part is not module)
+        return not any(isinstance(submodule, Mechanism) for submodule in module.modules() if submodule is not module)
     return not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)) and all(
         isinstance(child, SIMPLE) for child in children
     )
@@ -74,10 +74,10 @@ def described(module: nn.Module, path: str, sources: int) -> tuple[str, str, str
         kind = "embedding" if role == "rows" else "map"
         label = (above if role == "rows" else role) or "linear"
         return "linear" if label in _NO_ROLE else label, f"{module.in_features} → {module.out_features}", kind
-    cells = [part for part in module.modules() if isinstance(part, (nn.RNNBase, nn.RNNCellBase))]
+    cells = [submodule for submodule in module.modules() if isinstance(submodule, (nn.RNNBase, nn.RNNCellBase))]
     if cells:
         return _recurrent(cells[0], role)
-    chain = _chain([part for part in module.modules() if isinstance(part, nn.Linear)])
+    chain = _chain([submodule for submodule in module.modules() if isinstance(submodule, nn.Linear)])
     listed = path.rsplit(".", 1)[-1].isdigit()  # one of several: its class says more than the name of the list
     label = role if role and not listed and not role.startswith("around") else name
     kind = "attention" if "attention" in name else "recurrent" if "LSTM" in name or "recurrent" in label else "map"
@@ -119,11 +119,11 @@ def _recurrent(cells: nn.RNNBase | nn.RNNCellBase, role: str) -> tuple[str, str,
 def _chain(linear: list[nn.Linear]) -> str:
     """128 → 512 → 128 for maps that follow each other."""
     widths: list[int] = []
-    for one in linear:
+    for layer in linear:
         if not widths:
-            widths = [one.in_features, one.out_features]
-        elif widths[-1] == one.in_features:
-            widths.append(one.out_features)
+            widths = [layer.in_features, layer.out_features]
+        elif widths[-1] == layer.in_features:
+            widths.append(layer.out_features)
     return " → ".join(map(str, widths))
 
 

@@ -174,7 +174,7 @@ class FrameLayout(FrameRows):
                 else:
                     out = level[leaving, link.trunk]
                     points += [(x, out), (beside, out)]
-                    if sum(1 for other in self.links if other.trunk[:2] == link.trunk[:2]) > 1:
+                    if sum(1 for neighbour in self.links if neighbour.trunk[:2] == link.trunk[:2]) > 1:
                         self.result.dots.append((x, out))
                 if self._at_side(link):
                     entry = end + self._height_of_entry(link)
@@ -201,7 +201,7 @@ class FrameLayout(FrameRows):
         target = link.target
         assert isinstance(target, DiagramNode)
         height = self.blocks[id(target)].height
-        same = [other for other in self.links if other.target is target and self._at_side(other)]
+        same = [sibling for sibling in self.links if sibling.target is target and self._at_side(sibling)]
         share = (same.index(link) + 1) / (len(same) + 1)
         return height * (0.5 if target.kind in SIGNS else share)
 
@@ -211,10 +211,10 @@ class FrameLayout(FrameRows):
         self, late: list[tuple[int, DiagramNode, Thing]], gaps: list[float], across: list[dict[object, int]]
     ) -> None:
         metric = self.metric
-        taken: dict[int, int] = {}
+        tracks_used: dict[int, int] = {}
         for number, source, child in late:
-            place = len(across[number]) + taken.get(number, 0)
-            taken[number] = taken.get(number, 0) + 1
+            place = len(across[number]) + tracks_used.get(number, 0)
+            tracks_used[number] = tracks_used.get(number, 0) + 1
             y = gaps[number] + metric.gap * 0.4 + metric.track * place
             block, frame = self.blocks[id(child)], isinstance(child, Frame)
             beside = min(metric.port, block.left / 2)  # a sign is narrower than the distance of two ports
@@ -242,21 +242,21 @@ def framed(
     frame: Frame, edges: list[Edge], metric: Measures, tops: list[DiagramNode], sides: set[DiagramNode]
 ) -> Block:
     """A frame with its border and title around what it holds."""
-    inner = FrameLayout(frame.children, edges, metric, tops, sides).result
+    content = FrameLayout(frame.children, edges, metric, tops, sides).result
     pad = metric.pad
-    entering = max((-x for x in inner.tops.values()), default=0.0)
-    left = max(inner.left + pad, metric.label(frame) + pad + entering if tops else 0.0)
-    right = max(inner.right + pad, 0.0 if tops else metric.label(frame) + pad - left)
+    entering = max((-x for x in content.tops.values()), default=0.0)
+    left = max(content.left + pad, metric.label(frame) + pad + entering if tops else 0.0)
+    right = max(content.right + pad, 0.0 if tops else metric.label(frame) + pad - left)
     top = metric.title
-    block = Block(left, right, inner.height + top + metric.foot)
+    block = Block(left, right, content.height + top + metric.foot)
     block.rects.append(Rect(frame, -left, 0, left + right, block.height))
-    block.add(inner, 0, top)
-    block.tops, block.bottoms = inner.tops, inner.bottoms
-    for source, x in inner.tops.items():
+    block.add(content, 0, top)
+    block.tops, block.bottoms = content.tops, content.bottoms
+    for source, x in content.tops.items():
         block.wires.append(Wire([(x, 0), (x, top)], source, arrow=False))
-    for node, x in inner.bottoms.items():
-        block.wires.append(Wire([(x, top + inner.height), (x, block.height)], node, arrow=False))
-    for source, y in inner.sides:
-        block.wires.append(Wire([(-left, y + top), (-inner.left, y + top)], source, arrow=False))
+    for node, x in content.bottoms.items():
+        block.wires.append(Wire([(x, top + content.height), (x, block.height)], node, arrow=False))
+    for source, y in content.sides:
+        block.wires.append(Wire([(-left, y + top), (-content.left, y + top)], source, arrow=False))
         block.sides.append((source, y + top))
     return block

@@ -41,25 +41,25 @@ def of_layer(layer: Mechanism) -> Diagram:
 
 def _reads_two(layer: Mechanism) -> bool:
     """Whether the parts of a mechanism are of different kinds: one for its own sequence, one for a source."""
-    return len({type(part) for part in layer.children() if isinstance(part, Mechanism)}) > 1
+    return len({type(child) for child in layer.children() if isinstance(child, Mechanism)}) > 1
 
 
 def of_module(module: nn.Module, *inputs: Any, **named: Any) -> Diagram:
     """The picture of any module, from one call with these arguments."""
     bound = inspect.signature(module.forward).bind(*inputs, **named)
-    given: dict[str, Tensor] = {}
+    named_inputs: dict[str, Tensor] = {}
     for name, value in bound.arguments.items():
-        found = tensors_of(value)
-        for number, tensor in enumerate(found):
-            given[words(name) if len(found) == 1 else f"{words(name)} {number}"] = tensor
-    return drawn(module, lambda: module(*inputs, **named), given, "output", words(type(module).__name__))
+        tensors = tensors_of(value)
+        for number, tensor in enumerate(tensors):
+            named_inputs[words(name) if len(tensors) == 1 else f"{words(name)} {number}"] = tensor
+    return drawn(module, lambda: module(*inputs, **named), named_inputs, "output", words(type(module).__name__))
 
 
 def drawn(module: nn.Module, call: Callable[[], Any], given: Mapping[str, Tensor], output: str, name: str) -> Diagram:
     """The picture of a module from any call of it; `given`: its inputs by the words that stand beside them."""
     recording = record(module, call, given)
     graph, loops = simplified(module, recording)
-    if not any(part.role in ("box", "raw", "attend", "state") for part in graph.parts.values()):
+    if not any(vertex.role in ("box", "raw", "attend", "state") for vertex in graph.parts.values()):
         return _single(module, list(graph.parts), given, output, name)
     return assembled(module, recording, graph, loops, name, output)
 
@@ -72,5 +72,5 @@ def _single(module: nn.Module, keys: list[Any], given: Mapping[str, Tensor], out
     label, detail, kind = described(module, "", len(inputs))
     count = sum(parameter.numel() for parameter in module.parameters())
     box, end = DiagramNode("", label, detail, kind, count), DiagramNode("", output, kind="output")
-    edges = [*(Edge(one, box) for one in inputs), Edge(box, end)]
+    edges = [*(Edge(source, box) for source in inputs), Edge(box, end)]
     return Diagram(Frame("", name, [*inputs, box, end]), edges)

@@ -15,19 +15,19 @@ _NO_NAME = ("cells", "layers", "maps")  # lists whose name says less than that o
 
 def nodes_of(module: nn.Module, recording: Recording, graph: Graph, output: str) -> dict[Key, DiagramNode]:
     """The node of each part, and one for each module that was not used, under the key ("unused", path)."""
-    own = _Ownership(module)
-    found: dict[Key, DiagramNode] = {}
-    for part in graph.parts.values():
-        if part.role in ("box", "raw") and part.path in own.modules:
-            own.take(part.path, part.owns)
-    for key, part in graph.parts.items():
-        found[key] = _node(module, recording, graph, key, part, own, output)
-    for path in own.left():
+    ownership = _Ownership(module)
+    nodes: dict[Key, DiagramNode] = {}
+    for vertex in graph.parts.values():
+        if vertex.role in ("box", "raw") and vertex.path in ownership.modules:
+            ownership.take(vertex.path, vertex.owns)
+    for key, vertex in graph.parts.items():
+        nodes[key] = _node(module, recording, graph, key, vertex, ownership, output)
+    for path in ownership.left():
         label, detail, kind = (
-            described(own.modules[path], path, 1) if path in own.modules else (role_of(path), "", "memory")
+            described(ownership.modules[path], path, 1) if path in ownership.modules else (role_of(path), "", "memory")
         )
-        found["unused", path] = DiagramNode(path, label, detail, kind, own.count_left(path), used=False)
-    return found
+        nodes["unused", path] = DiagramNode(path, label, detail, kind, ownership.count_left(path), used=False)
+    return nodes
 
 
 def _node(
@@ -77,7 +77,7 @@ class _Ownership:
     def shares(self, path: str) -> bool:
         """Whether a module uses a parameter that another one holds under its own name."""
         mine = {id(self.tensors[name]) for name in self.tensors if name.startswith(f"{path}.")}
-        return any(id(one) not in mine for one in self.modules[path].parameters())
+        return any(id(parameter) not in mine for parameter in self.modules[path].parameters())
 
     def take(self, path: str, owns: set[str]) -> None:
         """Give a box the parameters below its path that no other has."""
@@ -91,19 +91,21 @@ class _Ownership:
 
     def left(self) -> list[str]:
         """The largest modules of which nothing was used, and parameters of others that were not used."""
-        found: list[str] = []
+        unused: list[str] = []
         for name in self.free:
             path = name
-            parts = name.split(".")
-            for depth in range(1, len(parts)):
-                above = ".".join(parts[:depth])
-                below = [other for other in self.tensors if other.startswith(f"{above}.")]
-                if all(other in self.free for other in below):
+            segments = name.split(".")
+            for depth in range(1, len(segments)):
+                above = ".".join(segments[:depth])
+                below = [tensor_name for tensor_name in self.tensors if tensor_name.startswith(f"{above}.")]
+                if all(tensor_name in self.free for tensor_name in below):
                     path = above
                     break
-            found.append(path)
-        return list(dict.fromkeys(found))
+            unused.append(path)
+        return list(dict.fromkeys(unused))
 
     def count_left(self, path: str) -> int:
         """How many unused parameters a module has."""
-        return sum(one.numel() for name, one in self.free.items() if name == path or name.startswith(f"{path}."))
+        return sum(
+            parameter.numel() for name, parameter in self.free.items() if name == path or name.startswith(f"{path}.")
+        )

@@ -14,7 +14,7 @@ from regard.observation.architecture.rows import Thing
 def arranged(diagram: Diagram, metric: Measures, beside: bool = True) -> Block:
     """The picture with its left border at x = 0. `beside`: whether the two sides may stand side by side."""
     lanes = sides(diagram) if beside else [diagram.root.children]
-    whole = Block()
+    picture = Block()
     x = 0.0
     blocks: list[Block] = []
     starts: list[float] = []
@@ -24,15 +24,15 @@ def arranged(diagram: Diagram, metric: Measures, beside: bool = True) -> Block:
         crossing = len(dict.fromkeys(source for source, _ in block.sides))
         x = math.ceil(x) + (metric.lane + metric.gutter * crossing if blocks else 0.0)
         block.left = math.ceil(block.left)  # so that the axis lies on a column of characters
-        whole.add(block, x + block.left, 0.0)
+        picture.add(block, x + block.left, 0.0)
         blocks.append(block)
         starts.append(x)
         x += block.left + block.right
         before |= {node for child in lane for node in members(child)}
-    whole.right = x
-    whole.height = max(block.height for block in blocks)
-    _cross(whole, blocks, starts, metric)
-    return whole
+    picture.right = x
+    picture.height = max(block.height for block in blocks)
+    _cross(picture, blocks, starts, metric)
+    return picture
 
 
 def _cross(whole: Block, blocks: list[Block], starts: list[float], metric: Measures) -> None:
@@ -43,7 +43,7 @@ def _cross(whole: Block, blocks: list[Block], starts: list[float], metric: Measu
         sources.sort(key=lambda node: _bottom(blocks, starts, node)[0])
         for place, source in enumerate(sources):
             x, lane = _bottom(blocks, starts, source)
-            floor = max(other.height for other in blocks[lane:number]) + metric.track * (lowest + 0.6)
+            floor = max(block.height for block in blocks[lane:number]) + metric.track * (lowest + 0.6)
             lowest += 1
             trunk = starts[number] - metric.lane * 0.5 - metric.gutter * place
             entries = [y for node, y in block.sides if node is source]
@@ -75,15 +75,15 @@ def sides(diagram: Diagram) -> list[list[Thing]]:
             if home[edge.target] is child and not edge.back:
                 reached[id(child)] |= reached[id(home[edge.source])]
     inputs = [child for child in children if isinstance(child, DiagramNode) and child.kind == "input"]
-    found: list[list[Thing]] = []
-    rest = list(children)
-    for given in inputs:
-        alone = [child for child in rest if reached[id(child)] == {given}]
+    columns: list[list[Thing]] = []
+    remaining = list(children)
+    for source in inputs:
+        alone = [child for child in remaining if reached[id(child)] == {source}]
         ends = any(isinstance(child, DiagramNode) and child.kind == "output" for child in alone)
-        if not ends and _large(alone) and len(alone) < len(rest) and not _returns(alone, home, diagram.edges):
-            found.append(alone)
-            rest = [child for child in rest if child not in alone]
-    return [*found, rest]
+        if not ends and _large(alone) and len(alone) < len(remaining) and not _returns(alone, home, diagram.edges):
+            columns.append(alone)
+            remaining = [child for child in remaining if child not in alone]
+    return [*columns, remaining]
 
 
 def _large(children: list[Thing]) -> bool:

@@ -71,15 +71,15 @@ class Recording:
 
 def record(module: nn.Module, call: Callable[[], Any], given: Mapping[str, Tensor]) -> Recording:
     """The recording of `call()`, which runs `module` in evaluation mode; `given`: the network's inputs by name."""
-    found = Recording()
+    recording = Recording()
     for name, parameter in module.named_parameters():
-        found.parameters.setdefault(_storage(parameter), name)
+        recording.parameters.setdefault(_storage(parameter), name)
     for name, tensor in given.items():
         if tensor.numel():
-            found.inputs.setdefault(_storage(tensor), name)
-    training = {part: part.training for part in module.modules()}
+            recording.inputs.setdefault(_storage(tensor), name)
+    training = {submodule: submodule.training for submodule in module.modules()}
     module.eval()
-    mode = _Recorder(found)
+    mode = _Recorder(recording)
     try:
         with ExitStack() as inside:
             inside.enter_context(_followed(module, mode))
@@ -88,10 +88,10 @@ def record(module: nn.Module, call: Callable[[], Any], given: Mapping[str, Tenso
             inside.enter_context(mode)
             output = call()
     finally:
-        for part, before in training.items():
-            part.training = before
-    found.outputs = [_storage(one) for one in tensors_of(output) if one.numel()]
-    return found
+        for submodule, before in training.items():
+            submodule.training = before
+    recording.outputs = [_storage(tensor) for tensor in tensors_of(output) if tensor.numel()]
+    return recording
 
 
 def tensors_of(thing: Any) -> list[Tensor]:
@@ -102,7 +102,7 @@ def tensors_of(thing: Any) -> list[Tensor]:
         thing = list(thing.values())
     elif not isinstance(thing, (tuple, list)) and hasattr(thing, "__dataclass_fields__"):
         thing = list(vars(thing).values())
-    return [one for part in thing for one in tensors_of(part)] if isinstance(thing, (tuple, list)) else []
+    return [tensor for member in thing for tensor in tensors_of(member)] if isinstance(thing, (tuple, list)) else []
 
 
 class _Recorder(TorchDispatchMode):
@@ -117,17 +117,19 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        given = [one for one in tree_flatten((args, kwargs or {}))[0] if isinstance(one, Tensor)]
-        made = [one for one in tree_flatten(output)[0] if isinstance(one, Tensor) and one.numel()]
-        changes = any(part.alias_info is not None and part.alias_info.is_write for part in func._schema.arguments)
-        known = {_storage(one) for one in given}
-        writes = [_storage(one) for one in made if changes or _storage(one) not in known]
-        self.kept += [given, made]
+        inputs = [leaf for leaf in tree_flatten((args, kwargs or {}))[0] if isinstance(leaf, Tensor)]
+        outputs = [leaf for leaf in tree_flatten(output)[0] if isinstance(leaf, Tensor) and leaf.numel()]
+        changes = any(
+            argument.alias_info is not None and argument.alias_info.is_write for argument in func._schema.arguments
+        )
+        known_storages = {_storage(leaf) for leaf in inputs}
+        writes = [_storage(leaf) for leaf in outputs if changes or _storage(leaf) not in known_storages]
+        self.kept += [inputs, outputs]
         if writes:
-            for one in made:
-                self.found.shapes.setdefault(_storage(one), tuple(one.shape))
+            for tensor in outputs:
+                self.found.shapes.setdefault(_storage(tensor), tuple(tensor.shape))
             op = func.overloadpacket.__name__.strip("_")
-            reads = [] if _only_size(op) else _read(given)
+            reads = [] if _only_size(op) else _read(inputs)
             self.found.events.append(
                 Operation(op, tuple(self.running), reads, list(dict.fromkeys(writes)), *self._place(sys._getframe(1)))
             )
@@ -175,10 +177,10 @@ def _followed(module: nn.Module, mode: _Recorder) -> Iterator[None]:
     def leave(*_: Any) -> None:
         mode.running.pop()
 
-    for path, part in module.named_modules():
+    for path, submodule in module.named_modules():
         if path:
-            hooks.append(part.register_forward_pre_hook(entering(path), prepend=True))
-            hooks.append(part.register_forward_hook(leave, always_call=True))
+            hooks.append(submodule.register_forward_pre_hook(entering(path), prepend=True))
+            hooks.append(submodule.register_forward_hook(leave, always_call=True))
     try:
         yield
     finally:
@@ -188,9 +190,9 @@ def _followed(module: nn.Module, mode: _Recorder) -> Iterator[None]:
 
 def _read(given: list[Tensor]) -> list[Storage]:
     """What an operation reads. Whole numbers beside real ones choose or count, and masks hide: they are not drawn."""
-    held = [one for one in given if one.numel() and one.dtype is not torch.bool]
-    real = [one for one in held if one.is_floating_point() and not isinstance(one, nn.Parameter)]
-    return list(dict.fromkeys(_storage(one) for one in held if not real or one.is_floating_point()))
+    drawn = [tensor for tensor in given if tensor.numel() and tensor.dtype is not torch.bool]
+    real = [tensor for tensor in drawn if tensor.is_floating_point() and not isinstance(tensor, nn.Parameter)]
+    return list(dict.fromkeys(_storage(tensor) for tensor in drawn if not real or tensor.is_floating_point()))
 
 
 def _only_size(op: str) -> bool:
@@ -205,5 +207,5 @@ def _storage(tensor: Tensor) -> Storage:
 def _pieces(options: Mapping[str, Any]) -> str:
     """Score and normaliser of a call of `attend`, in words."""
     score, normalize = options.get("score") or "scaled-dot", options.get("normalize") or "softmax"
-    named = [one if isinstance(one, str) else words(type(one).__name__) for one in (score, normalize)]
+    named = [piece if isinstance(piece, str) else words(type(piece).__name__) for piece in (score, normalize)]
     return ", ".join(named)

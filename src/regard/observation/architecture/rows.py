@@ -46,7 +46,7 @@ class FrameRows:
             place |= {id(child): number - (len(row) - 1) / 2 for number, child in enumerate(row)}
 
     def _links(self) -> list[Link]:
-        found: dict[tuple[int, DiagramNode, int, bool], Link] = {}
+        links: dict[tuple[int, DiagramNode, int, bool], Link] = {}
         for edge in self.edges:
             origin, target = self.home.get(edge.source), self.home.get(edge.target)
             if (origin is None and (target is None or edge.source in self.sides)) or (
@@ -55,8 +55,8 @@ class FrameRows:
                 continue
             back = edge.back and target is not None
             link = Link(origin, edge.source, target, back, back and origin is not None)
-            found.setdefault((id(origin), edge.source, id(target), back), link)
-        return list(found.values())
+            links.setdefault((id(origin), edge.source, id(target), back), link)
+        return list(links.values())
 
     def _rows(self) -> dict[int, int]:
         row: dict[int, int] = {}
@@ -84,7 +84,7 @@ class FrameRows:
     def entering(self, child: Thing) -> list[DiagramNode]:
         """What comes to a child from the left."""
         outside = [edge.source for edge in self.edges if self.home.get(edge.target) is child]
-        return list(dict.fromkeys(one for one in outside if one in self.sides and one not in self.home))
+        return list(dict.fromkeys(source for source in outside if source in self.sides and source not in self.home))
 
     def leftmost(self, child: Thing) -> bool:
         """Whether a child stands first in its row, so that a wire from the left reaches it."""
@@ -100,13 +100,15 @@ class FrameRows:
         for link in self.links:
             if link.beside:
                 ends = (self.row_of(link.origin, -1) + 0.6, self.row_of(link.target, len(self.rows)) + 0.1)
-                known = spans.setdefault(link.trunk, [min(ends), max(ends)])
-                known[:] = [min(known[0], *ends), max(known[1], *ends)]
-        taken: list[list[list[float]]] = []
-        found: dict[object, int] = {}
+                trunk_span = spans.setdefault(link.trunk, [min(ends), max(ends)])
+                trunk_span[:] = [min(trunk_span[0], *ends), max(trunk_span[1], *ends)]
+        occupied: list[list[list[float]]] = []
+        track_of: dict[object, int] = {}
         for trunk, span in sorted(spans.items(), key=lambda item: item[1][1] - item[1][0]):
-            apart = [all(one[1] < span[0] or span[1] < one[0] for one in some) for some in taken]
-            free = apart.index(True) if True in apart else len(taken)
-            taken[free : free + 1] = [[*(taken[free] if free < len(taken) else []), span]]
-            found[trunk] = free
-        return found
+            apart = [
+                all(other_span[1] < span[0] or span[1] < other_span[0] for other_span in some) for some in occupied
+            ]
+            free = apart.index(True) if True in apart else len(occupied)
+            occupied[free : free + 1] = [[*(occupied[free] if free < len(occupied) else []), span]]
+            track_of[trunk] = free
+        return track_of

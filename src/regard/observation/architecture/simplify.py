@@ -18,9 +18,9 @@ def simplified(module: nn.Module, recording: Recording) -> tuple[Graph, list[Loo
     _merge_at_one_place(graph)
     looped = {graph.parts[key].path for loop in _loops(graph) for key in loop if graph.parts[key].role == "box"}
     apart = {
-        part.path
-        for part in graph.parts.values()
-        if part.role == "box" and 1 < len(part.runs.get(None, ())) <= MOST_APART and part.path not in looped
+        vertex.path
+        for vertex in graph.parts.values()
+        if vertex.role == "box" and 1 < len(vertex.runs.get(None, ())) <= MOST_APART and vertex.path not in looped
     }
     if apart:
         graph = contract(module, recording, apart)
@@ -45,11 +45,11 @@ def _merge_at_one_place(graph: Graph) -> None:
     """
     turning = {key for circle in graph.circles() for key in circle}
     groups: dict[object, list[Key]] = {}
-    for key, part in graph.parts.items():
-        if part.role in ("join", "attend"):
-            boxes = frozenset(one for one in graph.sources(key) if graph.parts[one].role in BOXES[:2])
-            apart = boxes if part.role == "attend" else None
-            groups.setdefault((part.role, part.sign, part.path, part.place, apart), []).append(key)
+    for key, vertex in graph.parts.items():
+        if vertex.role in ("join", "attend"):
+            boxes = frozenset(source for source in graph.sources(key) if graph.parts[source].role in BOXES[:2])
+            apart = boxes if vertex.role == "attend" else None
+            groups.setdefault((vertex.role, vertex.sign, vertex.path, vertex.place, apart), []).append(key)
     for group in groups.values():
         loops = [key for key in group if key in turning]
         if len(group) < 2 or not loops:
@@ -64,24 +64,24 @@ def _merge_at_one_place(graph: Graph) -> None:
 
 def _recognise_attention(graph: Graph) -> None:
     """A product, a softmax and another product written by hand are an attention; any other softmax hands on."""
-    for key in [key for key, part in graph.parts.items() if part.sign == "softmax"]:
-        before = [one for one in graph.sources(key) if graph.parts[one].sign in ("·", "×", "+", "?")]
-        after = [one for one in graph.targets(key) if graph.parts[one].sign == "·"]
+    for key in [key for key, vertex in graph.parts.items() if vertex.sign == "softmax"]:
+        before = [source for source in graph.sources(key) if graph.parts[source].sign in ("·", "×", "+", "?")]
+        after = [target for target in graph.targets(key) if graph.parts[target].sign == "·"]
         while before and graph.parts[before[0]].sign != "·":
-            earlier = [one for one in graph.sources(before[0]) if graph.parts[one].role == "join"]
+            earlier = [source for source in graph.sources(before[0]) if graph.parts[source].role == "join"]
             before = [*earlier[:1], *before] if earlier and earlier[0] not in before else []
         if before and after and after[0] not in before:
             into = after[0]
             graph.merge([*before, key], into)
-            part = graph.parts[into]
-            part.role, part.sign, part.detail = "attend", "", "softmax"
+            vertex = graph.parts[into]
+            vertex.role, vertex.sign, vertex.detail = "attend", "", "softmax"
         else:
             graph.bypass(key)
 
 
 def _contract_states(graph: Graph) -> None:
     """Operations without weights that feed each other from step to step are one state, or belong to a cell."""
-    free = [key for key, part in graph.parts.items() if part.role in ("join", "attend")]
+    free = [key for key, vertex in graph.parts.items() if vertex.role in ("join", "attend")]
     for circle in graph.circles(free):
         if (
             len(circle) == 1
@@ -91,7 +91,7 @@ def _contract_states(graph: Graph) -> None:
             continue  # a residual connection from round to round
         attends = [key for key in circle if graph.parts[key].role == "attend"]
         into = attends[0] if attends else circle[0]
-        sources = {one for key in circle for one in graph.sources(key)} - set(circle)
+        sources = {source for key in circle for source in graph.sources(key)} - set(circle)
         shape = max((graph.parts[key].shape for key in circle), key=_size)
         cell = None if attends else _cell(graph, sources)
         if cell is not None:
@@ -99,8 +99,8 @@ def _contract_states(graph: Graph) -> None:
             graph.parts[cell].again = True
         else:
             graph.merge(circle, into)
-            part = graph.parts[into]
-            part.role, part.sign, part.shape, part.again = "state", "", shape, True
+            vertex = graph.parts[into]
+            vertex.role, vertex.sign, vertex.shape, vertex.again = "state", "", shape, True
 
 
 def _cell(graph: Graph, sources: set[Key]) -> Key | None:
@@ -112,16 +112,16 @@ def _cell(graph: Graph, sources: set[Key]) -> Key | None:
 
 def _settle_learned(graph: Graph) -> None:
     """Weights that one part alone uses belong to it, also where a sum or a product stands between."""
-    for key in [key for key, part in graph.parts.items() if part.role == "learned"]:
+    for key in [key for key, vertex in graph.parts.items() if vertex.role == "learned"]:
         targets = graph.targets(key)
         if len(targets) != 1:
             continue
-        part = graph.parts[targets[0]]
-        others = [one for one in graph.sources(targets[0]) if one != key]
-        if part.role in ("attend", "state", "raw"):
+        vertex = graph.parts[targets[0]]
+        beside = [source for source in graph.sources(targets[0]) if source != key]
+        if vertex.role in ("attend", "state", "raw"):
             graph.merge([key], targets[0])
-        elif part.role == "join" and len(others) == 1 and graph.parts[others[0]].role == "raw":
-            graph.merge([key, targets[0]], others[0])
+        elif vertex.role == "join" and len(beside) == 1 and graph.parts[beside[0]].role == "raw":
+            graph.merge([key, targets[0]], beside[0])
 
 
 def _drop_plain_joins(graph: Graph) -> None:
@@ -129,14 +129,14 @@ def _drop_plain_joins(graph: Graph) -> None:
     changed = True
     while changed:
         changed = False
-        for key, part in list(graph.parts.items()):
-            if part.role != "join":
+        for key, vertex in list(graph.parts.items()):
+            if vertex.role != "join":
                 continue
             sources = set(graph.sources(key))
-            cell = _cell(graph, sources) if part.sign in ("×", "?", "·") else None
+            cell = _cell(graph, sources) if vertex.sign in ("×", "?", "·") else None
             if cell is not None and graph.parts[cell].role == "raw" and len(sources) > 1:
                 graph.merge([key], cell)
-            elif len(sources) < 2 or part.sign == "?":
+            elif len(sources) < 2 or vertex.sign == "?":
                 graph.bypass(key)
             else:
                 continue
@@ -146,18 +146,20 @@ def _drop_plain_joins(graph: Graph) -> None:
 def _merge_sums(graph: Graph) -> None:
     """A sum that only feeds another sum of the same module is one with it; the same for concatenations."""
     for key in list(graph.parts):
-        part = graph.parts.get(key)
-        following = [] if part is None or part.role != "join" or part.sign not in "+∥" else graph.targets(key)
-        if part is not None and len(following) == 1:
+        vertex = graph.parts.get(key)
+        following = [] if vertex is None or vertex.role != "join" or vertex.sign not in "+∥" else graph.targets(key)
+        if vertex is not None and len(following) == 1:
             after = graph.parts[following[0]]
-            if (after.role, after.sign, after.path) == (part.role, part.sign, part.path):
+            if (after.role, after.sign, after.path) == (vertex.role, vertex.sign, vertex.path):
                 graph.merge([key], following[0])
 
 
 def _drop_unread(graph: Graph) -> None:
     """Remove inputs and joins that nothing reads."""
     while True:
-        dead = [key for key, part in graph.parts.items() if part.role in ("join", "input") and not graph.targets(key)]
+        dead = [
+            key for key, vertex in graph.parts.items() if vertex.role in ("join", "input") and not graph.targets(key)
+        ]
         if not dead:
             return
         for key in dead:
@@ -169,24 +171,24 @@ def _loops(graph: Graph) -> list[Loop]:
     loops: list[tuple[int, int, Loop]] = []
     for circle in graph.circles():
         members = [graph.parts[key] for key in circle]
-        counts = [part.times for part in members if part.role in ("box", "raw")]
-        if max(part.times for part in members) < 2 or (counts and max(counts) - min(counts) > (max(counts) > 3)):
+        counts = [vertex.times for vertex in members if vertex.role in ("box", "raw")]
+        if max(vertex.times for vertex in members) < 2 or (counts and max(counts) - min(counts) > (max(counts) > 3)):
             continue
-        loops.append((min(part.first for part in members), max(part.last for part in members), list(circle)))
+        loops.append((min(vertex.first for vertex in members), max(vertex.last for vertex in members), list(circle)))
     loops.sort(key=lambda loop: loop[0])
-    found: list[tuple[int, int, Loop]] = []
+    merged: list[tuple[int, int, Loop]] = []
     for first, last, loop in loops:
-        if found and first < found[-1][1]:
-            found[-1] = (found[-1][0], max(last, found[-1][1]), [*found[-1][2], *loop])
+        if merged and first < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]), [*merged[-1][2], *loop])
         else:
-            found.append((first, last, loop))
-    for first, last, loop in found:
+            merged.append((first, last, loop))
+    for first, last, loop in merged:
         loop += [
             key
-            for key, part in graph.parts.items()
-            if key not in loop and part.times > 1 and part.first < last and part.last > first
+            for key, vertex in graph.parts.items()
+            if key not in loop and vertex.times > 1 and vertex.first < last and vertex.last > first
         ]
-    return [loop for _, _, loop in found]
+    return [loop for _, _, loop in merged]
 
 
 def _size(shape: tuple[int, ...]) -> int:

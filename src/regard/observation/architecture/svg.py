@@ -57,8 +57,8 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 def detail_of(node: DiagramNode) -> str:
     """The second line of a box: sizes, and how many parameters, where that fits."""
     count = short(node.parameters) if node.parameters >= 1000 else ""
-    whole = " · ".join(filter(None, (node.detail, count)))
-    return whole if text_width(whole, DETAIL) <= MOST - 20 else node.detail
+    line = " · ".join(filter(None, (node.detail, count)))
+    return line if text_width(line, DETAIL) <= MOST - 20 else node.detail
 
 
 def title_of(frame: Frame) -> str:
@@ -137,12 +137,12 @@ def description(diagram: Diagram) -> str:
 
 
 def _drawn(block: Block, x: float, y: float) -> list[str]:
-    whole = Block()
-    whole.add(block, x, y)
-    frames = [_frame(rect, rect.thing) for rect in whole.rects if isinstance(rect.thing, Frame)]
-    wires = [_wire(wire) for wire in whole.wires]
-    dots = [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.4" fill="{WIRE}"/>' for a, b in dict.fromkeys(whole.dots)]
-    boxes = [_node(rect, rect.thing) for rect in whole.rects if isinstance(rect.thing, DiagramNode)]
+    picture = Block()
+    picture.add(block, x, y)
+    frames = [_frame(rect, rect.thing) for rect in picture.rects if isinstance(rect.thing, Frame)]
+    wires = [_wire(wire) for wire in picture.wires]
+    dots = [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.4" fill="{WIRE}"/>' for a, b in dict.fromkeys(picture.dots)]
+    boxes = [_node(rect, rect.thing) for rect in picture.rects if isinstance(rect.thing, DiagramNode)]
     return [*frames, *wires, *dots, *boxes]
 
 
@@ -169,11 +169,11 @@ def _node(rect: Rect, node: DiagramNode) -> str:
     fill, border = FILLS[node.kind]
     dashes = "" if node.used else ' stroke-dasharray="4 3"'
     room, detail = rect.width - 10, detail_of(node)
-    told = ", ".join(filter(None, (node.path, f"{node.parameters:,} parameters" if node.parameters else "")))
+    title = ", ".join(filter(None, (node.path, f"{node.parameters:,} parameters" if node.parameters else "")))
     label = _text(middle, y + (18 if detail else 20.5), fitted(node.label, LABEL, room), LABEL, INK)
     below = _text(middle, y + 33, fitted(detail, DETAIL, room), DETAIL, SMALL) if detail else ""
     shape = f'<rect {_place(rect)} rx="6" fill="{fill}" stroke="{border}" stroke-width="1.3"{dashes}/>'
-    return f'<g class="box"><title>{escape(told)}</title>{shape}{label}{below}</g>'
+    return f'<g class="box"><title>{escape(title)}</title>{shape}{label}{below}</g>'
 
 
 def _place(rect: Rect) -> str:
@@ -191,10 +191,10 @@ def _rounded(points: list[Point]) -> str:
     """A path through points with rounded corners."""
     kept = [p for n, p in enumerate(points) if n == 0 or p != points[n - 1]]
     path = [f"M{kept[0][0]:.1f},{kept[0][1]:.1f}"]
-    for before, here, after in zip(kept, kept[1:], kept[2:], strict=False):
-        reach = min(CORNER, _far(before, here) / 2, _far(here, after) / 2)
-        a, b = _toward(here, before, reach), _toward(here, after, reach)
-        path.append(f"L{a[0]:.1f},{a[1]:.1f} Q{here[0]:.1f},{here[1]:.1f} {b[0]:.1f},{b[1]:.1f}")
+    for before, corner, after in zip(kept, kept[1:], kept[2:], strict=False):
+        reach = min(CORNER, _far(before, corner) / 2, _far(corner, after) / 2)
+        a, b = _toward(corner, before, reach), _toward(corner, after, reach)
+        path.append(f"L{a[0]:.1f},{a[1]:.1f} Q{corner[0]:.1f},{corner[1]:.1f} {b[0]:.1f},{b[1]:.1f}")
     return " ".join([*path, f"L{kept[-1][0]:.1f},{kept[-1][1]:.1f}"])
 
 
@@ -224,7 +224,7 @@ def _arrow(name: str, colour: str) -> str:
 def _legend(diagram: Diagram, room: float) -> tuple[str, float, float]:
     """The meaning of each colour, sign and line in the picture in lines of this width, and how wide and high it is."""
     kinds = {node.kind for node in diagram.root.nodes()}
-    x, y, widest, parts = 0.0, 0.0, 0.0, list[str]()
+    x, y, widest, elements = 0.0, 0.0, 0.0, list[str]()
     keys = [(kind, meaning) for kind, meaning in {**MEANINGS, **NAMES}.items() if kind in kinds]
     if any(node.parameters >= 1000 for node in diagram.root.nodes()):
         keys.append(("k", "thousand parameters"))
@@ -237,13 +237,13 @@ def _legend(diagram: Diagram, room: float) -> tuple[str, float, float]:
         if kind in FILLS:
             fill, border = FILLS[kind]
             square = f'width="12" height="12" rx="3" fill="{fill}" stroke="{border}"'
-            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" {square}/>')
+            elements.append(f'<rect x="{x:.1f}" y="{y:.1f}" {square}/>')
         elif kind:
-            parts.append(_text(x + 6, y + 10, kind, 12, GREY))
+            elements.append(_text(x + 6, y + 10, kind, 12, GREY))
         else:
             line = f'stroke="{STATE}" stroke-width="1.5" stroke-dasharray="5 3" marker-end="url(#state)"'
-            parts.append(f'<path d="M{x - 6:.1f},{y + 6:.1f} h19" {line}/>')
-        parts.append(_text(x + 17, y + 10, meaning, 10.5, GREY, "start"))
+            elements.append(f'<path d="M{x - 6:.1f},{y + 6:.1f} h19" {line}/>')
+        elements.append(_text(x + 17, y + 10, meaning, 10.5, GREY, "start"))
         widest = max(widest, x + wide)
         x += wide + 16
-    return "".join(parts), widest, y + 12
+    return "".join(elements), widest, y + 12

@@ -104,10 +104,10 @@ class _Canvas:
 
     def lines(self) -> list[str]:
         """The picture line by line."""
-        found = ["".join(self.signs.get((x, y), " ") for x in range(self.width)).rstrip() for y in range(self.height)]
-        while found and not found[-1]:
-            found.pop()
-        return found
+        rows = ["".join(self.signs.get((x, y), " ") for x in range(self.width)).rstrip() for y in range(self.height)]
+        while rows and not rows[-1]:
+            rows.pop()
+        return rows
 
     def _put(self, x: int, y: int, words: str) -> None:
         for number, sign in enumerate(words):
@@ -149,9 +149,9 @@ class _Canvas:
             steps = max(abs(u - x), abs(v - y))
             for step in range(steps):
                 ahead = ((u > x) - (u < x), (v > y) - (v < y))
-                here = (x + ahead[0] * step, y + ahead[1] * step)
-                self._way(here, _direction(*ahead), wire.back)
-                self._way((here[0] + ahead[0], here[1] + ahead[1]), _direction(-ahead[0], -ahead[1]), wire.back)
+                cell = (x + ahead[0] * step, y + ahead[1] * step)
+                self._way(cell, _direction(*ahead), wire.back)
+                self._way((cell[0] + ahead[0], cell[1] + ahead[1]), _direction(-ahead[0], -ahead[1]), wire.back)
 
     def _way(self, place: tuple[int, int], way: int, back: bool) -> None:
         self.ways[place] = self.ways.get(place, 0) | way

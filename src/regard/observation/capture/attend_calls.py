@@ -27,39 +27,41 @@ class AttendAdapter(Adapter):
         """The request as it was made."""
         bound = self.signature.bind(*event.args, **event.kwargs)
         bound.apply_defaults()
-        given, keep = bound.arguments, event.keep
-        query, key = as_computed(given["query"]), as_computed(given["key"])
-        mask, bias = given["mask"], given["bias"]
-        seen = None
+        arguments, keep = bound.arguments, event.keep
+        query, key = as_computed(arguments["query"]), as_computed(arguments["key"])
+        mask, bias = arguments["mask"], arguments["bias"]
+        rows = None
         if isinstance(mask, Mask):
             kept_mask: StoredTensor | StoredValue[Mask] | None = keep.value(mask, "the mask")
         else:
             kept_mask, _ = mask_and_bias(mask, query.shape[:-2], keep)
-            seen = rows_seen(mask, key.shape[-2]) if mask is not None and mask.dim() >= 2 else None
+            rows = rows_seen(mask, key.shape[-2]) if mask is not None and mask.dim() >= 2 else None
         if isinstance(bias, Bias):
             kept_bias: StoredTensor | StoredValue[Bias] | None = keep.value(bias, "the bias")
         else:
             _, kept_bias = mask_and_bias(bias, query.shape[:-2], keep)
-        score: StoredValue[Score] | str = given["score"]
+        score: StoredValue[Score] | str = arguments["score"]
         if not isinstance(score, str):
-            score = keep.value(given["score"], "the score")
-        sink = given["sink"]
-        output = event.result[0] if given["return_logsumexp"] else event.result
+            score = keep.value(arguments["score"], "the score")
+        sink = arguments["sink"]
+        output = event.result[0] if arguments["return_logsumexp"] else event.result
         graph = None
-        if event.gradients and output.requires_grad and query.dim() == 4 and given["normalize"] == "softmax":
-            graph = GradientInputs(given["value"].detach(), output)
+        if event.gradients and output.requires_grad and query.dim() == 4 and arguments["normalize"] == "softmax":
+            graph = GradientInputs(arguments["value"].detach(), output)
         return Pairs(
             keep.activation(four_axes(query), "the query"),
-            StoredKeys(keep.activation(four_axes(key), "the key"), seen),
+            StoredKeys(keep.activation(four_axes(key), "the key"), rows),
             (*four_axes(query).shape[:3], key.shape[-2]),
             kept_mask,
             kept_bias,
             score,
-            given["normalize"],
-            given["scale"],
+            arguments["normalize"],
+            arguments["scale"],
             None if sink is None else keep.parameter(sink, "the sink"),
             graph=graph,
-            proof=None if given["dropout"] else proof_of(keep, four_axes(given["value"]), four_axes(output), seen),
+            proof=None
+            if arguments["dropout"]
+            else proof_of(keep, four_axes(arguments["value"]), four_axes(output), rows),
         )
 
     def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:

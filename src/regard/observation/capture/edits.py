@@ -64,9 +64,9 @@ def edit_rows(
     if type(edit).rows is Edit.rows:
         return args, kwargs
     names = next((some for some in _ROWS if any(name in kwargs for name in some)), _ROWS[0])
-    given = [args[first + at] if len(args) > first + at else kwargs[name] for at, name in enumerate(names)]
+    rows_in = [args[first + at] if len(args) > first + at else kwargs[name] for at, name in enumerate(names)]
     changed_args, changed_kwargs = list(args), dict(kwargs)
-    for at, (name, rows) in enumerate(zip(names, edit.rows(*given), strict=True)):
+    for at, (name, rows) in enumerate(zip(names, edit.rows(*rows_in), strict=True)):
         if len(args) > first + at:
             changed_args[first + at] = rows
         else:

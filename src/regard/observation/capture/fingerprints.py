@@ -35,10 +35,11 @@ class TensorFingerprint:
             return False
         if self.sample is None or not sampled:
             return True
-        now = _spread(tensor.detach())
-        if now is None or torch.equal(now, self.sample):
+        current = _spread(tensor.detach())
+        if current is None or torch.equal(current, self.sample):
             return True
-        return bool(((now == self.sample) | ((now != now) & (self.sample != self.sample))).all())  # NaN equals NaN here
+        # NaN equals NaN here.
+        return bool(((current == self.sample) | ((current != current) & (self.sample != self.sample))).all())
 
 
 def fingerprint_of(tensor: Tensor, sampled: bool = True) -> TensorFingerprint:

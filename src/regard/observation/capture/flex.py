@@ -82,8 +82,8 @@ class Flexed(Reading):
         device = query.device
         batch, count, queries, keys = self.sizes
         chosen = [
-            torch.arange(size, device=device)[slice(None) if part is None else part]
-            for size, part in (
+            torch.arange(size, device=device)[slice(None) if selected is None else selected]
+            for size, selected in (
                 (count, dispatch.selection("heads", heads, count, device)),
                 (queries, dispatch.selection("rows", rows, queries, device)),
             )
@@ -122,15 +122,15 @@ class Flex(Adapter):
 
     def reading(self, event: CallEvent) -> Reading:
         """Queries, keys and the user's functions; tensors that these read are checked for changes."""
-        given = dict(zip(("query", "key", "value", "score_mod", "block_mask", "scale"), event.args, strict=False))
-        given |= event.kwargs
-        query, key, block_mask = given["query"], given["key"], given.get("block_mask")
-        score_mod, scale = given.get("score_mod"), given.get("scale")
+        arguments = dict(zip(("query", "key", "value", "score_mod", "block_mask", "scale"), event.args, strict=False))
+        arguments |= event.kwargs
+        query, key, block_mask = arguments["query"], arguments["key"], arguments.get("block_mask")
+        score_mod, scale = arguments.get("score_mod"), arguments.get("scale")
         captured = _tensors_in(score_mod) + _tensors_in(getattr(block_mask, "mask_mod", None))
         output = event.result[0] if isinstance(event.result, tuple) else event.result
         graph = None
         if event.gradients and output.requires_grad:
-            graph = GradientInputs(given["value"].detach(), output)
+            graph = GradientInputs(arguments["value"].detach(), output)
         return Flexed(
             event.keep.activation(query, "the query"),
             StoredKeys(event.keep.activation(key, "the key"), None),
@@ -142,7 +142,7 @@ class Flex(Adapter):
             fingerprints_of(captured),
             self.sink(event),
             graph,
-            self._proof(event, given["value"], output),
+            self._proof(event, arguments["value"], output),
         )
 
     @staticmethod
@@ -163,22 +163,22 @@ class Flex(Adapter):
 
 def _tensors_in(function: Any, depth: int = 4) -> list[Tensor]:
     """Tensors in the closure of a function, and in closures of functions in it."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     if not isinstance(function, FunctionType) or depth == 0:
-        return found
+        return tensors
     for cell in function.__closure__ or ():
         try:
             content = cell.cell_contents
         except ValueError:  # an empty cell
             continue
         if isinstance(content, Tensor):
-            found.append(content)
+            tensors.append(content)
         elif isinstance(content, nn.Module):  # only its own: its parts may be the whole model
-            own = (*content._parameters.values(), *content._buffers.values())
-            found += [tensor for tensor in own if tensor is not None]
+            own_tensors = (*content._parameters.values(), *content._buffers.values())
+            tensors += [tensor for tensor in own_tensors if tensor is not None]
         elif isinstance(content, (tuple, list)):
-            for part in content:
-                found += [part] if isinstance(part, Tensor) else _tensors_in(part, depth - 1)
+            for element in content:
+                tensors += [element] if isinstance(element, Tensor) else _tensors_in(element, depth - 1)
         else:
-            found += _tensors_in(content, depth - 1)
-    return found
+            tensors += _tensors_in(content, depth - 1)
+    return tensors

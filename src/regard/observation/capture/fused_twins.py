@@ -40,9 +40,9 @@ def fused_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     adapter, original = ScaledDotProduct(), torch.nn.functional.scaled_dot_product_attention
 
     def catch(*given: Any, **named: Any) -> Tensor:
-        found = adapter.reading(CallEvent(original, module, given, named, None, Storage(), False))
-        assert isinstance(found, Pairs)
-        raise _Caught(found)
+        reading = adapter.reading(CallEvent(original, module, given, named, None, Storage(), False))
+        assert isinstance(reading, Pairs)
+        raise _Caught(reading)
 
     try:
         with torch.no_grad(), fused_function(catch):
@@ -66,7 +66,9 @@ def _name(function: Any) -> str:
 
 def _is_random(module: nn.Module) -> bool:
     """Whether a module applies dropout when it is called."""
-    return any(part.training and isinstance(part, _DropoutNd) and part.p > 0 for part in module.modules())
+    return any(
+        submodule.training and isinstance(submodule, _DropoutNd) and submodule.p > 0 for submodule in module.modules()
+    )
 
 
 def _last_row(result: Tensor) -> Tensor:
@@ -97,9 +99,9 @@ class FusedTwin(Adapter):
 
     def reading(self, event: CallEvent) -> Reading:
         """Store the inputs; the twin runs on them when weights are asked for."""
-        module, *given = event.args
-        kept_args = [event.keep.argument(part) for part in given]
-        kept_named = {name: event.keep.argument(part) for name, part in event.kwargs.items()}
+        module, *inputs = event.args
+        kept_args = [event.keep.argument(argument) for argument in inputs]
+        kept_named = {name: event.keep.argument(argument) for name, argument in event.kwargs.items()}
         parameters = list(module.parameters())
         fingerprints, switch = fingerprints_of(parameters), self.switch
 
@@ -109,10 +111,10 @@ class FusedTwin(Adapter):
             setattr(twin, switch, fused)
             twin.training = False  # not eval(): its submodules are shared with the module
             self.prepare(twin)
-            named = {name: restored(part) for name, part in kept_named.items()}
-            return twin, tuple(restored(part) for part in kept_args), named
+            named = {name: restored(argument) for name, argument in kept_named.items()}
+            return twin, tuple(restored(argument) for argument in kept_args), named
 
-        sizes = self.sizes(module, given, event.result)
+        sizes = self.sizes(module, inputs, event.result)
         check = self.check(event, lambda: again(True))
         if self.has_twin(module, event.kwargs):
             return DeferredPairs(lambda: fused_call(*again(True)), sizes, check=check)
@@ -129,22 +131,22 @@ class FusedTwin(Adapter):
         def same(reading: Reading) -> bool:
             twin, args, kwargs = again()
             with _numbers_of_our_own(expected.device):
-                found = _last_row(_forward(twin)(twin, *args, **kwargs))
+                last_row = _last_row(_forward(twin)(twin, *args, **kwargs))
             bound = CLOSE.get(expected.dtype, COARSE) * expected.abs().amax()
-            return bool((found - expected).abs().amax() <= bound)
+            return bool((last_row - expected).abs().amax() <= bound)
 
         return same
 
     def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
         """The twin's fused call is edited: a module that writes attention out returns projected values."""
-        module, *given = args
+        module, *inputs = args
         if not self.has_twin(module, kwargs):
             return super().edited(original, args, kwargs, edit)
         twin = copy.copy(module)
         setattr(twin, self.switch, True)
         self.prepare(twin)
         with edited_fused_calls(edit):
-            return _forward(twin)(twin, *given, **kwargs)
+            return _forward(twin)(twin, *inputs, **kwargs)
 
     def prepare(self, twin: nn.Module) -> None:
         """Give a twin the attributes that a module has only if it was built with the switch on."""
@@ -178,11 +180,11 @@ class XTransformersAttend(FusedTwin):
     def has_twin(self, module: nn.Module, kwargs: dict[str, Any]) -> bool:
         """Not with options that only the written-out path supports."""
         flags = ("softclamp_logits", "cog_signed", "inverted_attention", "selective", "head_learned_sink")
-        parts = ("pre_softmax_talking_heads", "post_softmax_talking_heads", "pre_scale_post_talking_heads", "cope")
+        modules = ("pre_softmax_talking_heads", "post_softmax_talking_heads", "pre_scale_post_talking_heads", "cope")
         return (
             _name(module.attn_fn) == "softmax"
             and not any(getattr(module, name, False) for name in flags)
-            and all(getattr(module, name, None) is None for name in parts)
+            and all(getattr(module, name, None) is None for name in modules)
             and kwargs.get("prev_attn") is None
             and kwargs.get("attn_delta") is None
         )
@@ -197,14 +199,14 @@ class XTransformersAttend(FusedTwin):
     def whole(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], before: Any) -> Tensor:
         """The weights that values are mixed with: heads may be mixed and scaled after the softmax."""
         with _numbers_of_our_own(args[0].device, before):
-            _, rest = _forward(module)(module, *args, **kwargs)
-        weights: Tensor = rest.post_softmax_attn
+            _, intermediates = _forward(module)(module, *args, **kwargs)
+        weights: Tensor = intermediates.post_softmax_attn
         if getattr(module, "head_learned_sink", False):
             weights = weights[..., 1:]
         if getattr(module, "post_softmax_talking_heads", None) is not None:
             weights = module.post_softmax_talking_heads(weights)
         if getattr(module, "pre_scale_post_talking_heads", None) is not None:
-            weights = weights * module.pre_scale_post_talking_heads(rest.qk_similarities)
+            weights = weights * module.pre_scale_post_talking_heads(intermediates.qk_similarities)
         mask = args[3] if len(args) > 3 else kwargs.get("mask")
         if mask is None or getattr(module, "add_zero_kv", False):
             return weights
@@ -214,10 +216,10 @@ class XTransformersAttend(FusedTwin):
     def check(self, event: CallEvent, again: Again) -> Callable[[Reading], bool]:
         """Here the mixed values are returned; under dropout, check against the weights before dropout."""
         module, query, _, value = event.args[:4]
-        output, rest = event.result
+        output, intermediates = event.result
         if module.training and module.dropout > 0:
             mixers = ("post_softmax_talking_heads", "pre_scale_post_talking_heads", "head_learned_sink")
-            row = rest.post_softmax_attn
+            row = intermediates.post_softmax_attn
             if row is None or any(getattr(module, name, None) for name in mixers):
                 return lambda reading: False
             evidence = row.detach()[:, :, -1].clone()
@@ -241,5 +243,5 @@ class XTransformersAttend(FusedTwin):
 
     def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
         args, kwargs = edit_rows(edit, args, kwargs, first=1)
-        output, rest = original(*args, **kwargs)
-        return edit_mixed(edit, output, 1), rest
+        output, intermediates = original(*args, **kwargs)
+        return edit_mixed(edit, output, 1), intermediates

@@ -39,22 +39,22 @@ class EdgeReading(Reading):
 
     @torch.no_grad()
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
-        _, count, nodes, others = self.sizes
-        part = dispatch.selection("rows", rows, nodes, self.device)
+        _, count, nodes, sources = self.sizes
+        selected = dispatch.selection("rows", rows, nodes, self.device)
         chosen = dispatch.selection("heads", heads, count, self.device)
-        index = torch.arange(nodes, device=self.device)[slice(None) if part is None else part]
+        index = torch.arange(nodes, device=self.device)[slice(None) if selected is None else selected]
         weight = self.weight.get()[:, slice(None) if chosen is None else chosen]  # (E, heads)
-        found = weight.new_zeros(weight.shape[1], len(index), others)
+        weights = weight.new_zeros(weight.shape[1], len(index), sources)
         # Where each node is among the chosen rows; −1: it is not.
         row_of = torch.full((nodes,), -1, device=self.device)
         row_of[index] = torch.arange(len(index), device=self.device)
         rows_of = row_of[self.targets.get()]
         kept = rows_of >= 0
-        cells = rows_of[kept] * others + self.sources.get()[kept]
-        found.flatten(1).index_add_(1, cells, weight[kept].mT.contiguous())
+        cells = rows_of[kept] * sources + self.sources.get()[kept]
+        weights.flatten(1).index_add_(1, cells, weight[kept].mT.contiguous())
         if len(index.unique()) < len(index):  # a row chosen twice: the last copy holds the weights
-            found = found[:, row_of[index]]
-        return found[None]
+            weights = weights[:, row_of[index]]
+        return weights[None]
 
 
 class EdgeSoftmax(Adapter):
@@ -65,22 +65,22 @@ class EdgeSoftmax(Adapter):
     def reading(self, event: CallEvent) -> Reading:
         """The weights, and the edges they belong to, read from the local variables of the calling convolution."""
         weight = event.result
-        given = dict(zip(("src", "index", "ptr", "num_nodes", "dim"), event.args, strict=False)) | event.kwargs
-        edges, size = _edges(len(weight), given.get("index"))
+        arguments = dict(zip(("src", "index", "ptr", "num_nodes", "dim"), event.args, strict=False)) | event.kwargs
+        edges, size = _edges(len(weight), arguments.get("index"))
         if edges is None:
             return UnreadableCall(
                 "edge softmax: the weights were captured, but the edges they belong to were not found."
             )
         sources, targets = edges
-        nodes = given.get("num_nodes")
+        nodes = arguments.get("num_nodes")
         nodes = int(targets.max()) + 1 if not isinstance(nodes, int) else nodes
-        others = size if size is not None else max(nodes, int(sources.max()) + 1 if len(sources) else 0)
+        source_count = size if size is not None else max(nodes, int(sources.max()) + 1 if len(sources) else 0)
         weight = weight.reshape(len(weight), -1)
         return EdgeReading(
             event.keep.activation(weight, "the weights"),
             event.keep.activation(sources, "the edges"),
             event.keep.activation(targets, "the edges"),
-            (1, weight.shape[1], nodes, others),
+            (1, weight.shape[1], nodes, source_count),
         )
 
     def silent(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]) -> Any:
@@ -101,7 +101,7 @@ def _edges(count: int, index: Tensor | None) -> tuple[tuple[Tensor, Tensor] | No
             backwards = index is not None and not torch.equal(index, targets) and torch.equal(index, sources)
             if backwards:  # flow="target_to_source"
                 sources, targets = targets, sources
-            known = size[int(backwards)] if isinstance(size, (list, tuple)) and len(size) == 2 else None
-            return (sources, targets), known if isinstance(known, int) else None
+            source_count = size[int(backwards)] if isinstance(size, (list, tuple)) and len(size) == 2 else None
+            return (sources, targets), source_count if isinstance(source_count, int) else None
         frame = frame.f_back
     return None, None

@@ -86,8 +86,8 @@ class Eager(Reading):
         mask = options["mask"] if options["mask"] is not None else options["bias"]
         with torch.random.fork_rng():  # a function with dropout of its own must not advance the program's generators
             _, weights = self.original(self.module, query, key, self.value.get(), mask, **self.kwargs)
-        found: Tensor = weights
-        return found
+        returned: Tensor = weights
+        return returned
 
     @torch.no_grad()
     def _checked(self) -> str:
@@ -104,8 +104,8 @@ class Eager(Reading):
         # be the ones it mixed with: GraniteSWA returns them without the sink.
         if self.proof is not None or self.evidence is not None:
             try:
-                own = self._own()[:, :, -1]
-                if self.proof.holds(own[0]) if self.proof is not None else self._is_returned(own):
+                recomputed = self._own()[:, :, -1]
+                if self.proof.holds(recomputed[0]) if self.proof is not None else self._is_returned(recomputed):
                     return "own"
             except Exception:  # the function cannot be called again, or returns no weights
                 pass
@@ -115,11 +115,11 @@ class Eager(Reading):
         """Whether a last row (b,h,k) equals the returned one before dropout."""
         if self.evidence is None:
             return self.proof is not None
-        row, there = row.to(self.evidence), torch.ones_like(self.evidence, dtype=torch.bool)
+        row, kept = row.to(self.evidence), torch.ones_like(self.evidence, dtype=torch.bool)
         if self.dropout:
-            row, there = row / (1 - self.dropout), self.evidence != 0
-        apart = (row - self.evidence).masked_fill(~there, 0).abs().amax()
-        return bool(there.any()) and bool(apart <= CLOSE * self.evidence.abs().amax())
+            row, kept = row / (1 - self.dropout), self.evidence != 0
+        apart = (row - self.evidence).masked_fill(~kept, 0).abs().amax()
+        return bool(kept.any()) and bool(apart <= CLOSE * self.evidence.abs().amax())
 
 
 class EagerForward(Adapter):
@@ -130,28 +130,28 @@ class EagerForward(Adapter):
     def reading(self, event: CallEvent) -> Reading:
         """Queries, keys, mask, scale and the other arguments of the call."""
         bound = inspect.signature(event.original).bind(*event.args, **event.kwargs)
-        given = dict(bound.arguments)
-        given |= given.pop("kwargs", {})
-        module, query, key, value = given["module"], given["query"], given["key"], given["value"]
-        mask, bias = self._hiding(event.keep, given, key.shape[2])
-        scale, cap = given.get("scaling"), given.get("softcap")
+        arguments = dict(bound.arguments)
+        arguments |= arguments.pop("kwargs", {})
+        module, query, key, value = arguments["module"], arguments["query"], arguments["key"], arguments["value"]
+        mask, bias = self._hiding(event.keep, arguments, key.shape[2])
+        scale, cap = arguments.get("scaling"), arguments.get("softcap")
         score: StoredValue[Score] | str = "scaled-dot"
         if cap is not None:
             score = event.keep.value(scores.softcap(cap), "the score")
-        sink = sink_of(module, given)
+        sink = sink_of(module, arguments)
         output, weights = event.result
-        dropout = float(given.get("dropout") or 0.0) if module.training else 0.0
+        dropout = float(arguments.get("dropout") or 0.0) if module.training else 0.0
         evidence = None
         if isinstance(weights, Tensor) and weights.shape == (*query.shape[:3], key.shape[2]):
             evidence = weights.detach()[:, :, -1].clone()
-        seen = rows_seen(given.get("attention_mask"), key.shape[2])
-        proof = self._proof(event.keep, value, output, (*query.shape[:3], key.shape[2]), dropout, evidence, seen)
+        rows = rows_seen(arguments.get("attention_mask"), key.shape[2])
+        proof = self._proof(event.keep, value, output, (*query.shape[:3], key.shape[2]), dropout, evidence, rows)
         graph = None
         if event.gradients and output.requires_grad:
             graph = GradientInputs(value.detach(), output, heads_at=2)
         pairs = Pairs(
             event.keep.activation(query, "the query"),
-            StoredKeys(event.keep.activation(key, "the key"), seen),
+            StoredKeys(event.keep.activation(key, "the key"), rows),
             (*query.shape[:3], key.shape[2]),
             mask,
             bias,
@@ -161,13 +161,13 @@ class EagerForward(Adapter):
             None if sink is None else event.keep.parameter(sink, "the sinks"),
             graph=graph,
         )
-        rest = {
+        options = {
             name: content
-            for name, content in given.items()
+            for name, content in arguments.items()
             if name not in ("module", "query", "key", "value", "attention_mask")
         } | {"dropout": 0.0}
-        if given.get("position_bias") is not None:
-            rest["position_bias"] = None  # already part of the bias
+        if arguments.get("position_bias") is not None:
+            options["position_bias"] = None  # already part of the bias
         return Eager(
             pairs,
             proof,
@@ -176,7 +176,7 @@ class EagerForward(Adapter):
             event.original,
             module,
             event.keep.activation(value, "the value"),
-            rest,
+            options,
             pairs.sizes,
         )
 

@@ -89,14 +89,14 @@ def may_ask(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def is_symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an argument is a tracer's proxy for a tensor; capturing it would be traced as well."""
-    return any(not isinstance(part, torch.Tensor) for part in _overrides(args, kwargs))
+    return any(not isinstance(argument, torch.Tensor) for argument in _overrides(args, kwargs))
 
 
 def _overrides(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-    for part in (*args, *kwargs.values()):
-        override = None if type(part) is torch.Tensor else getattr(type(part), "__torch_function__", None)
+    for argument in (*args, *kwargs.values()):
+        override = None if type(argument) is torch.Tensor else getattr(type(argument), "__torch_function__", None)
         if override is not None and override is not torch._C._disabled_torch_function_impl:
-            yield part
+            yield argument
 
 
 def filled_tables() -> set[tuple[str, str]]:

@@ -252,9 +252,9 @@ def _method(patch: _Patch) -> Function:
 def _substitute(patch: _Patch) -> Substitute:
     """The substitute of a function: one for all of its names."""
     original = patch.original
-    for other in _PATCHES.values():
-        if other.original is original and isinstance(other.wrapper, Substitute):
-            return other.wrapper
+    for patch_elsewhere in _PATCHES.values():
+        if patch_elsewhere.original is original and isinstance(patch_elsewhere.wrapper, Substitute):
+            return patch_elsewhere.wrapper
 
     def run(caller: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not _LISTENERS:
@@ -288,8 +288,8 @@ def _as_before(original: Function) -> Iterator[None]:
 def _rename(original: Function, back: bool) -> None:
     for (_, name), patch in _PATCHES.items():
         if patch.original is original and isinstance(patch.wrapper, Substitute):
-            now, then = (patch.wrapper, original) if back else (original, patch.wrapper)
-            if vars(patch.owner).get(name) is now:
+            current, then = (patch.wrapper, original) if back else (original, patch.wrapper)
+            if vars(patch.owner).get(name) is current:
                 setattr(patch.owner, name, then)
 
 
@@ -368,21 +368,21 @@ def _concerned(frame: FrameType | None, args: tuple[Any, ...]) -> list[tuple[Lis
     A module that is no part of the model ends the search, even if a part of the model has called it: it is another
     model (a teacher, an assistant that drafts tokens).
     """
-    found: list[tuple[Listener, nn.Module | None]] = []
+    concerned: list[tuple[Listener, nn.Module | None]] = []
     waiting: list[Listener] = []
     for listener in _LISTENERS:
         if listener.model is None:  # captures everything in the block
-            found.append((listener, None))
+            concerned.append((listener, None))
         elif not args or not isinstance(args[0], nn.Module):
             waiting.append(listener)
         elif listener.holds(args[0]):  # a method of a module, or a function whose first argument is its module
-            found.append((listener, args[0]))
+            concerned.append((listener, args[0]))
     while frame is not None and waiting:
         code = frame.f_code
         if code.co_argcount:
             first = frame.f_locals.get(code.co_varnames[0])
             if isinstance(first, nn.Module):
-                found += [(who, first) for who in waiting if who.holds(first)]
-                return found
+                concerned += [(who, first) for who in waiting if who.holds(first)]
+                return concerned
         frame = frame.f_back
-    return found
+    return concerned

@@ -54,16 +54,16 @@ class OwnWeights(Adapter):
 
     def readings(self, event: CallEvent) -> Readings:
         """One call, its weights computed by the layer for the rows and heads asked for."""
-        layer, *given = event.args
-        query, source = inputs_of(given, event.kwargs)
-        call = RepeatableCall(layer, given, event.kwargs, event.keep)
+        layer, *inputs = event.args
+        query, source = inputs_of(inputs, event.kwargs)
+        call = RepeatableCall(layer, inputs, event.kwargs, event.keep)
         batch, queries, heads = len(query), query.shape[1], layer.num_heads
         keys = source.shape[1]
         if isinstance(event.kwargs.get("state"), State):  # only the layer knows how many keys there are
             keys = call.weights([0], [0]).shape[-1] if queries else 0
-        found = RecomputedRows(call.weights, (batch, heads, queries, keys), self.nature(source is query))
-        found.continues = isinstance(event.kwargs.get("state"), State)
-        return [("", found)]
+        reading = RecomputedRows(call.weights, (batch, heads, queries, keys), self.nature(source is query))
+        reading.continues = isinstance(event.kwargs.get("state"), State)
+        return [("", reading)]
 
     def nature(self, within: bool) -> How:
         """What the weights are; `within`: a sequence attends to itself."""
@@ -85,17 +85,17 @@ class LinearWeights(Adapter):
 
     def readings(self, event: CallEvent) -> Readings:
         """One map, computed from the inputs. A source is read completely in every step, so its sums are not needed."""
-        layer, *given = event.args
-        query, source = inputs_of(given, event.kwargs)
+        layer, *inputs = event.args
+        query, source = inputs_of(inputs, event.kwargs)
         steps = event.kwargs.get("state") is not None
         if steps and (source is query or layer.causal):
             return [("", UnreadableCall("linear keeps only sums of earlier positions: a step has no weights to show."))]
-        rest = {name: part for name, part in event.kwargs.items() if name != "state"}
-        call = RepeatableCall(layer, given, rest, event.keep)
+        arguments = {name: argument for name, argument in event.kwargs.items() if name != "state"}
+        call = RepeatableCall(layer, inputs, arguments, event.keep)
         sizes = (len(query), layer.num_heads, query.shape[1], source.shape[1])
-        found = WholeMap(lambda: linear_weights(layer, *call.given()), sizes, "effective")
-        found.continues = steps
-        return [("", found)]
+        reading = WholeMap(lambda: linear_weights(layer, *call.given()), sizes, "effective")
+        reading.continues = steps
+        return [("", reading)]
 
 
 class EdgeWeights(Adapter):
@@ -104,9 +104,9 @@ class EdgeWeights(Adapter):
     kind = "own weights"
 
     def readings(self, event: CallEvent) -> Readings:
-        layer, *given = event.args
-        nodes = given[0] if given else event.kwargs["nodes"]
-        call = RepeatableCall(layer, given, event.kwargs, event.keep)
+        layer, *inputs = event.args
+        nodes = inputs[0] if inputs else event.kwargs["nodes"]
+        call = RepeatableCall(layer, inputs, event.kwargs, event.keep)
         sizes = (len(nodes), layer.num_heads, nodes.shape[1], nodes.shape[1])
         return [("", RecomputedRows(call.weights, sizes, "exact"))]
 
@@ -125,9 +125,9 @@ class GateWeights(Adapter):
         side: Side = "channel" if over_channels else "source"
 
         def weights() -> Tensor:
-            (given,), _ = call.given()
-            found: Tensor = layer.weights(given)
-            return found.flatten(1)[:, None, None]
+            (nodes,), _ = call.given()
+            edge_weights: Tensor = layer.weights(nodes)
+            return edge_weights.flatten(1)[:, None, None]
 
         return [("", WholeMap(weights, (len(maps), 1, 1, count), columns=side))]
 
@@ -139,10 +139,10 @@ class DynamicMemoryMaps(Adapter):
 
     def readings(self, event: CallEvent) -> Readings:
         """How the slots were written and read; over a source only how they were read."""
-        layer, *given = event.args
-        query, source = inputs_of(given, event.kwargs)
+        layer, *inputs = event.args
+        query, source = inputs_of(inputs, event.kwargs)
         (batch, queries, _), slots, state = query.shape, slots_of(layer), event.kwargs.get("state")
-        call = RepeatableCall(layer, given, event.kwargs, event.keep)
+        call = RepeatableCall(layer, inputs, event.kwargs, event.keep)
 
         def part(index: int) -> Tensor:
             args, kwargs = call.given()
@@ -153,9 +153,9 @@ class DynamicMemoryMaps(Adapter):
 
         if source is not query or getattr(state, "source", None) is not None:
             last = partial(_last_call, layer, call)
-            found = WholeMap(last, shaped(queries, slots), columns="slot")
-            found.continues = state is not None
-            return [(".reading", found)]
+            last_map = WholeMap(last, shaped(queries, slots), columns="slot")
+            last_map.continues = state is not None
+            return [(".reading", last_map)]
         if state is not None:
             why = "dynamic-memory continues inside a segment: a step has no single map to show."
             return [("", UnreadableCall(why))]
@@ -176,8 +176,8 @@ class RepeatableCall:
 
     def __init__(self, layer: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], keep: Storage) -> None:
         self.layer = layer
-        self.args = [keep.argument(part) for part in args]
-        self.kwargs = {name: keep.argument(part) for name, part in kwargs.items()}
+        self.args = [keep.argument(argument) for argument in args]
+        self.kwargs = {name: keep.argument(argument) for name, argument in kwargs.items()}
         self.parameters = list(layer.parameters())
         self.fingerprints = fingerprints_of(self.parameters)
 
@@ -185,15 +185,15 @@ class RepeatableCall:
         """The arguments, after a check that nothing has changed."""
         words = f"a parameter of {mechanism_name(self.layer)}"
         check_fingerprints(self.parameters, self.fingerprints, words)
-        named = {name: restored(part) for name, part in self.kwargs.items()}
-        return [restored(part) for part in self.args], named
+        named = {name: restored(argument) for name, argument in self.kwargs.items()}
+        return [restored(argument) for argument in self.args], named
 
     def weights(self, rows: Rows, heads: Rows) -> Tensor:
         """The weights of some rows and heads, as the layer's own `weights` computes them."""
         args, kwargs = self.given()
-        own: Any = self.layer.weights
-        found: Tensor = own(*args, **kwargs, rows=rows, heads=heads)
-        return found
+        compute: Any = self.layer.weights
+        weights: Tensor = compute(*args, **kwargs, rows=rows, heads=heads)
+        return weights
 
 
 class RecomputedRows(WholeMap):
@@ -218,14 +218,14 @@ class MachineCoreAdapter(Adapter):
     def readings(self, event: CallEvent) -> Readings:
         """One for the heads that write, one for those that read."""
         trace: Trace = event.result[1]
-        found: Readings = []
+        readings: Readings = []
         for name, weights in (("write", trace.write), ("read", trace.read)):
             if weights.shape[2]:
                 kept = event.keep.activation(weights, f"the {name} weights")
                 sizes = (weights.shape[0], weights.shape[2], weights.shape[1], weights.shape[3])
                 reading = WholeMap(partial(_heads_first, kept), sizes, "exact", "source", "slot")
-                found.append((f".{name}", reading))
-        return found
+                readings.append((f".{name}", reading))
+        return readings
 
 
 def _heads_first(kept: StoredTensor) -> Tensor:
@@ -246,13 +246,13 @@ _ADAPTERS: tuple[tuple[type[nn.Module], type[Adapter]], ...] = (
 
 def sides(parts: Iterable[nn.Module]) -> dict[int, tuple[Side, Side]]:
     """What rows and columns are, of modules whose `attend` calls cannot tell: by the identity of the module."""
-    found: dict[int, tuple[Side, Side]] = {}
+    sides_of: dict[int, tuple[Side, Side]] = {}
     for module in parts:
         if isinstance(module, StaticMemory):
-            found[id(module.writer)] = ("slot", "source")
-            found[id(module.reader)] = ("position", "slot")
+            sides_of[id(module.writer)] = ("slot", "source")
+            sides_of[id(module.reader)] = ("position", "slot")
         elif isinstance(module, NTM):
-            found[id(module)] = ("position", "slot")
+            sides_of[id(module)] = ("position", "slot")
         elif isinstance(module, AttentionLayer):  # its queries attend to themselves, then to the source
-            found[id(module.memory)] = ("position", "position")
-    return found
+            sides_of[id(module.memory)] = ("position", "position")
+    return sides_of

@@ -39,7 +39,7 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType, Substitute)
 
 def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> list[PatchPoint]:
     """The functions to intercept for a model made of `parts`; without a model, those that any code may call."""
-    found = [
+    points = [
         PatchPoint(torch.nn.functional, "scaled_dot_product_attention", ScaledDotProduct()),
         # Where torch looks up the function that it passes to __torch_function__.
         PatchPoint(torch._C._nn, "scaled_dot_product_attention", ScaledDotProduct()),
@@ -52,21 +52,21 @@ def patch_points(model: nn.Module | None, parts: Sequence[nn.Module] = ()) -> li
     ]
     transformers = sys.modules.get("transformers.integrations.flex_attention")
     if transformers is not None and hasattr(transformers, "compile_friendly_flex_attention"):
-        found.append(PatchPoint(transformers, "compile_friendly_flex_attention", EagerFlex()))
+        points.append(PatchPoint(transformers, "compile_friendly_flex_attention", EagerFlex()))
     if model is not None:
-        found += [PatchPoint(type(model), name, entrance=True) for name in ("__call__", "forward")]
+        points += [PatchPoint(type(model), name, entrance=True) for name in ("__call__", "forward")]
         if "forward" in vars(model):
-            found.append(PatchPoint(model, "forward", entrance=True))
-    kinds = {type(part): part for part in parts}
-    adapters = {kind: adapter for kind, part in kinds.items() if (adapter := _of_class(part))}
-    found += [PatchPoint(kind, "forward", adapter) for kind, adapter in adapters.items()]
-    found += recording_points(kinds, parts, adapters)
-    for part in parts:  # a module may hold a function as an attribute
-        held = [name for name, content in vars(part).items() if isinstance(content, _FUNCTIONS)]
-        found += _held(part, held) if held else []
-        if "forward" in vars(part) and _wraps_own_forward(part) and (adapter := _of_class(part)):
-            found.append(PatchPoint(part, "forward", adapter))
-    return [*found, *_imported(frozenset(base.__module__ for kind in kinds for base in kind.__mro__))]
+            points.append(PatchPoint(model, "forward", entrance=True))
+    kinds = {type(submodule): submodule for submodule in parts}
+    adapters = {kind: adapter for kind, submodule in kinds.items() if (adapter := _of_class(submodule))}
+    points += [PatchPoint(kind, "forward", adapter) for kind, adapter in adapters.items()]
+    points += recording_points(kinds, parts, adapters)
+    for submodule in parts:  # a module may hold a function as an attribute
+        names = [name for name, content in vars(submodule).items() if isinstance(content, _FUNCTIONS)]
+        points += _held(submodule, names) if names else []
+        if "forward" in vars(submodule) and _wraps_own_forward(submodule) and (adapter := _of_class(submodule)):
+            points.append(PatchPoint(submodule, "forward", adapter))
+    return [*points, *_imported(frozenset(base.__module__ for kind in kinds for base in kind.__mro__))]
 
 
 def _of_class(module: nn.Module) -> Adapter | None:
@@ -81,11 +81,11 @@ def _of_class(module: nn.Module) -> Adapter | None:
 
 def _wraps_own_forward(module: nn.Module) -> bool:
     """Whether the forward that a module instance holds wraps the forward of its class, as accelerate's hooks do."""
-    held: Any = inspect.unwrap(vars(module)["forward"])
-    while isinstance(held, functools.partial):
-        held = inspect.unwrap(held.func)
-    own = inspect.unwrap(type(module).forward)
-    return inspect.unwrap(getattr(held, "__func__", held)) is own
+    forward: Any = inspect.unwrap(vars(module)["forward"])
+    while isinstance(forward, functools.partial):
+        forward = inspect.unwrap(forward.func)
+    class_forward = inspect.unwrap(type(module).forward)
+    return inspect.unwrap(getattr(forward, "__func__", forward)) is class_forward
 
 
 def _imported(homes: frozenset[str]) -> list[PatchPoint]:
@@ -96,8 +96,8 @@ def _imported(homes: frozenset[str]) -> list[PatchPoint]:
     functions' own names. The result is cached until another Python module is imported; `__main__`, where functions are
     redefined interactively, is always searched.
     """
-    here = sys.modules.get("__main__")
-    found = [] if here is None else _held(here, vars(here))
+    main = sys.modules.get("__main__")
+    points = [] if main is None else _held(main, vars(main))
     key = (homes, len(sys.modules))
     if key not in _FOUND:
         if len(_FOUND) > _MOST:
@@ -112,39 +112,39 @@ def _imported(homes: frozenset[str]) -> list[PatchPoint]:
                 continue
             content = vars(module)
             _FOUND[key] += _held(module, content if home in homes else [name for name in names if name in content])
-    return found + [point for point in _FOUND[key] if hasattr(point.owner, point.name)]
+    return points + [point for point in _FOUND[key] if hasattr(point.owner, point.name)]
 
 
 def _held(module: ModuleType | nn.Module, names: Iterable[str]) -> list[PatchPoint]:
-    originals, content, found = _originals(), vars(module), []
+    originals, content, points = _originals(), vars(module), []
     for name in list(names):
-        held = content[name]
-        if not callable(held) or isinstance(held, type):
+        function = content[name]
+        if not callable(function) or isinstance(function, type):
             continue
         adapter: Adapter | None = None
         if name == "eager_attention_forward":
             adapter = EagerForward()
         else:
             plain = getattr(
-                untouched(held), "_torchdynamo_orig_callable", untouched(held)
+                untouched(function), "_torchdynamo_orig_callable", untouched(function)
             )  # the function before torch.compile
             try:
                 adapter = originals.get(untouched(plain))
             except TypeError:  # not hashable, so it is none of them
                 continue
         if adapter is not None:
-            found.append(PatchPoint(module, name, adapter))
-    return found
+            points.append(PatchPoint(module, name, adapter))
+    return points
 
 
 def _originals() -> dict[Any, Adapter]:
     """The original functions, with their adapters."""
-    found: dict[Any, Adapter] = {
+    adapters: dict[Any, Adapter] = {
         untouched(torch.nn.functional.scaled_dot_product_attention): ScaledDotProduct(),
         untouched(flex_module.flex_attention): Flex(),
         untouched(dispatch.attend): AttendAdapter(),
     }
     geometric = sys.modules.get("torch_geometric.utils")
     if geometric is not None:
-        found[untouched(geometric.softmax)] = EdgeSoftmax()
-    return found
+        adapters[untouched(geometric.softmax)] = EdgeSoftmax()
+    return adapters

@@ -70,8 +70,8 @@ def proof_of(
     if value.dim() != 4 or output.dim() != 4:
         return None
     _, groups, keys, width = value.shape
-    _, heads, queries, given = output.shape
-    if not (width == given and output.numel() and value.numel()) or heads % groups:
+    _, heads, queries, output_width = output.shape
+    if not (width == output_width and output.numel() and value.numel()) or heads % groups:
         return None
     if keep.dtype is not None and keep.dtype.itemsize < value.dtype.itemsize:
         return None  # queries and keys are stored rounded, so their weights differ slightly

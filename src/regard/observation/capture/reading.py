@@ -71,8 +71,8 @@ class Reading:
     def columns_of(self, keys: Rows, heads: Rows = None) -> Tensor:
         """The weights of all queries for chosen keys, (b, heads, q, keys), by blocks of rows."""
         chosen = dispatch.selection("keys", keys, self.sizes[3], self.device)
-        parts = [weights if chosen is None else weights[..., chosen] for _, weights in self.strips(heads)]
-        return torch.cat(parts, 2) if parts else self.weights(heads=heads)
+        columns = [weights if chosen is None else weights[..., chosen] for _, weights in self.strips(heads)]
+        return torch.cat(columns, 2) if columns else self.weights(heads=heads)
 
     def summary(self, top: int) -> Summary:
         """The statistics of all weights, in memory linear in the length."""
@@ -184,11 +184,13 @@ class Pairs(Reading):
         query, key, options = self._asked()
         if self._logsumexp is None:
             self._logsumexp = dispatch.summarize(query, key, **options, top=0).logsumexp
-        asked = request.build(Call(query, key, key, **options))
+        call_request = request.build(Call(query, key, key, **options))
         columns = dispatch.selection("keys", keys, self.sizes[3], query.device)
         chosen = dispatch.selection("heads", heads, self.sizes[1], query.device)
         wide = formula.accumulation_dtype(query.dtype)
-        score, query, key = asked.score.reduce(asked.query.to(wide), asked.key.to(wide), guarded=asked.mask is not None)
+        score, query, key = call_request.score.reduce(
+            call_request.query.to(wide), call_request.key.to(wide), guarded=call_request.mask is not None
+        )
         grid = full_grid(self.sizes, query.device).part(heads=chosen, columns=columns)
         logsumexp = self._logsumexp
         key = spread_heads(key, self.sizes[1])
@@ -196,13 +198,15 @@ class Pairs(Reading):
             query, key, logsumexp = query[:, chosen], key[:, chosen], logsumexp[:, chosen]
         if columns is not None:
             key = key[:, :, columns]
-        found, visible = formula.masked_scores(score, query, key, asked.mask, asked.bias, grid, asked.scale)
-        weights = torch.exp(found - logsumexp[..., None])
+        scores, visible = formula.masked_scores(
+            score, query, key, call_request.mask, call_request.bias, grid, call_request.scale
+        )
+        weights = torch.exp(scores - logsumexp[..., None])
         # A log-sum-exp of −inf is a row of zeros, as in `weights`.
         weights = weights.masked_fill((logsumexp == -torch.inf)[..., None], 0)
         if visible is not None:
             weights = weights.masked_fill(~visible, 0)
-        return self._with_coarse_rows(weights.to(asked.query.dtype), logsumexp, keys, heads)
+        return self._with_coarse_rows(weights.to(call_request.query.dtype), logsumexp, keys, heads)
 
     def _with_coarse_rows(self, weights: Tensor, logsumexp: Tensor, keys: Rows, heads: Rows) -> Tensor:
         """Recompute rows whose scores are huge (hidden by a large negative number) or non-finite."""
@@ -210,10 +214,10 @@ class Pairs(Reading):
         rows = coarse.any(1).any(0).nonzero()[:, 0]
         columns = dispatch.selection("keys", keys, self.sizes[3], weights.device)
         few = max(1, IN_FLIGHT // max(1, coarse.shape[0] * coarse.shape[1] * self.sizes[3]))
-        for part in rows.split(few):
-            exact = self.weights(part, heads)
+        for block in rows.split(few):
+            exact = self.weights(block, heads)
             exact = exact if columns is None else exact[..., columns]
-            weights[:, :, part] = torch.where(coarse[:, :, part, None], exact, weights[:, :, part])
+            weights[:, :, block] = torch.where(coarse[:, :, block, None], exact, weights[:, :, block])
         return weights
 
 
@@ -317,13 +321,13 @@ class Steps(Reading):
 
     def chosen(self, rows: Rows) -> list[Reading]:
         """The steps of these rows."""
-        part = dispatch.selection("rows", rows, len(self.steps), torch.device("cpu"))
-        numbers = torch.arange(len(self.steps))[slice(None) if part is None else part]
+        selected = dispatch.selection("rows", rows, len(self.steps), torch.device("cpu"))
+        numbers = torch.arange(len(self.steps))[slice(None) if selected is None else selected]
         return [self.steps[number] for number in numbers.tolist()]
 
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
-        found = [step.weights(None, heads) for step in self.chosen(rows)]
-        return torch.cat(found, 2) if found else self.steps[0].weights([], heads)
+        weights = [step.weights(None, heads) for step in self.chosen(rows)]
+        return torch.cat(weights, 2) if weights else self.steps[0].weights([], heads)
 
     def logsumexp(self, rows: Rows) -> Tensor:
         return torch.cat([step.summary(0).logsumexp for step in self.chosen(rows)], 2)
@@ -331,12 +335,12 @@ class Steps(Reading):
 
 def chosen(weights: Tensor, rows: Rows, heads: Rows) -> Tensor:
     """Some rows and heads of complete weights (b,h,q,k)."""
-    for axis, name, asked in ((1, "heads", heads), (2, "rows", rows)):
-        part = dispatch.selection(name, asked, weights.shape[axis], weights.device)
-        if isinstance(part, slice):
-            weights = weights.narrow(axis, part.start, part.stop - part.start)
-        elif part is not None:
-            weights = weights.index_select(axis, part)
+    for axis, name, selection in ((1, "heads", heads), (2, "rows", rows)):
+        indices = dispatch.selection(name, selection, weights.shape[axis], weights.device)
+        if isinstance(indices, slice):
+            weights = weights.narrow(axis, indices.start, indices.stop - indices.start)
+        elif indices is not None:
+            weights = weights.index_select(axis, indices)
     return weights
 
 
@@ -352,8 +356,8 @@ def summary_of(reading: Reading, top: int) -> Summary:
         total = weights.sum(-1, keepdim=True)
         share = weights / total.masked_fill(total == 0, 1)
         entropies.append(-torch.xlogy(share, share).sum(-1))
-        found, index = strongest(weights, weights == 0, min(top, keys))
-        tops.append(torch.nn.functional.pad(found, (0, top - found.shape[-1])))
+        largest, index = strongest(weights, weights == 0, min(top, keys))
+        tops.append(torch.nn.functional.pad(largest, (0, top - largest.shape[-1])))
         indices.append(torch.nn.functional.pad(index, (0, top - index.shape[-1]), value=-1))
         received = received + weights.sum(2)
         seeing.append((total != 0).sum((2, 3)))

@@ -30,8 +30,8 @@ def linear_weights(layer: Linear, args: Sequence[Any], kwargs: dict[str, Any]) -
     """Effective weights (b,h,q,k) of `linear`: what it returns for unit vectors as values, in which it is linear."""
     query, source = inputs_of(args, kwargs)
     mask = kwargs.get("mask")
-    asked, rest = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
-    keep = masking.kept(rest, len(query), query.shape[1], source.shape[1], 0, query.device)
+    masked_causal, remaining_mask = masking.split_causal(mask) if isinstance(mask, Mask) else (False, mask)
+    keep = masking.kept(remaining_mask, len(query), query.shape[1], source.shape[1], 0, query.device)
     rows = masking.without_padding(source, keep)
 
     def heads(mapped: Tensor) -> Tensor:
@@ -41,15 +41,15 @@ def linear_weights(layer: Linear, args: Sequence[Any], kwargs: dict[str, Any]) -
     queries, keys = heads(layer.query_map(rows if source is query else query)), heads(layer.key_map(rows))
     units = torch.eye(source.shape[1], dtype=keys.dtype, device=keys.device).expand(*keys.shape[:2], -1, -1)
     # Of two alignments the narrower one.
-    own = layer.causal and not (asked and query.shape[1] > source.shape[1])
+    by_layer = layer.causal and not (masked_causal and query.shape[1] > source.shape[1])
     return linear_attention(
         queries,
         keys,
         units,
         keep=keep,
-        causal=layer.causal or asked,
+        causal=layer.causal or masked_causal,
         feature_map=layer.feature_map,
-        align=layer.align if own else "bottom-right",
+        align=layer.align if by_layer else "bottom-right",
     )
 
 
@@ -69,13 +69,13 @@ def dynamic_memory_maps(layer: DynamicMemory, args: Sequence[Any], kwargs: dict[
         )
     *writes, read = attend_calls_of(layer, args, {**kwargs, "mask": None})
     segments = -(-length // size)
-    inner = read.weights().unflatten(0, (batch, segments))
-    reading = inner.new_zeros(batch, inner.shape[2], segments * size, slots + segments * size)
+    segment_weights = read.weights().unflatten(0, (batch, segments))
+    reading = segment_weights.new_zeros(batch, segment_weights.shape[2], segments * size, slots + segments * size)
     for s in range(segments):
-        own = slice(s * size, (s + 1) * size)
-        reading[:, :, own, :slots] = inner[:, s, :, :, :slots]
-        reading[:, :, own, slots + s * size : slots + (s + 1) * size] = inner[:, s, :, :, slots:]
-    writing = inner.new_zeros(batch, inner.shape[2], slots, segments * size)
+        positions = slice(s * size, (s + 1) * size)
+        reading[:, :, positions, :slots] = segment_weights[:, s, :, :, :slots]
+        reading[:, :, positions, slots + s * size : slots + (s + 1) * size] = segment_weights[:, s, :, :, slots:]
+    writing = segment_weights.new_zeros(batch, segment_weights.shape[2], slots, segments * size)
     forwards = len(layer.slots)
     for s, write in enumerate(writes):
         weights = write.weights()

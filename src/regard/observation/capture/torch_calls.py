@@ -31,7 +31,7 @@ def _causal_bias() -> type | None:
 
 def _is_plain(given: tuple[Any, ...]) -> bool:
     plain = (*PLAIN, _causal_bias())
-    return all(type(part) in plain for part in given if isinstance(part, Tensor))
+    return all(type(argument) in plain for argument in given if isinstance(argument, Tensor))
 
 
 def four_axes(tensor: Tensor) -> Tensor:
@@ -101,9 +101,9 @@ class ScaledDotProduct(Adapter):
         kind = _causal_bias()
         if kind is not None and isinstance(attn_mask, kind):
             aligned, attn_mask = attn_mask, None
-        seen, proof = rows_seen(attn_mask, key.shape[-2]), None
+        rows, proof = rows_seen(attn_mask, key.shape[-2]), None
         if not dropout_p and event.result is not None:
-            proof = proof_of(event.keep, four_axes(value), four_axes(event.result), seen)
+            proof = proof_of(event.keep, four_axes(value), four_axes(event.result), rows)
         sampled = proof is None
         mask, bias = mask_and_bias(attn_mask, query.shape[:-2], event.keep, sampled)
         visible: StoredTensor | Mask | None = top_left() if is_causal else mask
@@ -113,17 +113,17 @@ class ScaledDotProduct(Adapter):
         graph = None
         if event.gradients and event.result.requires_grad and query.dim() == 4:
             graph = GradientInputs(value.detach(), event.result)
-        given = (*event.args, *event.kwargs.values())
+        arguments = (*event.args, *event.kwargs.values())
         return Pairs(
             event.keep.activation(four_axes(query), "the query", sampled),
-            StoredKeys(event.keep.activation(four_axes(key), "the key", sampled), seen),
+            StoredKeys(event.keep.activation(four_axes(key), "the key", sampled), rows),
             sizes,
             mask=visible,
             bias=bias,
             scale=scale,
             graph=graph,
             proof=proof,
-            is_known=not torch.overrides.has_torch_function(given) or _is_plain(given),
+            is_known=not torch.overrides.has_torch_function(arguments) or _is_plain(arguments),
         )
 
     def edited(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], edit: Edit) -> Any:
@@ -148,7 +148,7 @@ class MultiheadFunction(Adapter):
         """Queries and keys are projected again when weights are asked for."""
         bound = self.signature.bind(*event.args, **event.kwargs)
         bound.apply_defaults()
-        given = bound.arguments
+        arguments = bound.arguments
         names = (
             "query",
             "key",
@@ -163,15 +163,15 @@ class MultiheadFunction(Adapter):
         )
         owned = ("in_proj", "q_proj", "k_proj", "bias_k")
         kept = {
-            name: (event.keep.parameter if name.startswith(owned) else event.keep.activation)(given[name], name)
+            name: (event.keep.parameter if name.startswith(owned) else event.keep.activation)(arguments[name], name)
             for name in names
-            if given[name] is not None
+            if arguments[name] is not None
         }
-        batched, heads, causal = given["query"].dim() == 3, given["num_heads"], given["is_causal"]
-        separate, zero = given["use_separate_proj_weight"], given["add_zero_attn"]
-        queries, batch = given["query"].shape[0], given["query"].shape[1] if batched else 1
-        source = given["static_k"].shape[1] if given["static_k"] is not None else given["key"].shape[0]
-        keys = source + (given["bias_k"] is not None) + zero
+        batched, heads, causal = arguments["query"].dim() == 3, arguments["num_heads"], arguments["is_causal"]
+        separate, zero = arguments["use_separate_proj_weight"], arguments["add_zero_attn"]
+        queries, batch = arguments["query"].shape[0], arguments["query"].shape[1] if batched else 1
+        source = arguments["static_k"].shape[1] if arguments["static_k"] is not None else arguments["key"].shape[0]
+        keys = source + (arguments["bias_k"] is not None) + zero
 
         def make() -> Pairs:
             have = {name: tensor.get() for name, tensor in kept.items()}
@@ -184,11 +184,11 @@ class MultiheadFunction(Adapter):
             query_bias, key_bias, _ = (None, None, None) if bias is None else bias.chunk(3)
 
             def rows(name: str, by: Tensor, plus: Tensor | None, more: Tensor | None) -> Tensor:
-                found = have[name] if batched else have[name].unsqueeze(1)
-                found = F.linear(found, by, plus)  # (length,b,h·d)
+                projected = have[name] if batched else have[name].unsqueeze(1)
+                projected = F.linear(projected, by, plus)  # (length,b,h·d)
                 if more is not None:
-                    found = torch.cat([found, more.expand(1, batch, -1)])
-                split: Tensor = found.unflatten(-1, (heads, -1))
+                    projected = torch.cat([projected, more.expand(1, batch, -1)])
+                split: Tensor = projected.unflatten(-1, (heads, -1))
                 return split.permute(1, 2, 0, 3)
 
             query = rows("query", query_weight, query_bias, None)
@@ -241,12 +241,16 @@ class NativeEncoderLayer(Adapter):
 
     def reading(self, event: CallEvent) -> Reading:
         """Store the layer's input; norm, queries and keys are computed again when weights are asked for."""
-        given, keep = event.args, event.keep
-        source, _, heads, weight, bias = given[:5]
+        arguments, keep = event.args, event.keep
+        source, _, heads, weight, bias = arguments[:5]
         norm = None
-        if given[8]:  # norm_first
-            norm = (given[9], keep.parameter(given[10], "norm1.weight"), keep.parameter(given[11], "norm1.bias"))
-        return _projected(keep, source, heads, weight, bias, given[18], given[19], norm)
+        if arguments[8]:  # norm_first
+            norm = (
+                arguments[9],
+                keep.parameter(arguments[10], "norm1.weight"),
+                keep.parameter(arguments[11], "norm1.bias"),
+            )
+        return _projected(keep, source, heads, weight, bias, arguments[18], arguments[19], norm)
 
     def silent(self, original: Function, args: tuple[Any, ...], kwargs: dict[str, Any], heads: Sequence[int]) -> Any:
         return original(*args[:5], _without_heads(args[5], heads, args[2]), *args[6:], **kwargs)
@@ -279,12 +283,12 @@ def _projected(
             hidden = torch.arange(rows.shape[1]) >= lengths[:, None]
             hidden = hidden[:, None, None].to(rows.device) | hidden[:, None, :, None].to(rows.device)
         elif kept_mask is not None:
-            given = kept_mask.get() != 0  # the C++ code hides wherever the mask is not 0
-            hidden = given[:, None, None] if kind == 1 else given if kind == 2 else given[None, None]
+            hides = kept_mask.get() != 0  # the C++ code hides wherever the mask is not 0
+            hidden = hides[:, None, None] if kind == 1 else hides if kind == 2 else hides[None, None]
         if norm is not None:
             rows = F.layer_norm(rows, rows.shape[-1:], norm[1].get(), norm[2].get(), norm[0])
-        found = F.linear(rows, kept_weight.get(), kept_bias.get()).unflatten(-1, (3, heads, -1))
-        query, key, _ = found.permute(2, 0, 3, 1, 4)
+        projected = F.linear(rows, kept_weight.get(), kept_bias.get()).unflatten(-1, (3, heads, -1))
+        query, key, _ = projected.permute(2, 0, 3, 1, 4)
         return _made(query, key, None if hidden is None else ~hidden, None)
 
     return DeferredPairs(make, (batch, heads, length, length))
@@ -292,33 +296,40 @@ def _projected(
 
 def _made(query: Tensor, key: Tensor, given: Tensor | None, mask: Mask | None) -> Pairs:
     """A reading of queries and keys computed now; `given` is a bool mask (may attend) or a float mask (added)."""
-    own = Storage()
+    storage = Storage()
     bias = None
     visible: StoredTensor | Mask | None = mask
     if given is not None and given.dtype == torch.bool:
-        visible = own.activation(given, "the mask")
+        visible = storage.activation(given, "the mask")
     elif given is not None:
-        bias = own.activation(given, "the mask")
+        bias = storage.activation(given, "the mask")
     sizes = (*query.shape[:3], key.shape[2])
     return Pairs(
-        own.activation(query, "the query"), StoredKeys(own.activation(key, "the key"), None), sizes, visible, bias
+        storage.activation(query, "the query"),
+        StoredKeys(storage.activation(key, "the key"), None),
+        sizes,
+        visible,
+        bias,
     )
 
 
 def _hidden(mask: Tensor | None, padding: Tensor | None, batch: int, heads: int, keys: int) -> Tensor | None:
     """The masks of `multi_head_attention_forward` (True = hidden, or float) as one (True = may attend, or float)."""
-    parts = []
+    hiding_masks = []
     if mask is not None:
-        parts.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads)))
+        hiding_masks.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (batch, heads)))
     if padding is not None:
-        parts.append(padding.reshape(batch, 1, 1, -1))
-    if not parts:
+        hiding_masks.append(padding.reshape(batch, 1, 1, -1))
+    if not hiding_masks:
         return None
-    parts = [F.pad(part, (0, keys - part.shape[-1])) for part in parts]
-    if all(part.dtype == torch.bool for part in parts):
-        hidden = parts[0] if len(parts) == 1 else parts[0] | parts[1]
+    hiding_masks = [F.pad(tensor, (0, keys - tensor.shape[-1])) for tensor in hiding_masks]
+    if all(tensor.dtype == torch.bool for tensor in hiding_masks):
+        hidden = hiding_masks[0] if len(hiding_masks) == 1 else hiding_masks[0] | hiding_masks[1]
         return ~hidden
-    floats = [torch.zeros(()).masked_fill(part, -torch.inf) if part.dtype == torch.bool else part for part in parts]
+    floats = [
+        torch.zeros(()).masked_fill(tensor, -torch.inf) if tensor.dtype == torch.bool else tensor
+        for tensor in hiding_masks
+    ]
     return floats[0] if len(floats) == 1 else floats[0] + floats[1]
 
 

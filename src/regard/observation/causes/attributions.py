@@ -65,8 +65,8 @@ class InputAttributions:
     def agreement(self) -> dict[tuple[str, str], float]:
         """The rank correlation of every pair of methods; NaN where one gives all inputs the same score."""
         names = list(self.scores)
-        pairs = [(one, two) for at, one in enumerate(names) for two in names[at + 1 :]]
-        return {(one, two): rank_correlation(self.scores[one], self.scores[two]) for one, two in pairs}
+        pairs = [(first, second) for at, first in enumerate(names) for second in names[at + 1 :]]
+        return {(first, second): rank_correlation(self.scores[first], self.scores[second]) for first, second in pairs}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -99,9 +99,11 @@ class InputAttributions:
         ]
         for name, scores in self.scores.items():
             order = scores.abs().argsort(descending=True, stable=True)[:4].tolist()
-            told = (f"{self.tokens[at]!r}" if self.tokens and at < len(self.tokens) else str(at) for at in order)
-            lines.append(f"  {name}: {', '.join(told)}")
-        lines += [f"  {one} and {two} agree by {value:+.2f}" for (one, two), value in self.agreement().items()]
+            strongest = (f"{self.tokens[at]!r}" if self.tokens and at < len(self.tokens) else str(at) for at in order)
+            lines.append(f"  {name}: {', '.join(strongest)}")
+        lines += [
+            f"  {first} and {second} agree by {value:+.2f}" for (first, second), value in self.agreement().items()
+        ]
         return "\n".join([*lines, *(f"  {why}" for why in self.missing)]) + ">"
 
 
@@ -163,7 +165,7 @@ def attributions(
         grid = grid_of(observed, picture)
         pixels = integrated.view(picture)
         if grid is not None:
-            scores = {name: on_grid(one.view(picture), grid) for name, one in scores.items()}
+            scores = {name: on_grid(scored.view(picture), grid) for name, scored in scores.items()}
     length = len(next(iter(scores.values())))
     try:
         firsts = first_input_keys(entering, length, grid)
@@ -195,8 +197,8 @@ def _mean_slope(entering: InputRows, start: Tensor, measure: Measure, steps: int
     points, weights = _quadrature(steps)
     mean = torch.zeros_like(x)
     few = max(1, min(64, NUMBERS // max(1, x.numel() * 64)))
-    for part, share in zip(points.split(few), weights.split(few), strict=True):
-        rows = start + part.to(x).view(-1, *(1,) * (x.dim() - 1)) * (x - start)
+    for block, share in zip(points.split(few), weights.split(few), strict=True):
+        rows = start + block.to(x).view(-1, *(1,) * (x.dim() - 1)) * (x - start)
         slopes = _slopes(entering, rows, measure)[1]
         mean += (share.to(x).view(-1, *(1,) * (x.dim() - 1)) * slopes).sum(0, keepdim=True)
     return mean
@@ -211,10 +213,12 @@ def _slopes(entering: InputRows, rows: Tensor, measure: Measure) -> tuple[Tensor
         if measure.function is None:
             numbers = measure.tensor(output, len(rows), 1)
         else:
-            made = [measure.function(part) for part in parts_of_output(output, len(rows), 1)]
-            if not all(isinstance(one, Tensor) and one.numel() == 1 and one.requires_grad for one in made):
+            measures = [measure.function(copy) for copy in parts_of_output(output, len(rows), 1)]
+            if not all(
+                isinstance(number, Tensor) and number.numel() == 1 and number.requires_grad for number in measures
+            ):
                 raise BadValue("measure: expected a tensor of one number, computed from the output with gradients.")
-            numbers = torch.stack([one.reshape(()) for one in made])
+            numbers = torch.stack([number.reshape(()) for number in measures])
         (slope,) = torch.autograd.grad(numbers.sum(), leaf)
     return numbers.detach().double().cpu(), slope.detach()
 

@@ -73,21 +73,21 @@ class Circuits:
 
     def named(self, name: str | None = None) -> list[NamedHead]:
         """The heads with a name, or with this one, the largest effect first."""
-        return [one for one in self.heads if one.name and name in (None, one.name)]
+        return [head for head in self.heads if head.name and name in (None, head.name)]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
-        heads = [one.to_json() for one in self.heads]
+        heads = [head.to_json() for head in self.heads]
         return {"kind": "circuits", "measured": self.measured, "value": self.value, "heads": heads}
 
     def __repr__(self) -> str:
         lines = [f"<{len(self.named())} of {len(self.heads)} heads have a name; {self.measured} {self.value:.4f}"]
-        for one in self.named():
-            mean, low, high = one.effect
-            alone = "" if one.patched is None else f", alone restores {one.patched:+.1%}"
+        for head in self.named():
+            mean, low, high = head.effect
+            alone = "" if head.patched is None else f", alone restores {head.patched:+.1%}"
             lines.append(
-                f"  {one.site} head {one.head}: {one.name}, attention {one.attention[one.name]:.2f}, influence "
-                f"{one.influence[one.name]:.2f}, without it {mean:+.4f} ({low:+.4f} to {high:+.4f}){alone}"
+                f"  {head.site} head {head.head}: {head.name}, attention {head.attention[head.name]:.2f}, influence "
+                f"{head.influence[head.name]:.2f}, without it {mean:+.4f} ({low:+.4f} to {high:+.4f}){alone}"
             )
         return "\n".join(lines) + ">"
 
@@ -123,25 +123,25 @@ def find_circuits(
         drawn = _drawn(_ids(vocabulary), 2 * length + 1, examples, generator)
         clean = _text(prefix, drawn[:, :length], drawn[:, :length], suffix)
         corrupted = _text(prefix, drawn[:, length : 2 * length], drawn[:, :length], suffix)
-        others, span, start = drawn[:, -1], (len(prefix), len(prefix) + 2 * length), len(prefix) + length
+        unrelated, span, start = drawn[:, -1], (len(prefix), len(prefix) + 2 * length), len(prefix) + length
     else:
         if texts.dim() != 2 or len(texts) < 2 or texts.shape[1] < 4 or texts.is_floating_point():
             raise BadValue(f"texts: expected ids (b,n) of at least two texts, got {described(texts)}.")
-        clean, others = texts.cpu(), _absent(_ids(vocabulary), texts.cpu(), generator)
+        clean, unrelated = texts.cpu(), _absent(_ids(vocabulary), texts.cpu(), generator)
         span, start, length = (0, texts.shape[1]), 0, texts.shape[1]
     call = call_with(seen, clean)
     plain = rerun.run(call)
-    told, numbers, predicts = _behaviour(plain, clean, start, length)
+    measured, numbers, predicts = _behaviour(plain, clean, start, length)
     attention = _attention_scores(seen, call, clean)
-    influence = influence_scores(rerun, seen, clean, others, span)
+    influence = influence_scores(rerun, seen, clean, unrelated, span)
     effects = _effects(rerun, call, numbers, relative=not predicts)
     restored = _restored(seen, call, call_with(seen, corrupted), numbers) if predicts and texts is None else {}
-    found = []
+    heads = []
     for place, effect in effects.items():
         looks, moves = (_kept(scores.get(place, {})) for scores in (attention, influence))
-        found.append(NamedHead(*place, _name(looks, moves, effect), looks, moves, effect, restored.get(place)))
-    found.sort(key=lambda one: (not one.name, -abs(one.effect[0])))
-    return Circuits(found, told, float(numbers(plain).mean()))
+        heads.append(NamedHead(*place, _name(looks, moves, effect), looks, moves, effect, restored.get(place)))
+    heads.sort(key=lambda one: (not one.name, -abs(one.effect[0])))
+    return Circuits(heads, measured, float(numbers(plain).mean()))
 
 
 def _kept(scores: dict[str, float]) -> dict[str, float]:
@@ -163,8 +163,8 @@ def _behaviour(output: Any, ids: Tensor, start: int, length: int) -> tuple[str, 
     except BadValue:
         logits = None
     if logits is not None and logits.dim() == 3 and logits.shape[1:2] == ids.shape[1:] and logits.shape[2] > ids.max():
-        told = "loss of the repeated tokens" if start else "loss of the texts"
-        return told, lambda out: _losses(out, ids, start, length), True
+        words = "loss of the repeated tokens" if start else "loss of the texts"
+        return words, lambda out: _losses(out, ids, start, length), True
     before = _rows(output)
     sizes = before.flatten(1).norm(dim=1).clamp(min=1e-30)
     return (
@@ -183,9 +183,9 @@ def _losses(output: Any, ids: Tensor, start: int, length: int) -> Tensor:
 
 
 def _rows(output: Any) -> Tensor:
-    found = getattr(output, "last_hidden_state", None)
-    found = found if isinstance(found, Tensor) else output if isinstance(output, Tensor) else output[0]
-    rows: Tensor = found.detach().double().cpu()
+    hidden = getattr(output, "last_hidden_state", None)
+    hidden = hidden if isinstance(hidden, Tensor) else output if isinstance(output, Tensor) else output[0]
+    rows: Tensor = hidden.detach().double().cpu()
     return rows
 
 
@@ -193,13 +193,13 @@ def _attention_scores(seen: Seen, call: ModelCall, ids: Tensor) -> Scores:
     assert seen.model is not None
     with Observer(seen.model, Storage(), None, False) as watched:
         seen.model(*call.args, **call.kwargs)
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    scores: dict[tuple[str, int], list[dict[str, float]]] = {}
     for name in watched.names():
         if watched[name].shape()[2:] == (ids.shape[1], ids.shape[1]):
             for example in range(len(ids)):
-                for one in recognise(watched[name], ids[example], batch=example):
-                    found.setdefault((name, one.head), []).append(one.scores)
-    return mean_scores(found)
+                for head in recognise(watched[name], ids[example], batch=example):
+                    scores.setdefault((name, head.head), []).append(head.scores)
+    return mean_scores(scores)
 
 
 def _effects(
@@ -254,12 +254,12 @@ def _drawn(words: Tensor, count: int, examples: int, generator: torch.Generator)
 
 def _absent(words: Tensor, texts: Tensor, generator: torch.Generator) -> Tensor:
     """For each text an id that it does not hold."""
-    found = [_drawn(words[~torch.isin(words, text)], 1, 1, generator)[0, 0] for text in texts]
-    return torch.stack(found)
+    absent = [_drawn(words[~torch.isin(words, text)], 1, 1, generator)[0, 0] for text in texts]
+    return torch.stack(absent)
 
 
 def _text(prefix: Sequence[int], first: Tensor, second: Tensor, suffix: Sequence[int]) -> Tensor:
-    edges = [torch.tensor(list(part), dtype=torch.long).expand(len(first), -1) for part in (prefix, suffix)]
+    edges = [torch.tensor(list(ids), dtype=torch.long).expand(len(first), -1) for ids in (prefix, suffix)]
     return torch.cat([edges[0], first, second, edges[1]], 1)
 
 
@@ -267,6 +267,6 @@ def _ids(vocabulary: Sequence[int] | int) -> Tensor:
     if isinstance(vocabulary, int):
         return torch.arange(vocabulary)
     try:
-        return torch.tensor(sorted({whole_number("vocabulary", one, 0) for one in vocabulary}), dtype=torch.long)
+        return torch.tensor(sorted({whole_number("vocabulary", token, 0) for token in vocabulary}), dtype=torch.long)
     except TypeError:
         raise BadType(f"vocabulary: expected ids or their number, got {described(vocabulary)}.") from None

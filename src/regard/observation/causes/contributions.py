@@ -59,7 +59,7 @@ class Contributions:
         """The classes or tokens that a head writes most of."""
         row = self.says[self.sites.index(site), head]
         values, ids = row.topk(min(count, len(row)))
-        return [(self.words(one), value) for one, value in zip(ids.tolist(), values.tolist(), strict=True)]
+        return [(self.words(token), value) for token, value in zip(ids.tolist(), values.tolist(), strict=True)]
 
     def best(self, count: int = 8) -> list[dict[str, Any]]:
         """The heads that wrote most into the answer, for or against it."""
@@ -70,7 +70,7 @@ class Contributions:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the whole vocabulary as plain data."""
-        said = [
+        written = [
             [None if row.isnan().any() else self.top(site, head) for head, row in enumerate(self.says[at])]
             for at, site in enumerate(self.sites)
         ]
@@ -83,7 +83,7 @@ class Contributions:
             "logit": self.logit,
             "gap": self.gap,
             "measured": self.measured,
-            "says": said,
+            "says": written,
             "unfrozen": list(self.unfrozen),
         }
 
@@ -95,7 +95,7 @@ class Contributions:
 
     def __repr__(self) -> str:
         lines = [f"<{self.measured}: {self.logit:.4f} = parts + bias {self.bias:.4f} + gap {self.gap:.1e}"]
-        lines += [f"  {one['site']} head {one['head']}: {one['value']:+.4f}" for one in self.best(5)]
+        lines += [f"  {head['site']} head {head['head']}: {head['value']:+.4f}" for head in self.best(5)]
         lines += [f"  {name}: {value:+.4f}" for name, value in self.others.items()]
         lines += [f"  not held: {name}" for name in self.unfrozen]
         return "\n".join(lines) + ">"
@@ -131,10 +131,10 @@ def contributions(
         raise Unsupported("sites: no head of this model can be changed on its own. Use seen.lens or seen.patch.")
     right = int(logits.argmax()) if answer is None else _class("answer", answer, len(logits))
     wrong = None if other is None else _class("other", other, len(logits))
-    parts = writes.parts()
+    writers = writes.parts()
     per_batch = max(1, min(128, NUMBERS // max(1, writes.logit_count)))
     rows = []
-    copies: list[Shares] = [{}, *({part: 1.0} for part in parts)]
+    copies: list[Shares] = [{}, *({writer: 1.0} for writer in writers)]
     for start in range(0, len(copies), per_batch):
         output = writes.run(call, copies[start : start + per_batch])
         rows.append(at_position(logits_of(output), position).double().cpu())
@@ -144,7 +144,7 @@ def contributions(
     def number(row: Tensor) -> float:
         return float(row[right]) - (0.0 if wrong is None else float(row[wrong]))
 
-    return _arranged(writes, parts, alone, silent, logits, number, _told(right, wrong, words), words or str)
+    return _arranged(writes, writers, alone, silent, logits, number, _told(right, wrong, words), words or str)
 
 
 def _arranged(
@@ -157,22 +157,22 @@ def _arranged(
     told: str,
     words: Callable[[int], str],
 ) -> Contributions:
-    sites = list(dict.fromkeys(part.place for part in parts if part.head is not None))
-    width = max(part.head for part in parts if part.head is not None) + 1
+    sites = list(dict.fromkeys(writer.place for writer in parts if writer.head is not None))
+    width = max(writer.head for writer in parts if writer.head is not None) + 1
     heads = torch.full((len(sites), width), torch.nan, dtype=torch.float64)
     says = torch.full((len(sites), width, alone.shape[1]), torch.nan)
-    others: dict[str, float] = {}
-    for part, row in zip(parts, alone, strict=True):
-        if part.head is None:
-            others[part.place] = number(row)
+    beside_heads: dict[str, float] = {}
+    for writer, row in zip(parts, alone, strict=True):
+        if writer.head is None:
+            beside_heads[writer.place] = number(row)
         else:
-            heads[sites.index(part.place), part.head] = number(row)
-            says[sites.index(part.place), part.head] = row.float()
+            heads[sites.index(writer.place), writer.head] = number(row)
+            says[sites.index(writer.place), writer.head] = row.float()
     if not bool(heads.nan_to_num().any()):
         raise Unsupported("sites: what the heads of this model give does not reach the answer by a direct way.")
     gap = number(logits - silent - alone.sum(0))
     return Contributions(
-        sites, heads, others, number(silent), number(logits), gap, told, says, words, tuple(writes.unfrozen)
+        sites, heads, beside_heads, number(silent), number(logits), gap, told, says, words, tuple(writes.unfrozen)
     )
 
 
@@ -182,7 +182,7 @@ def _told(right: int, wrong: int | None, words: Callable[[int], str] | None) -> 
 
 
 def _class(argument: str, given: int, classes: int) -> int:
-    found = whole_number(argument, given, 0)
-    if found >= classes:
-        raise BadValue(f"{argument}: expected a number below {classes}, got {found}.")
-    return found
+    number = whole_number(argument, given, 0)
+    if number >= classes:
+        raise BadValue(f"{argument}: expected a number below {classes}, got {number}.")
+    return number

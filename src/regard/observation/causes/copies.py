@@ -99,11 +99,11 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     elif isinstance(tree, Batched):
         yield from tree.tensors().values()
     elif isinstance(tree, Mapping):
-        for part in tree.values():
-            yield from tensors_in(part)
+        for element in tree.values():
+            yield from tensors_in(element)
     elif isinstance(tree, (tuple, list)):
-        for part in tree:
-            yield from tensors_in(part)
+        for element in tree:
+            yield from tensors_in(element)
 
 
 def mapped(tree: Any, change: Callable[[Tensor], Tensor], batches: Callable[[Batched], Any] | None = None) -> Any:
@@ -113,14 +113,14 @@ def mapped(tree: Any, change: Callable[[Tensor], Tensor], batches: Callable[[Bat
     if isinstance(tree, Batched):
         return tree.map(change) if batches is None else batches(tree)
     if isinstance(tree, Mapping):
-        found = {name: mapped(part, change, batches) for name, part in tree.items()}
+        contents = {name: mapped(element, change, batches) for name, element in tree.items()}
         if type(tree) is dict:
-            return found
-        return _with_items(tree, found)
+            return contents
+        return _with_items(tree, contents)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(mapped(part, change, batches) for part in tree))
+        return type(tree)(*(mapped(element, change, batches) for element in tree))
     if isinstance(tree, (tuple, list)):
-        return type(tree)(mapped(part, change, batches) for part in tree)
+        return type(tree)(mapped(element, change, batches) for element in tree)
     return tree
 
 
@@ -129,10 +129,10 @@ def _with_items(tree: Any, found: dict[Any, Any]) -> Any:
     try:
         return type(tree)(**found)
     except TypeError:
-        other = copy.copy(tree)
-        for name, part in found.items():
-            other[name] = part
-        return other
+        twin = copy.copy(tree)
+        for name, element in found.items():
+            twin[name] = element
+        return twin
 
 
 def parts_of_output(output: Any, count: int, batch: int) -> list[Any]:

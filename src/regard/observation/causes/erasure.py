@@ -22,8 +22,8 @@ class Erasure:
         """The measure of the example with the inputs of each mask (m, positions) removed; equal masks run once."""
         unique, back = masks.unique(dim=0, return_inverse=True)
         few = max(1, min(256, NUMBERS // max(1, 16 * self.entering.rows.numel())))
-        found = [measure.each(self.entering.run(self.rows(part)), len(part), 1) for part in unique.split(few)]
-        return torch.cat(found)[back]
+        measures = [measure.each(self.entering.run(self.rows(block)), len(block), 1) for block in unique.split(few)]
+        return torch.cat(measures)[back]
 
     def rows(self, masks: Tensor) -> Tensor:
         """The rows of the example, once for each mask, with the marked inputs replaced."""

@@ -104,15 +104,15 @@ class Faithfulness:
             "draws": self.draws,
             "maps": [
                 {
-                    "name": one.name,
-                    "head": one.head,
-                    "matters": one.matters,
-                    "p": one.p,
-                    "p_holm": one.p_holm,
-                    "comprehensiveness": vars(one.comprehensiveness),
-                    "sufficiency": vars(one.sufficiency),
+                    "name": judged.name,
+                    "head": judged.head,
+                    "matters": judged.matters,
+                    "p": judged.p,
+                    "p_holm": judged.p_holm,
+                    "comprehensiveness": vars(judged.comprehensiveness),
+                    "sufficiency": vars(judged.sufficiency),
                 }
-                for one in self.maps
+                for judged in self.maps
             ],
         }
 
@@ -124,14 +124,14 @@ class Faithfulness:
 
     def __repr__(self) -> str:
         lines = [f"<{self.measured}: {self.value:.4f}; {len(self.maps)} maps, {self.draws} random ones"]
-        for one in self.best():
-            head = "" if one.head is None else f" head {one.head}"
-            full, alone = one.comprehensiveness, one.sufficiency
-            verdict = "matters" if one.matters else "not shown to matter"
+        for judged in self.best():
+            head = "" if judged.head is None else f" head {judged.head}"
+            full, alone = judged.comprehensiveness, judged.sufficiency
+            verdict = "matters" if judged.matters else "not shown to matter"
             lines.append(
-                f"  {one.name}{head}: comprehensiveness {full.value:.3f} (random {full.low:.3f} to {full.high:.3f}, "
+                f"  {judged.name}{head}: comprehensiveness {full.value:.3f} (random {full.low:.3f} to {full.high:.3f}, "
                 f"p = {full.p:.3f}), sufficiency {alone.value:.3f} (random {alone.low:.3f} to {alone.high:.3f}, "
-                f"p = {alone.p:.3f}): {verdict} (p = {one.p_holm:.3f} after Holm's correction)"
+                f"p = {alone.p:.3f}): {verdict} (p = {judged.p_holm:.3f} after Holm's correction)"
             )
         return "\n".join(lines) + ">"
 
@@ -184,14 +184,14 @@ def faithfulness(
     row = position if _answers_everywhere(plain) else None
     grid = None if entering.picture is None else grid_of(seen, entering.picture)
     length = entering.positions if grid is None else grid[0] * grid[1]
-    free = sorted(set(range(length)) - {_within("keep", one, length) for one in keep})
+    free = sorted(set(range(length)) - {_within("keep", index, length) for index in keep})
     counts = [max(1, round(_share(share) * len(free))) for share in shares]
     if not counts or not free:
         raise BadValue("shares: expected at least one share and one input that may be removed.")
-    found = _maps(seen, sites, heads, scores, first_input_keys(entering, length, grid), length, row, example)
-    draws = max(DRAWS, math.ceil(len(found) / ALPHA)) if draws is None else whole_number("draws", draws, 2)
+    input_maps = _maps(seen, sites, heads, scores, first_input_keys(entering, length, grid), length, row, example)
+    draws = max(DRAWS, math.ceil(len(input_maps) / ALPHA)) if draws is None else whole_number("draws", draws, 2)
     generator = torch.Generator().manual_seed(seed)
-    rankings = [_ranking(one, free) for _, _, one in found]
+    rankings = [_ranking(scored, free) for _, _, scored in input_maps]
     rankings += [torch.tensor(free)[torch.randperm(len(free), generator=generator)] for _ in range(draws)]
     erased = Erasure(entering, entering.baseline(baseline), grid)
     value = float(judged.each(plain, 1, 1))
@@ -201,7 +201,7 @@ def faithfulness(
     numbers = torch.stack(
         [value - erased.measured(masks, judged).view(len(rankings), len(counts)).mean(1) for masks in (removed, alone)]
     )  # (2, maps + draws)
-    first = len(found)
+    first = len(input_maps)
     comprehensive, sufficient = (
         [_against(value, row[first:], sign) for value in row[:first]]
         for row, sign in zip(numbers, (1, -1), strict=True)
@@ -210,7 +210,7 @@ def faithfulness(
     corrected = holm(both)
     maps = [
         MapFaithfulness(name, head, comprehensive[at], sufficient[at], both[at], corrected[at])
-        for at, (name, head, _) in enumerate(found)
+        for at, (name, head, _) in enumerate(input_maps)
     ]
     return Faithfulness(maps, judged.words, value, tuple(float(share) for share in shares), draws)
 
@@ -226,8 +226,8 @@ def _maps(
     example: int,
 ) -> list[tuple[str, int | None, Tensor]]:
     """Names, heads and scores of the inputs, of every map that is judged."""
-    found: list[tuple[str, int | None, Tensor]] = []
-    for name in (one for one in seen.names() if one in firsts) if sites is None else sites:
+    maps: list[tuple[str, int | None, Tensor]] = []
+    for name in (site for site in seen.names() if site in firsts) if sites is None else sites:
         weights = seen[name].weights()[example]
         if name not in firsts:
             raise BadValue(
@@ -235,19 +235,22 @@ def _maps(
                 "other keys, or none. Choose other sites, or give scores of your own."
             )
         if heads:
-            found += [(name, head, row_weights(one, firsts[name], length, row)) for head, one in enumerate(weights)]
+            maps += [
+                (name, head, row_weights(head_weights, firsts[name], length, row))
+                for head, head_weights in enumerate(weights)
+            ]
         else:
-            found.append((name, None, row_weights(weights.mean(0), firsts[name], length, row)))
-    for name, given in (scores or {}).items():
-        if given.shape != (length,):
-            raise BadValue(f"scores: expected {length} numbers for {name!r}, got {tuple(given.shape)}.")
-        found.append((name, None, given.abs().double().cpu()))
-    if not found:
+            maps.append((name, None, row_weights(weights.mean(0), firsts[name], length, row)))
+    for name, numbers in (scores or {}).items():
+        if numbers.shape != (length,):
+            raise BadValue(f"scores: expected {length} numbers for {name!r}, got {tuple(numbers.shape)}.")
+        maps.append((name, None, numbers.abs().double().cpu()))
+    if not maps:
         raise BadValue(
             f"sites: there is no site whose keys are the {length} inputs ({described_keys(seen)}). Give scores of your "
             "own."
         )
-    return found
+    return maps
 
 
 def _ranking(scores: Tensor, free: list[int]) -> Tensor:
@@ -255,9 +258,9 @@ def _ranking(scores: Tensor, free: list[int]) -> Tensor:
 
 
 def _marked(positions: Tensor, length: int) -> Tensor:
-    found = torch.zeros(length, dtype=torch.bool)
-    found[positions] = True
-    return found
+    marked = torch.zeros(length, dtype=torch.bool)
+    marked[positions] = True
+    return marked
 
 
 def _against(value: Tensor, random: Tensor, sign: int) -> Against:
@@ -282,14 +285,14 @@ def _answers_everywhere(output: Any) -> bool:
 
 
 def _within(argument: str, given: int, length: int) -> int:
-    found = whole_number(argument, given)
-    if not -length <= found < length:
-        raise BadValue(f"{argument}: expected numbers from {-length} to {length - 1}, got {found}.")
-    return found % length
+    number = whole_number(argument, given)
+    if not -length <= number < length:
+        raise BadValue(f"{argument}: expected numbers from {-length} to {length - 1}, got {number}.")
+    return number % length
 
 
 def _share(given: float) -> float:
-    found = finite_number("shares", given, above=0)
-    if found >= 1:
+    share = finite_number("shares", given, above=0)
+    if share >= 1:
         raise BadValue(f"shares: expected shares between 0 and 1, got {given}.")
-    return found
+    return share

@@ -43,7 +43,7 @@ def plot_patches(
     if not np.isfinite(table).any():
         table, words = found.change.numpy(), f"change of the {found.measured}"
     kind = f"paths to {found.paths}" if found.paths else f"{found.at} patched into the {found.into} run"
-    told = title or f"{kind}: {found.measured}" + (f"; no shares: {found.doubt}" if found.doubt else "")
+    heading = title or f"{kind}: {found.measured}" + (f"; no shares: {found.doubt}" if found.doubt else "")
     rows = shortest(found.names)
     across = [str(number) for number in range(table.shape[1])] if found.at == "heads" else None
     if found.positions is None:
@@ -52,7 +52,7 @@ def plot_patches(
             rows,
             across or ["all"],
             words,
-            told,
+            heading,
             width=width,
             largest=largest,
             below="head" if across else "positions",
@@ -60,8 +60,8 @@ def plot_patches(
     tokens = found.tokens or []
     labels = [tokens[at] if at < len(tokens) else str(at) for at in found.positions]
     if table.ndim == 2:
-        return heat_map(table, rows, labels, words, told, width=width, largest=largest, below="position")
-    return heat_maps(list(table), rows, across or [], labels, words, told, width=width, largest=largest)
+        return heat_map(table, rows, labels, words, heading, width=width, largest=largest, below="position")
+    return heat_maps(list(table), rows, across or [], labels, words, heading, width=width, largest=largest)
 
 
 def plot_lens(
@@ -71,7 +71,7 @@ def plot_lens(
     count = found.logits.shape[1]
     shown = list(range(count)) if positions is None else [at % count for at in positions]
     shares, ids = found.probabilities[:, shown].max(-1)
-    texts = [[found.words(one) for one in row] for row in ids.flip(0).tolist()]
+    texts = [[found.words(token) for token in row] for row in ids.flip(0).tolist()]
     labels = found.tokens or [str(at) for at in range(count)]
     columns = [labels[at] if at < len(labels) else str(at) for at in shown]
     before = int(found.names[0] == BEFORE)
@@ -93,26 +93,26 @@ def plot_contributions(found: Contributions, *, width: float | None = None, titl
     """What each head wrote into the answer; in further columns what its layer wrote beside its heads."""
     table = found.heads.numpy()
     rows = shortest(found.sites)
-    rest = np.full((len(found.sites), 1), np.nan)
+    beside_heads = np.full((len(found.sites), 1), np.nan)
     used = set()
     for name, value in found.others.items():
         place = name.removesuffix(", rest").partition("#")[0]
         last = [at for at, site in enumerate(found.sites) if site.startswith(f"{place}.") and at not in used]
         if name.endswith(", rest") and last:
             used.add(last[-1])
-            rest[last[-1], 0] = value
-    told = title or f"{found.measured} = {found.logit:.3g}"
+            beside_heads[last[-1], 0] = value
+    heading = title or f"{found.measured} = {found.logit:.3g}"
     outside = ", ".join(
         f"{name} {_minus(f'{value:+.2g}')}"
         for name, value in {**_outside(found), "bias": found.bias, "gap": found.gap}.items()
     )
     columns = [*(str(head) for head in range(table.shape[1])), "rest"]
     return heat_map(
-        np.concatenate([table, rest], 1),
+        np.concatenate([table, beside_heads], 1),
         rows,
         columns,
         "written into the logit",
-        told,
+        heading,
         width=width,
         below=f"head\n{outside}",
         largest=float(np.nanmax(np.abs(table), initial=0.0)) or None,
@@ -143,11 +143,11 @@ def heat_map(
     inches = None if width is None else finite_number("width", width, above=0)
     letters = max((min(len(label), MOST_LETTERS) for label in rows), default=1)
     beside = 0.07 * letters + 0.9  # labels and colour bar
-    whole = inches or float(np.clip(len(columns) * (CELL + 0.06) + beside, ONE_COLUMN, TWO_COLUMNS))
-    cell = (whole - beside) / max(1, len(columns))
+    figure_width = inches or float(np.clip(len(columns) * (CELL + 0.06) + beside, ONE_COLUMN, TWO_COLUMNS))
+    cell = (figure_width - beside) / max(1, len(columns))
     high = min(max(cell, 0.14), 0.3)
     with panels.looks():
-        figure, (frame,) = panels.frames(1, 1, whole, high * len(rows) + 1.2)
+        figure, (frame,) = panels.frames(1, 1, figure_width, high * len(rows) + 1.2)
         shades = _shades([table], largest) if least is None else Normalize(least, largest)
         drawn = _shaded(frame, table, shades, high / cell)
         panels.side(
@@ -156,7 +156,7 @@ def heat_map(
         panels.side(frame, "x", columns, len(columns), cell * len(columns))
         if texts is not None or cell >= CELL:
             _numbers(frame, table, shades, cell, texts)
-        frame.set_title(wrapped(title, whole - 0.3, 7))
+        frame.set_title(wrapped(title, figure_width - 0.3, 7))
         frame.set_xlabel(below)
         _bar(figure, drawn, [frame], words)
         return panels.trimmed(figure)
@@ -174,13 +174,13 @@ def heat_maps(
     largest: float | None = None,
 ) -> Figure:
     """A map for each site, heads × positions, on one scale."""
-    whole = (None if width is None else finite_number("width", width, above=0)) or TWO_COLUMNS
+    figure_width = (None if width is None else finite_number("width", width, above=0)) or TWO_COLUMNS
     beside = min(PANELS, len(tables))
     down = -(-len(tables) // beside)
-    panel = whole * 0.86 / beside
+    panel = figure_width * 0.86 / beside
     high = panel * min(1.2, max(0.35, len(rows) / max(1, len(columns))))
     with panels.looks():
-        figure, frames = panels.frames(down, beside, whole, down * (high + 0.3) + 1.2)
+        figure, frames = panels.frames(down, beside, figure_width, down * (high + 0.3) + 1.2)
         shades = _shades(tables, largest)
         for number, frame in enumerate(frames):
             if number >= len(tables):
@@ -197,7 +197,7 @@ def heat_maps(
                 frame.set_ylabel("head")
             else:
                 panels.unmarked(frame, "y")
-        figure.suptitle(wrapped(title, whole - 0.2, 7.5), fontsize=7.5)
+        figure.suptitle(wrapped(title, figure_width - 0.2, 7.5), fontsize=7.5)
         _bar(figure, drawn, frames, words)
         return panels.trimmed(figure)
 
@@ -205,7 +205,7 @@ def heat_maps(
 def _shades(tables: Sequence[Floats], largest: float | None) -> Normalize:
     most = None if largest is None else finite_number("largest", largest, above=0)
     finite = [np.abs(table[np.isfinite(table)]) for table in tables]
-    most = most or max((float(part.max(initial=0.0)) for part in finite), default=0.0) or 1.0
+    most = most or max((float(numbers.max(initial=0.0)) for numbers in finite), default=0.0) or 1.0
     return Normalize(-most, most)
 
 
@@ -256,11 +256,11 @@ def _numbers(frame: Axes, table: Floats, shades: Normalize, cell: float, texts: 
 
 def _bar(figure: Figure, drawn: AxesImage, beside: Sequence[Axes], words: str) -> None:
     """The colour bar, with both signs."""
-    made = figure.colorbar(drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / 0.1, pad=0.01)
+    colourbar = figure.colorbar(drawn, ax=list(beside), fraction=0.05, aspect=figure.get_figheight() / 0.1, pad=0.01)
     signed = drawn.norm.vmin != 0
-    made.ax.yaxis.set_major_locator(MaxNLocator(5, symmetric=signed))
-    made.ax.yaxis.set_major_formatter(
+    colourbar.ax.yaxis.set_major_locator(MaxNLocator(5, symmetric=signed))
+    colourbar.ax.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: _minus(f"{value:+.2g}") if value and signed else f"{value:.2g}")
     )
-    made.set_label(words, fontsize=6.5)
-    made.outline.set_linewidth(0.4)
+    colourbar.set_label(words, fontsize=6.5)
+    colourbar.outline.set_linewidth(0.4)

@@ -35,9 +35,9 @@ class InfluenceSite:
 
     def weights(self, rows: Any = None, heads: Any = None, call: int = -1) -> Tensor:
         """The influence on chosen rows and heads, each row as shares."""
-        found = self.moved if heads is None else self.moved[heads]
-        found = found if rows is None else found[:, rows]
-        shares: Tensor = found / found.sum(-1, keepdim=True).clamp(min=1e-30)
+        moved = self.moved if heads is None else self.moved[heads]
+        moved = moved if rows is None else moved[:, rows]
+        shares: Tensor = moved / moved.sum(-1, keepdim=True).clamp(min=1e-30)
         return shares[None]
 
 
@@ -51,11 +51,11 @@ def influence_scores(rerun: Rerun, seen: Seen, ids: Tensor, others: Tensor, span
         others: for each example a token (b,) that it does not hold.
         span: first and last position (excluded) whose tokens are replaced, one after the other.
     """
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
-    for text, other in zip(ids, others, strict=True):
+    scores: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for text, unrelated in zip(ids, others, strict=True):
         changed = text.repeat(span[1] - span[0] + 1, 1)
         for row, position in enumerate(range(*span), 1):
-            changed[row, position] = other
+            changed[row, position] = unrelated
         kept = RunRecording()
         rerun.run(call_with(seen, changed), kept)
         for name, values in kept.values.items():
@@ -64,15 +64,15 @@ def influence_scores(rerun: Rerun, seen: Seen, ids: Tensor, others: Tensor, span
             moved = torch.zeros(values.shape[1], len(text), len(text))
             moved[:, :, span[0] : span[1]] = (values[1:] - values[:1]).norm(dim=-1).permute(1, 2, 0).float().cpu()
             moved[moved < ROUNDING * moved.max()] = 0
-            for one in recognise(InfluenceSite(name, moved), text):
-                found.setdefault((name, one.head), []).append(one.scores)
-    return mean_scores(found)
+            for head in recognise(InfluenceSite(name, moved), text):
+                scores.setdefault((name, head.head), []).append(head.scores)
+    return mean_scores(scores)
 
 
 def mean_scores(found: dict[tuple[str, int], list[dict[str, float]]]) -> Scores:
     """The mean of each pattern's score; one that is missing in an example counts as 0."""
     return {
-        place: {name: sum(one.get(name, 0.0) for one in many) / len(many) for name in set().union(*many)}
+        place: {name: sum(scores.get(name, 0.0) for scores in many) / len(many) for name in set().union(*many)}
         for place, many in found.items()
     }
 

@@ -41,11 +41,11 @@ def first_input_keys(entering: InputRows, length: int, grid: tuple[int, int] | N
     masks = torch.zeros(1 + len(replaced), length, dtype=torch.bool)  # the first copy stays as it is
     masks[torch.arange(len(replaced)) + 1, replaced] = True
     copies = Erasure(entering, noisy, grid).rows(masks)
-    with Observer(entering.model, Storage(), None, False) as seen:
+    with Observer(entering.model, Storage(), None, False) as observed:
         entering.run(copies)
     firsts = {}
-    for name in seen.names():
-        first = _first_key(seen[name], replaced, length)
+    for name in observed.names():
+        first = _first_key(observed[name], replaced, length)
         if first is not None:
             firsts[name] = first
     return firsts
@@ -53,9 +53,9 @@ def first_input_keys(entering: InputRows, length: int, grid: tuple[int, int] | N
 
 def observed_run(model: torch.nn.Module, call: ModelCall) -> Seen:
     """What is seen of one forward pass without gradients."""
-    with torch.no_grad(), Observer(model, Storage(), None, False) as seen:
+    with torch.no_grad(), Observer(model, Storage(), None, False) as observed:
         model(*call.args, **call.kwargs)
-    return seen
+    return observed
 
 
 def described_keys(seen: Seen) -> str:

@@ -95,20 +95,20 @@ class InputRows:
     def _find(self) -> None:
         """The module that turns the ids into rows: an embedding if there is one, else the innermost that does."""
         calls: dict[nn.Module, int] = {}
-        found: list[tuple[bool, nn.Module, int, Tensor]] = []
+        candidates: list[tuple[bool, nn.Module, int, Tensor]] = []
 
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            given, made = first_tensor((args, kwargs)), first_tensor(output)
+            ids, rows = first_tensor((args, kwargs)), first_tensor(output)
             number = calls[module] = calls.get(module, -1) + 1
-            if given is None or made is None or given.shape != self.given.shape or given.is_floating_point():
+            if ids is None or rows is None or ids.shape != self.given.shape or ids.is_floating_point():
                 return
-            if made.is_floating_point() and made.shape[:2] == given.shape[:2] and torch.equal(given, self.given):
-                found.append((isinstance(module, nn.Embedding), module, number, made))
+            if rows.is_floating_point() and rows.shape[:2] == ids.shape[:2] and torch.equal(ids, self.given):
+                candidates.append((isinstance(module, nn.Embedding), module, number, rows))
 
         handles = [
-            part.register_forward_hook(hook, with_kwargs=True)
-            for part in parts_of(self.model)
-            if part is not self.model
+            submodule.register_forward_hook(hook, with_kwargs=True)
+            for submodule in parts_of(self.model)
+            if submodule is not self.model
         ]
         try:
             with torch.no_grad():
@@ -116,12 +116,14 @@ class InputRows:
         finally:
             for handle in handles:
                 handle.remove()
-        if not found:
+        if not candidates:
             raise Unsupported(
                 f"inputs: no module of this model embeds its ids {tuple(self.given.shape)}, so there are no rows "
                 "through which gradients could be followed."
             )
-        _, self.module, self.number, self.rows = next((one for one in found if one[0]), found[0])
+        _, self.module, self.number, self.rows = next(
+            (candidate for candidate in candidates if candidate[0]), candidates[0]
+        )
 
 
 @contextlib.contextmanager
@@ -144,7 +146,7 @@ def replaced_output(module: nn.Module, rows: Tensor, number: int = 0) -> Iterato
 def _entering(call: ModelCall) -> Tensor:
     """The tensor that a model reads: by its name, else the first."""
     named = next((call.kwargs[name] for name in NAMED if isinstance(call.kwargs.get(name), Tensor)), None)
-    found = named if named is not None else next(tensors_in((call.args, call.kwargs)))
-    if found.dim() < 2:
-        raise BadValue(f"inputs: expected a batch of tokens, vectors or pixels, got {described(found)}.")
-    return found
+    entering = named if named is not None else next(tensors_in((call.args, call.kwargs)))
+    if entering.dim() < 2:
+        raise BadValue(f"inputs: expected a batch of tokens, vectors or pixels, got {described(entering)}.")
+    return entering

@@ -50,7 +50,7 @@ class LogitLens:
         shares = self.probabilities[:, position]
         values, ids = shares.topk(min(count, shares.shape[-1]), -1)
         return [
-            [(self.words(one), value) for one, value in zip(row, many, strict=True)]
+            [(self.words(token), value) for token, value in zip(row, many, strict=True)]
             for row, many in zip(ids.tolist(), values.tolist(), strict=True)
         ]
 
@@ -67,7 +67,7 @@ class LogitLens:
             "names": self.names,
             "tokens": self.tokens,
             "ids": ids.tolist(),
-            "texts": [[[self.words(one) for one in row] for row in layer] for layer in ids.tolist()],
+            "texts": [[[self.words(token) for token in row] for row in layer] for layer in ids.tolist()],
             "probabilities": plain_numbers(values),
         }
 
@@ -117,11 +117,11 @@ def logit_lens(
     first = rerun.layers[0].module
     handle = first.register_forward_pre_hook(_keep_rows(entered), with_kwargs=True)
     try:
-        whole = rerun.run(call, recording, recording.layer)
+        full_output = rerun.run(call, recording, recording.layer)
     finally:
         handle.remove()
     final = list(recording.layers)[-1]
-    logits = _logits(whole)
+    logits = _logits(full_output)
     if logits.dim() == 3 and recording.layers[final].shape[1] != logits.shape[1]:
         raise Unsupported(
             f"layers: {final} gives rows of {recording.layers[final].shape[1]} positions, and there are answers at "
@@ -135,21 +135,21 @@ def logit_lens(
     copies = torch.cat([steps[name] for name in names])
     try:
         output = rerun.run(call.times(len(names)), at_layers=_replacing(final, copies))
-        parts = list(_logits(output))
+        layer_logits = list(_logits(output))
     except (RuntimeError, ValueError, IndexError):  # a model that cannot take copies
-        parts = []
-    if len(parts) != len(names):
-        parts = [_logits(rerun.run(call, at_layers=_replacing(final, steps[one])))[0] for one in names]
-    found = torch.stack([part if part.dim() == 2 else part[None] for part in parts]).float().cpu()
+        layer_logits = []
+    if len(layer_logits) != len(names):
+        layer_logits = [_logits(rerun.run(call, at_layers=_replacing(final, steps[name])))[0] for name in names]
+    logits_by_layer = torch.stack([row if row.dim() == 2 else row[None] for row in layer_logits]).float().cpu()
     expected = logits[0] if logits.dim() == 3 else logits
-    apart = float((found[-1] - expected.float().cpu()).abs().max())
+    apart = float((logits_by_layer[-1] - expected.float().cpu()).abs().max())
     if apart > 1e-2 * max(1.0, float(expected.abs().max())):
         raise Unsupported(
             f"layers: replacing the rows after {final} by the same rows changes the output by {apart:.2g}, so the rest "
             "of this model cannot be run on other rows."
         )
     labels = None if tokens is None else [str(token) for token in tokens]
-    return LogitLens(names, found, words or str, labels)
+    return LogitLens(names, logits_by_layer, words or str, labels)
 
 
 def _replacing(layer: str, given: Tensor) -> LayerEdit:
@@ -166,7 +166,7 @@ def _keep_rows(entered: list[Tensor]) -> Callable[..., None]:
 
 
 def _logits(output: Any) -> Tensor:
-    found = logits_of(output).detach()
-    if found.dim() not in (2, 3):
-        raise BadValue(f"inputs: expected logits (b,classes) or (b,positions,classes), got {described(found)}.")
-    return found
+    logits = logits_of(output).detach()
+    if logits.dim() not in (2, 3):
+        raise BadValue(f"inputs: expected logits (b,classes) or (b,positions,classes), got {described(logits)}.")
+    return logits

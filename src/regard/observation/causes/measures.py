@@ -51,11 +51,11 @@ class Measure:
         """One number for each of `count` copies, float64."""
         if self.function is None:
             return self.tensor(output, count, batch).detach().double().cpu()
-        found = [self.function(part) for part in parts_of_output(output, count, batch)]
-        for one in found:
-            if isinstance(one, Tensor) and one.numel() != 1:
-                raise BadValue(f"measure: expected one number, got {described(one)}.")
-        return torch.tensor([float(one) for one in found], dtype=torch.float64)
+        measures = [self.function(output_copy) for output_copy in parts_of_output(output, count, batch)]
+        for measured in measures:
+            if isinstance(measured, Tensor) and measured.numel() != 1:
+                raise BadValue(f"measure: expected one number, got {described(measured)}.")
+        return torch.tensor([float(measured) for measured in measures], dtype=torch.float64)
 
     def tensor(self, output: Any, count: int, batch: int) -> Tensor:
         """The same as a tensor that gradients can be taken of; only for measures of an answer."""
@@ -70,12 +70,12 @@ class Measure:
             every = ids.to(rows.device).repeat(count)[:, None]
             return rows.gather(-1, every).view(count, batch)
 
-        found = of(self.answer)
+        numbers = of(self.answer)
         if self.other is not None:
-            found = found - of(self.other)
+            numbers = numbers - of(self.other)
         if self.kind == "probability":
-            found = found.exp()
-        return -found.mean(1) if self.kind == "loss" else found.mean(1)
+            numbers = numbers.exp()
+        return -numbers.mean(1) if self.kind == "loss" else numbers.mean(1)
 
 
 def answers_with_a_class(model: nn.Module) -> bool:
@@ -142,15 +142,15 @@ def measure_of(
     wrong = None if other is None else _ids("other", other, batch, rows.shape[-1])
     same_answer = False
     if other is None and answer is None and corrupted is not None:
-        equal = (said := at_position(logits_of(corrupted), position).argmax(-1).cpu()) == right
+        equal = (answered := at_position(logits_of(corrupted), position).argmax(-1).cpu()) == right
         same_answer = bool(equal.all())
-        wrong = said if measure == "logit" and not bool(equal.any()) else None
-    told = f"{measure} of {_told(right, words)}"
+        wrong = answered if measure == "logit" and not bool(equal.any()) else None
+    label = f"{measure} of {_told(right, words)}"
     if wrong is not None and measure == "logit":
-        told += f" − {measure} of {_told(wrong, words)}"
+        label += f" − {measure} of {_told(wrong, words)}"
     where = f" at {_place(position)}" if logits_of(clean).dim() == 3 else ""
     wrong = wrong if measure == "logit" else None
-    return Measure(told + where, None, measure, right, wrong, position, same_answer)
+    return Measure(label + where, None, measure, right, wrong, position, same_answer)
 
 
 def _logits(output: Any) -> Tensor:
@@ -163,10 +163,10 @@ def _logits(output: Any) -> Tensor:
 
 
 def _told(ids: Tensor, words: Words | None) -> str:
-    found = ids.tolist()
-    if len(set(found)) > 1:
+    ids_listed = ids.tolist()
+    if len(set(ids_listed)) > 1:
         return "each example's answer"
-    return str(found[0]) if words is None else f"“{words(found[0])}”"
+    return str(ids_listed[0]) if words is None else f"“{words(ids_listed[0])}”"
 
 
 def _place(position: int) -> str:

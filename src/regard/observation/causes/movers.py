@@ -72,19 +72,19 @@ def name_movers(
         raise BadValue(f"clean: expected one text, got {call.batch}.")
     places = (ids[0] == whole_number("answer", answer, 0)).nonzero().flatten()
     if ids.is_floating_point() or not len(places):
-        told = answer if words is None else repr(words(answer))
-        raise BadValue(f"answer: the token {told} is nowhere in clean, so no head can look at it.")
+        token = answer if words is None else repr(words(answer))
+        raise BadValue(f"answer: the token {token} is nowhere in clean, so no head can look at it.")
     paths = patch_paths(seen, clean, corrupted, answer=answer, other=other, position=position)
     if paths.doubt:
         raise BadValue(f"corrupted: {paths.doubt}. Choose a text that asks for the other token.")
     written = contributions(seen, clean, answer=answer, other=other, position=position)
     weights = _weights(seen, call)
-    found = []
+    movers = []
     for row, name in enumerate(paths.names):
         if name not in weights or name not in written.sites or weights[name].shape[2] != ids.shape[1]:
             continue
         for head, looks in enumerate(weights[name][:, position]):
-            found.append(
+            movers.append(
                 MoverHead(
                     name,
                     head,
@@ -94,7 +94,7 @@ def name_movers(
                     float(written.heads[written.sites.index(name), head]),
                 )
             )
-    return sorted(found, key=lambda one: -one.direct)
+    return sorted(movers, key=lambda one: -one.direct)
 
 
 @torch.no_grad()

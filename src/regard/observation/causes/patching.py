@@ -106,9 +106,9 @@ def patch_grid(
     changes, cells = [], []
     for row, name in enumerate(names):
         for head in range(source[name].shape[1]) if heads else (None,):
-            for column, one in enumerate([None] if where is None else where):
-                if one is None or one < lengths[name]:
-                    changes.append(SiteChange(name, head, one))
+            for column, position in enumerate([None] if where is None else where):
+                if position is None or position < lengths[name]:
+                    changes.append(SiteChange(name, head, position))
                     cells.append((row, *(() if head is None else (head,)), *(() if where is None else (column,))))
     for cell, value in zip(cells, sweep.run(changes, edits).tolist(), strict=True):
         values[cell] = value
@@ -184,10 +184,10 @@ def _positions(given: Positions, default: str, length: int) -> list[int] | None:
         if given not in ("all", "each"):
             raise unknown_name("positions", given, ("all", "each"))
         return None if given == "all" else list(range(length))
-    found = [whole_number("positions", one) for one in given]
-    if not found or not all(-length <= one < length for one in found):
-        raise BadValue(f"positions: expected numbers from {-length} to {length - 1}, got {found}.")
-    return [one % length for one in found]
+    numbers = [whole_number("positions", number) for number in given]
+    if not numbers or not all(-length <= number < length for number in numbers):
+        raise BadValue(f"positions: expected numbers from {-length} to {length - 1}, got {numbers}.")
+    return [number % length for number in numbers]
 
 
 class CopiedHeads(SiteEdit):
@@ -202,15 +202,15 @@ class CopiedHeads(SiteEdit):
         self.sites = self.changes
 
     def mixed(self, name: str, values: Tensor, start: int) -> Tensor:
-        parts = values.clone().unflatten(0, (self.copies, -1))  # (copies,b,h,q,v)
+        by_copy = values.clone().unflatten(0, (self.copies, -1))  # (copies,b,h,q,v)
         stop = start + values.shape[2]
         for copy, change in self.changes[name]:
             heads = slice(None) if change.head is None else slice(change.head, change.head + 1)
             low, high = (start, stop) if change.position is None else (change.position, change.position + 1)
             low, high = max(low, start), min(high, stop)
             if low < high:
-                parts[copy, :, heads, low - start : high - start] = self.source[name][:, heads, low:high]
-        patched: Tensor = parts.flatten(0, 1)
+                by_copy[copy, :, heads, low - start : high - start] = self.source[name][:, heads, low:high]
+        patched: Tensor = by_copy.flatten(0, 1)
         return patched
 
 
@@ -232,12 +232,12 @@ def layer_patches(source: dict[str, Tensor]) -> Any:
         def edit(name: str, rows: Tensor) -> Tensor:
             if name not in places:
                 return rows
-            parts = rows.clone().unflatten(0, (copies, -1))  # (copies,b,n,…)
+            by_copy = rows.clone().unflatten(0, (copies, -1))  # (copies,b,n,…)
             for copy, change in enumerate(changes):
                 if change.place == name:
                     where = slice(None) if change.position is None else slice(change.position, change.position + 1)
-                    parts[copy, :, where] = source[name][:, where]
-            patched: Tensor = parts.flatten(0, 1)
+                    by_copy[copy, :, where] = source[name][:, where]
+            patched: Tensor = by_copy.flatten(0, 1)
             return patched
 
         return None, edit

@@ -70,23 +70,23 @@ def patch_paths(
     pair = RunPair(seen, clean, corrupted, into)
     judged = pair.measure(measure, answer, other, position, words)
     ends = {} if receivers is None else checked_heads(seen, receivers, "receivers")
-    held = pair.receiver.values
+    receiver_values = pair.receiver.values
     rows = _rows_of(pair, ends) if ends and len(set(ways)) < len(THROUGH) else {}
 
     def edits(changes: Sequence[SiteChange], copies: int) -> tuple[SiteEdit, None]:
-        made = FrozenHeads(pair.donor.values, held, changes, copies, ends)
+        frozen = FrozenHeads(pair.donor.values, receiver_values, changes, copies, ends)
         if not ends:
-            return made, None
-        first: SiteEdit = FrozenRows(made, rows, ways, copies) if rows else made
+            return frozen, None
+        first: SiteEdit = FrozenRows(frozen, rows, ways, copies) if rows else frozen
         pair.rerun.run(pair.call.times(copies), first)
-        return Replaced(made.found, ends), None
+        return Replaced(frozen.found, ends), None
 
     sweep = Sweep(pair.rerun, pair.call, judged, together)
-    told = "the answer"
+    ends_in_words = "the answer"
     if ends:
-        told = ", ".join(f"{site} head {head}" for site, many in ends.items() for head in many)
-        told += "" if len(set(ways)) == len(THROUGH) else f" by its {' and '.join(ways)}"
-    return patch_grid(pair, sweep, edits, "heads", positions, None, tokens, told)
+        ends_in_words = ", ".join(f"{site} head {head}" for site, many in ends.items() for head in many)
+        ends_in_words += "" if len(set(ways)) == len(THROUGH) else f" by its {' and '.join(ways)}"
+    return patch_grid(pair, sweep, edits, "heads", positions, None, tokens, ends_in_words)
 
 
 class FrozenHeads(SiteEdit):
@@ -130,12 +130,12 @@ class FrozenRows(RowsEdit):
         return self.frozen.mixed(name, values, start)
 
     def rows(self, name: str, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        given = (query, key, value)
+        projections = (query, key, value)
         if name not in self.kept:
-            return given
+            return projections
         query, key, value = (
             new if way in self.ways else old.repeat(self.copies, *(1,) * (old.dim() - 1))
-            for way, new, old in zip(THROUGH, given, self.kept[name], strict=True)
+            for way, new, old in zip(THROUGH, projections, self.kept[name], strict=True)
         )
         return query, key, value
 
@@ -148,10 +148,10 @@ class Replaced(SiteEdit):
         self.sites = values
 
     def mixed(self, name: str, values: Tensor, start: int) -> Tensor:
-        found = values.clone()
+        mixed = values.clone()
         heads = list(self.heads[name])
-        found[:, heads] = self.values[name][:, heads, start : start + values.shape[2]]
-        return found
+        mixed[:, heads] = self.values[name][:, heads, start : start + values.shape[2]]
+        return mixed
 
 
 class _RowsRecording(RowsEdit):

@@ -174,16 +174,16 @@ class _Bound(Edit):
     def mixed(self, values: Tensor) -> Tensor:
         start = self.before.get(self.name, 0)
         self.before[self.name] = start + values.shape[2]
-        found: Tensor = self.edit.mixed(self.name, values, start)
-        return found
+        mixed: Tensor = self.edit.mixed(self.name, values, start)
+        return mixed
 
 
 class _BoundRows(_Bound):
     """The same for an edit of queries, keys and values."""
 
     def rows(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found: tuple[Tensor, Tensor, Tensor] = self.edit.rows(self.name, query, key, value)
-        return found
+        edited_rows: tuple[Tensor, Tensor, Tensor] = self.edit.rows(self.name, query, key, value)
+        return edited_rows
 
 
 def layers_of(seen: Seen) -> list[Layer]:
@@ -196,22 +196,22 @@ def layers_of(seen: Seen) -> list[Layer]:
     assert seen.model is not None
     names = parts_of(seen.model)
     paths = {path: module for module, path in names.items()}
-    found: dict[nn.Module, Layer] = {}
+    layers: dict[nn.Module, Layer] = {}
     for name in seen.names():
         path = _block_path(name.partition("#")[0], paths)
         module = paths.get(path, seen[name].module)
         if module is not None and module is not seen.model:
-            found.setdefault(module, Layer(names.get(module, path), module)).sites.append(name)
-    return list(found.values())
+            layers.setdefault(module, Layer(names.get(module, path), module)).sites.append(name)
+    return list(layers.values())
 
 
 def _block_path(path: str, paths: Mapping[str, nn.Module]) -> str:
-    parts = path.split(".")
+    segments = path.split(".")
     items = []
-    for end in range(len(parts), 0, -1):
-        holder = paths.get(".".join(parts[: end - 1]))
-        if isinstance(holder, _LISTS) and ".".join(parts[:end]) in paths:
-            items.append(".".join(parts[:end]))
+    for end in range(len(segments), 0, -1):
+        holder = paths.get(".".join(segments[: end - 1]))
+        if isinstance(holder, _LISTS) and ".".join(segments[:end]) in paths:
+            items.append(".".join(segments[:end]))
             if len({type(item) for item in holder.children()}) == 1:
                 return items[-1]
     return items[0] if items else path
@@ -241,8 +241,8 @@ def other_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator
     try:
         yield
     finally:
-        for module, own in before.items():
-            if own is None:
+        for module, own_forward in before.items():
+            if own_forward is None:
                 del vars(module)["forward"]
             else:
-                vars(module)["forward"] = own
+                vars(module)["forward"] = own_forward

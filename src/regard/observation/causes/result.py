@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def plain_numbers(tensor: Tensor) -> Any:
     """A tensor as nested lists of finite numbers, None where there is none: what JSON can hold."""
     if tensor.dim():
-        return [plain_numbers(part) for part in tensor]
+        return [plain_numbers(row) for row in tensor]
     value = float(tensor)
     return value if math.isfinite(value) else None
 
@@ -57,16 +57,16 @@ class PatchResult:
         return [self._cell(number) for number in order if not torch.isnan(flat[number])]
 
     def _cell(self, number: int) -> dict[str, Any]:
-        index = [int(part) for part in torch.unravel_index(torch.tensor(number), self.values.shape)]
-        found: dict[str, Any] = {"site": self.names[index[0]]}
+        index = [int(coordinate) for coordinate in torch.unravel_index(torch.tensor(number), self.values.shape)]
+        cell: dict[str, Any] = {"site": self.names[index[0]]}
         if self.at == "heads":
-            found["head"] = index[1]
+            cell["head"] = index[1]
         if self.positions is not None:
-            found["position"] = self.positions[index[-1]]
-            if self.tokens is not None and found["position"] < len(self.tokens):
-                found["token"] = self.tokens[found["position"]]
+            cell["position"] = self.positions[index[-1]]
+            if self.tokens is not None and cell["position"] < len(self.tokens):
+                cell["token"] = self.tokens[cell["position"]]
         at = tuple(index)
-        return found | {"value": float(self.values[at]), "recovered": plain_numbers(self.recovered[at])}
+        return cell | {"value": float(self.values[at]), "recovered": plain_numbers(self.recovered[at])}
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -98,12 +98,12 @@ class PatchResult:
             f"<{kind}: {self.measured}, clean {self.clean:.4f}, corrupted {self.corrupted:.4f}; "
             f"{self.values.isfinite().sum()} patches in {self.forwards} forward passes"
         ]
-        for one in self.best(5):
-            head = f" head {one['head']}" if "head" in one else ""
-            token = f" {one['token']!r}" if "token" in one else ""
-            where = f" position {one['position']}{token}" if "position" in one else ""
-            share = "" if one["recovered"] is None else f", recovered {one['recovered']:+.1%}"
-            lines.append(f"  {one['site']}{head}{where}: {one['value']:.4f}{share}")
+        for cell in self.best(5):
+            head = f" head {cell['head']}" if "head" in cell else ""
+            token = f" {cell['token']!r}" if "token" in cell else ""
+            where = f" position {cell['position']}{token}" if "position" in cell else ""
+            share = "" if cell["recovered"] is None else f", recovered {cell['recovered']:+.1%}"
+            lines.append(f"  {cell['site']}{head}{where}: {cell['value']:.4f}{share}")
         if self.doubt:
             lines.append(f"  No shares: {self.doubt}.")
         return "\n".join(lines) + ">"

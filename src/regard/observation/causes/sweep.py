@@ -84,20 +84,20 @@ class Sweep:
 
     def run(self, changes: Sequence[SiteChange], edits: Edits) -> Tensor:
         """The measure under each change."""
-        found = torch.full((len(changes),), torch.nan, dtype=torch.float64)
+        measures = torch.full((len(changes),), torch.nan, dtype=torch.float64)
         depths = self._depths()
         order = sorted(range(len(changes)), key=lambda at: depths.get(changes[at].place, 0))
         while order:
             way = self.ways[0]
-            part = order[: 1 if way == "single" else self.together - 1]
-            first = depths.get(changes[part[0]].place, 0)
-            values = self._try([changes[at] for at in part], edits, first, way)
+            batch = order[: 1 if way == "single" else self.together - 1]
+            first = depths.get(changes[batch[0]].place, 0)
+            values = self._try([changes[at] for at in batch], edits, first, way)
             if values is None:
                 del self.ways[0]
                 continue
-            found[part] = values
-            order = order[len(part) :]
-        return found
+            measures[batch] = values
+            order = order[len(batch) :]
+        return measures
 
     def _try(self, changes: list[SiteChange], edits: Edits, first: int, way: str) -> Tensor | None:
         """The measures of one batch; None where this way fails."""
@@ -125,12 +125,12 @@ class Sweep:
 
         A layer whose parts are called, instead of itself, has no known place: nothing is left out for its sites.
         """
-        known = {module: number for number, module in enumerate(self.order)}
-        found: dict[str, int] = {}
-        for layer in (layer for layer in self.rerun.layers if layer.module in known):
-            found |= dict.fromkeys(layer.sites, known[layer.module])
-            found.setdefault(layer.path, known[layer.module] + 1)  # its own rows are known, too
-        return found
+        depth_of = {module: number for number, module in enumerate(self.order)}
+        depths: dict[str, int] = {}
+        for layer in (layer for layer in self.rerun.layers if layer.module in depth_of):
+            depths |= dict.fromkeys(layer.sites, depth_of[layer.module])
+            depths.setdefault(layer.path, depth_of[layer.module] + 1)  # its own rows are known, too
+        return depths
 
     def _known(self, first: int, copies: int) -> Mapping[nn.Module, Any]:
         """What the layers before the first change return, for all copies."""
@@ -147,5 +147,5 @@ def _dtype(output: Any) -> torch.dtype:
     try:
         return logits_of(output).dtype
     except RegardError:
-        found = first_tensor(output)
-        return torch.float32 if found is None else found.dtype
+        tensor = first_tensor(output)
+        return torch.float32 if tensor is None else tensor.dtype

@@ -82,22 +82,22 @@ class ModelWrites:
         copied = CopiedOutputs(self.rerun, call, {**self.weighted, **branches, **layers})
         while True:
             output = self._keep(call, copied)
-            parts = self.parts()
-            portions = torch.rand(len(parts), generator=torch.Generator().manual_seed(0)).tolist()
-            share = dict(zip(parts, portions, strict=True))
-            rest = {part: 1.0 - portion for part, portion in share.items()}
-            copies: list[Shares] = [{}, share, rest, dict.fromkeys(parts, 1.0)]
+            writers = self.parts()
+            portions = torch.rand(len(writers), generator=torch.Generator().manual_seed(0)).tolist()
+            share = dict(zip(writers, portions, strict=True))
+            complement = {writer: 1.0 - portion for writer, portion in share.items()}
+            copies: list[Shares] = [{}, share, complement, dict.fromkeys(writers, 1.0)]
             bends = first_bends(
                 lambda copies=copies: self.run(call, copies),  # type: ignore[misc]
                 {**branches, **layers},
                 copied,
                 list(layers.values()),
             )
-            whole = {bend.module: bend.path for bend in bends if bend.module is not None and bend.is_branch}
-            if not whole or whole.keys() <= self.weighted.keys():
+            branch_paths = {bend.module: bend.path for bend in bends if bend.module is not None and bend.is_branch}
+            if not branch_paths or branch_paths.keys() <= self.weighted.keys():
                 self.unfrozen |= {bend.path: None for bend in bends[:1]}
                 return output
-            self.weighted |= whole
+            self.weighted |= branch_paths
 
     def _keep(self, call: ModelCall, copied: CopiedOutputs) -> Any:
         """The plain run, in which the outputs of weighted modules, scales and gates are kept."""
@@ -145,12 +145,12 @@ class ModelWrites:
     def _norm(self, name: str, module: nn.Module, given: Tensor, made: Tensor) -> _Kept:
         """The scale of a norm: y = (x − mean of x) · scale + bias, or without the mean. Checked on its output."""
         x, y = given.double(), made.double()
-        own = getattr(module, "weight", None)
+        weight = getattr(module, "weight", None)
         bias = getattr(module, "bias", None)
         shift = bias.detach().double() if isinstance(bias, Tensor) else torch.zeros((), dtype=torch.float64)
         gains = [torch.ones((), dtype=torch.float64)]
-        if isinstance(own, Tensor) and own.shape == x.shape[-1:]:
-            gains = [own.detach().double(), 1 + own.detach().double()]
+        if isinstance(weight, Tensor) and weight.shape == x.shape[-1:]:
+            gains = [weight.detach().double(), 1 + weight.detach().double()]
         for centred in (True, False):
             rows = x - x.mean(-1, keepdim=True) if centred else x
             for gain in gains:
@@ -168,13 +168,13 @@ class ModelWrites:
         counts: dict[str, int] = {}
 
         def replaced(path: str, module: nn.Module) -> Callable[..., Any]:
-            own = module.forward
+            own_forward = module.forward
 
             def forward(*args: Any, **kwargs: Any) -> Any:
                 counts[path] = counts.get(path, 0) + 1
                 kept = self.calls.get(numbered(path, counts[path]))
                 if kept is None or (kept.output is None and kept.scale is None):
-                    return own(*args, **kwargs)
+                    return own_forward(*args, **kwargs)
                 if kept.output is not None:
                     return _shared(kept, copies)
                 rows = first_tensor((args, kwargs))

@@ -65,7 +65,7 @@ def family(entry: Entry) -> str:
 def _made_of_mechanisms(entry: Entry) -> bool:
     with torch.random.fork_rng(devices=[]):
         layer = nn.build(entry.name, dim=WIDTH, **entry.needs)
-    return any(isinstance(part, nn.Mechanism) for part in layer.modules() if part is not layer)
+    return any(isinstance(module, nn.Mechanism) for module in layer.modules() if module is not layer)
 
 
 FAMILIES: dict[str, Callable[[Entry], bool]] = {
@@ -90,8 +90,8 @@ def _values(room: str) -> Callable[[], list[Item]]:
 def _value(room: str, name: str, thing: Any) -> Item:
     words = []
     for parameter in inspect.signature(thing).parameters.values():
-        given = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
-        words.append(parameter.name + given)
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        words.append(parameter.name + default)
     return Item(room, name, f"{room}.{name}({', '.join(words)})", docstring.read(thing).summary, thing)
 
 
@@ -119,11 +119,11 @@ def _positions() -> list[Item]:
     from regard.nn.parts.multihead_positions import SCHEMES
     from regard.nn.positions import ADDITIVE
 
-    known: dict[str, Any] = {name: ADDITIVE[name] for name in ADDITIVE}
-    known |= {name: SCHEMES[name] for name in SCHEMES if name not in known}
+    schemes: dict[str, Any] = {name: ADDITIVE[name] for name in ADDITIVE}
+    schemes |= {name: SCHEMES[name] for name in SCHEMES if name not in schemes}
     return [
         Item("positions", name, f'positions="{name}"', docstring.read(thing).summary, thing)
-        for name, thing in known.items()
+        for name, thing in schemes.items()
     ]
 
 
@@ -186,8 +186,8 @@ def find(asked: str) -> tuple[Entry, dict[str, Any]] | Item:
 def namesakes(thing: Entry | Item) -> list[str]:
     """Where the models and tasks stand that are called like a mechanism, a model or a task: tasks.graph."""
     names = (thing.name, *thing.aliases) if isinstance(thing, Entry) else (thing.name,)
-    others = [kind for kind in MODELS_AND_TASKS if not isinstance(thing, Item) or kind != thing.kind]
-    return [f"{kind}.{name}" for kind in others for name in names_of(kind) if name in names]
+    kinds = [kind for kind in MODELS_AND_TASKS if not isinstance(thing, Item) or kind != thing.kind]
+    return [f"{kind}.{name}" for kind in kinds for name in names_of(kind) if name in names]
 
 
 def rows_of_things(kind: str) -> list[Row]:

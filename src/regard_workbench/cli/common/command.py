@@ -74,10 +74,10 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     if "" in files:
         print("regard: --use: expected a Python file after it, got none.", file=sys.stderr)
         return WRONG_CALL
-    known = names_of_verbs()
-    chosen = next((word for word in arguments if word in known), None)
+    verb_names = names_of_verbs()
+    chosen = next((word for word in arguments if word in verb_names), None)
     # Words before a verb may be `--help`, which lists all of them.
-    offered = verbs([chosen] if chosen is not None and arguments[0] == chosen else known)
+    offered = verbs([chosen] if chosen is not None and arguments[0] == chosen else verb_names)
 
     parser = Parser(prog="regard", description="Attention: use it, measure it.", examples=_first_examples(offered))
     parser.add_argument("--version", action="version", version=_version_line())
@@ -85,16 +85,16 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--use", metavar="FILE", help=use)  # removed above: it may come anywhere
     subcommands = parser.add_subcommands(dest="verb", required=False, metavar="VERB", title="verbs", description=None)
     for name, verb in offered.items():
-        own = Parser(description=verb.SUMMARY, examples=verb.EXAMPLES)
+        verb_parser = Parser(description=verb.SUMMARY, examples=verb.EXAMPLES)
         if name == chosen:  # the others are only listed, without their options
-            verb.add_arguments(own)
-            own.usage = own.short_usage(name)
-            arguments = respell(arguments, own)
-            parser.chosen = own
-        subcommands.add_subcommand(name, own, help=verb.SUMMARY)
+            verb.add_arguments(verb_parser)
+            verb_parser.usage = verb_parser.short_usage(name)
+            arguments = respell(arguments, verb_parser)
+            parser.chosen = verb_parser
+        subcommands.add_subcommand(name, verb_parser, help=verb.SUMMARY)
 
-    for one in (parser, parser.chosen or parser):
-        one.words = arguments
+    for active in (parser, parser.chosen or parser):
+        active.words = arguments
     options = parser.parse_args(arguments)
     if options.verb is None or parser.chosen is None:
         parser.print_help(sys.stderr)
@@ -106,12 +106,12 @@ def _take_use(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments without every `--use FILE`, and the files."""
     kept: list[str] = []
     files: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
+    remaining = iter(arguments)
+    for argument in remaining:
         if argument == "--":  # arguments after it are passed on unchanged
-            return [*kept, argument, *rest], files
+            return [*kept, argument, *remaining], files
         if argument == "--use":
-            files.append(next(rest, ""))
+            files.append(next(remaining, ""))
         elif argument.startswith("--use="):
             files.append(argument.removeprefix("--use="))
         else:

@@ -27,7 +27,7 @@ def words_of_verbs() -> dict[str, VerbWords]:
     """The words of every verb, read off its parser."""
     named = {"--model": models.names(), "--models": models.names(), "--attention": nn.names()}
     takes_task = ("train", "compare")
-    found = {}
+    words = {}
     for name, verb in verbs().items():
         parser = Parser(description=verb.SUMMARY)
         verb.add_arguments(parser)
@@ -42,8 +42,8 @@ def words_of_verbs() -> dict[str, VerbWords]:
             positional = [*nn.names(), *models.names(), *tasks.names()]
         elif name == "completion":
             positional = ["bash", "zsh", "fish"]
-        found[name] = VerbWords(verb.SUMMARY, options, positional)
-    return found
+        words[name] = VerbWords(verb.SUMMARY, options, positional)
+    return words
 
 
 def shell_script(words: dict[str, VerbWords], zsh: bool = False) -> str:
@@ -58,10 +58,12 @@ def shell_script(words: dict[str, VerbWords], zsh: bool = False) -> str:
         '    case "$verb" in',
         f'    "") words="{" ".join(words)} --help --version --use";;',
     ]
-    for verb, own in words.items():
+    for verb, verb_words in words.items():
         lines.append(f'    {verb}) case "$before" in')
-        lines += [f'        {option}) words="{" ".join(values)}";;' for option, values in own.options.items() if values]
-        lines.append(f'        *) words="{" ".join([*own.positional, *own.options])}";;')
+        lines += [
+            f'        {option}) words="{" ".join(values)}";;' for option, values in verb_words.options.items() if values
+        ]
+        lines.append(f'        *) words="{" ".join([*verb_words.positional, *verb_words.options])}";;')
         lines.append("        esac;;")
     lines += [
         "    esac",
@@ -76,14 +78,14 @@ def fish_script(words: dict[str, VerbWords]) -> str:
     """A script for fish."""
     none = "not __fish_seen_subcommand_from " + " ".join(words)
     lines = ["complete -c regard -n '" + none + "' -l help", "complete -c regard -n '" + none + "' -l version"]
-    for verb, own in words.items():
-        here = f"'__fish_seen_subcommand_from {verb}'"
-        lines.append(f"complete -c regard -f -n '{none}' -a {verb} -d {_quoted(own.summary)}")
-        if own.positional:
-            lines.append(f"complete -c regard -n {here} -a {_quoted(' '.join(own.positional))}")
-        for option, values in own.options.items():
-            known = f" -x -a {_quoted(' '.join(values))}" if values else ""
-            lines.append(f"complete -c regard -n {here} -l {option.removeprefix('--')}{known}")
+    for verb, verb_words in words.items():
+        condition = f"'__fish_seen_subcommand_from {verb}'"
+        lines.append(f"complete -c regard -f -n '{none}' -a {verb} -d {_quoted(verb_words.summary)}")
+        if verb_words.positional:
+            lines.append(f"complete -c regard -n {condition} -a {_quoted(' '.join(verb_words.positional))}")
+        for option, values in verb_words.options.items():
+            choices = f" -x -a {_quoted(' '.join(values))}" if values else ""
+            lines.append(f"complete -c regard -n {condition} -l {option.removeprefix('--')}{choices}")
     return "\n".join(lines)
 
 

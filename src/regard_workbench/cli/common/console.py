@@ -13,15 +13,15 @@ WIDEST = 120  # longer lines are hard to read
 
 def console(width: int | None = None) -> Console:
     """A console of the given width, else of the terminal's or 80 columns, at most `WIDEST`; no colours in a pipe."""
-    made = Console(highlight=False, markup=False, emoji=False)
-    return Console(width=width or min(made.width, WIDEST), highlight=False, markup=False, emoji=False)
+    default = Console(highlight=False, markup=False, emoji=False)
+    return Console(width=width or min(default.width, WIDEST), highlight=False, markup=False, emoji=False)
 
 
 def put(out: Console, *parts: RenderableType) -> None:
     """Print the parts; in a file or a pipe, lines have no trailing spaces."""
     with out.capture() as captured:
-        for part in parts:
-            out.print(part)
+        for renderable in parts:
+            out.print(renderable)
     text = captured.get()
     if not out.is_terminal:
         text = "\n".join(line.rstrip() for line in text.split("\n"))

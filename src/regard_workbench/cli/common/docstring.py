@@ -43,38 +43,38 @@ def read(thing: object) -> Doc:
 
 def meanings(layer: type) -> dict[str, str]:
     """The meaning of each option of a class: declared, or in its own docstring first, then in its base classes'."""
-    found = {name: declaration.about for name, declaration in getattr(layer, "declared", {}).items()}
+    by_option = {name: declaration.about for name, declaration in getattr(layer, "declared", {}).items()}
     for cls in layer.__mro__:
         if "__doc__" in cls.__dict__:
             for name, meaning in read(cls).options.items():
-                found.setdefault(name, meaning)
-    return found
+                by_option.setdefault(name, meaning)
+    return by_option
 
 
 def _labelled(block: str) -> dict[str, str]:
     """Labelled lines (`Paper: …`, `Empty row: …`); a line without a label continues the one before."""
-    found: dict[str, list[str]] = {}
+    labelled: dict[str, list[str]] = {}
     for line in block.splitlines():
         start = _LABEL.match(line)
         if start and not line.startswith(" "):
-            lines = found.setdefault(start[1], [])
+            lines = labelled.setdefault(start[1], [])
             lines.append(start[2] or "")
         else:
             lines.append(line.strip())
-    return {label: _joined("\n".join(lines)) for label, lines in found.items()}
+    return {label: _joined("\n".join(lines)) for label, lines in labelled.items()}
 
 
 def _options(block: str) -> dict[str, str]:
     lines = dedent(block.partition("\n")[2]).splitlines()
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     name = ""
     for line in lines:
         start = _OPTION.match(line)
         if start and not line.startswith(" "):
-            name, found[start[1]] = start[1], start[2]
+            name, options[start[1]] = start[1], start[2]
         elif name:
-            found[name] += " " + line.strip()
-    return found
+            options[name] += " " + line.strip()
+    return options
 
 
 def _joined(block: str) -> str:

@@ -68,10 +68,10 @@ def address_of(asked: str) -> Address:
 
     Without a kind, mechanisms come first, then models and tasks, then masks, scores, biases and normalisers.
     """
-    kind, dot, rest = asked.partition(".")
+    kind, dot, plain_name = asked.partition(".")
     if dot and kind == MECHANISMS:
-        return address_of(rest)
-    kinds, spelled = ((kind,), rest) if dot and kind in KINDS else (KINDS, asked)
+        return address_of(plain_name)
+    kinds, spelled = ((kind,), plain_name) if dot and kind in KINDS else (KINDS, asked)
     parsed = spelled.endswith(")") and kinds[0] not in VALUES
     plain, options = parse(spelled) if parsed else (spelled, {})
     for kind in kinds:

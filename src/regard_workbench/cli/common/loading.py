@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def add_run(parser: Parser, *, huggingface: bool = False) -> None:
     """Declare RUN; `huggingface`: the folder of a Hugging Face model is taken, too."""
     run = "the folder of a run, or of one of its checkpoints"
-    other = "the folder of a run, of one of its checkpoints, or of a Hugging Face model"
-    parser.add_argument("run", metavar="RUN", type=str, help=other if huggingface else run)
+    run_or_model = "the folder of a run, of one of its checkpoints, or of a Hugging Face model"
+    parser.add_argument("run", metavar="RUN", type=str, help=run_or_model if huggingface else run)
 
 
 def add_checkpoint(parser: Parser) -> None:

@@ -26,22 +26,22 @@ _ARGUMENT = re.compile(r"(\s*)([a-z_]+(?:\.[a-z_]+)?(?:, [a-z_]+)*): ")
 
 def of_the_parser(message: str, parser: argparse.ArgumentParser, words: Sequence[str] = ()) -> str:
     """A message of a verb's parser, in one line; `words` are the arguments as typed."""
-    if found := _CHOICE.fullmatch(message):
-        return _not_among(found[1], found[2], re.findall(r"[^\s,'\"]+", found[3]))
-    if found := _REQUIRED.fullmatch(message):
-        return _missing(found[1].split(", ")[0], parser)
-    if found := _UNKNOWN.fullmatch(message):
-        return _unknown(_typed(found[1], words), parser)
-    if found := _NO_VALUE.fullmatch(message):
-        return f"{found[1]}: expected a value after it, got none.{_help(found[1], parser)}"
-    if found := _SURPLUS.fullmatch(message):
-        return f"{found[1]}: it takes no value, got {found[2]!r}. Give {found[1]} alone, or leave it out."
-    if found := _KEY.fullmatch(message):
-        kind = _KIND.fullmatch(found[2].strip())
-        if inner := _NESTED.fullmatch(kind[2]) if kind else None:
-            return _unknown([f"{option_of(found[1], parser)}.{inner[1]}", inner[2]], parser)
-        said = f"expected {_KINDS.get(kind[1], kind[1])}, got {kind[2]!r}." if kind else _one_line(found[2])
-        return f"{option_of(found[1], parser)}: {said}"
+    if match := _CHOICE.fullmatch(message):
+        return _not_among(match[1], match[2], re.findall(r"[^\s,'\"]+", match[3]))
+    if match := _REQUIRED.fullmatch(message):
+        return _missing(match[1].split(", ")[0], parser)
+    if match := _UNKNOWN.fullmatch(message):
+        return _unknown(_typed(match[1], words), parser)
+    if match := _NO_VALUE.fullmatch(message):
+        return f"{match[1]}: expected a value after it, got none.{_help(match[1], parser)}"
+    if match := _SURPLUS.fullmatch(message):
+        return f"{match[1]}: it takes no value, got {match[2]!r}. Give {match[1]} alone, or leave it out."
+    if match := _KEY.fullmatch(message):
+        kind = _KIND.fullmatch(match[2].strip())
+        if nested := _NESTED.fullmatch(kind[2]) if kind else None:
+            return _unknown([f"{option_of(match[1], parser)}.{nested[1]}", nested[2]], parser)
+        expectation = f"expected {_KINDS.get(kind[1], kind[1])}, got {kind[2]!r}." if kind else _one_line(match[2])
+        return f"{option_of(match[1], parser)}: {expectation}"
     return _one_line(message)
 
 
@@ -58,9 +58,9 @@ def of_the_library(message: str, parser: argparse.ArgumentParser, words: Sequenc
 
     lines = message.split("\n")
     for index, line in enumerate(lines):
-        if found := _ARGUMENT.match(line):
-            names = ", ".join(map(spelled, found[2].split(", ")))
-            lines[index] = f"{found[1]}{names}: {line[found.end() :]}"
+        if match := _ARGUMENT.match(line):
+            names = ", ".join(map(spelled, match[2].split(", ")))
+            lines[index] = f"{match[1]}{names}: {line[match.end() :]}"
     return "\n".join(lines)
 
 
@@ -107,12 +107,12 @@ def _help(name: str, parser: argparse.ArgumentParser) -> str:
 
 def _typed(joined: str, words: Sequence[str]) -> list[str]:
     """The arguments that a message joined with spaces, separated as typed."""
-    found, rest = [], joined
+    arguments, remaining = [], joined
     for word in words:
-        if rest == word or rest.startswith(f"{word} "):
-            found.append(word)
-            rest = rest[len(word) + 1 :]
-    return joined.split() if rest else found
+        if remaining == word or remaining.startswith(f"{word} "):
+            arguments.append(word)
+            remaining = remaining[len(word) + 1 :]
+    return joined.split() if remaining else arguments
 
 
 def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
@@ -121,23 +121,23 @@ def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> str:
     if not unknown:
         return f"{words[0]!r} is one argument too many. Put a value that holds spaces in quotes."
     hint: Callable[[str, str], str] = getattr(parser, "hint", None) or (lambda option, value: "")
-    found = []
+    complaints = []
     for word in unknown:
         option, equals, value = word.partition("=")
         after = words[words.index(word) + 1 :][:1]
         value = value if equals else next(iter(after), "")
-        found.append(f"{option}: there is no such option.{hint(option, value) or _meant(option, parser)}")
-    return " ".join(found)
+        complaints.append(f"{option}: there is no such option.{hint(option, value) or _meant(option, parser)}")
+    return " ".join(complaints)
 
 
 def _meant(option: str, parser: argparse.ArgumentParser) -> str:
     """The nearest option, by its full name or by the part after the dot."""
-    known = options(parser)
-    parts = [one for one in known if one.startswith(f"{option}.")]
-    if parts:
-        return f" It has parts: {', '.join(parts)}."
-    names = {one.removeprefix("--"): one for one in known}
-    names |= {one.rpartition(".")[2]: one for one in known if "." in one}
+    declared = options(parser)
+    dotted = [name for name in declared if name.startswith(f"{option}.")]
+    if dotted:
+        return f" It has parts: {', '.join(dotted)}."
+    names = {name.removeprefix("--"): name for name in declared}
+    names |= {name.rpartition(".")[2]: name for name in declared if "." in name}
     word = option.lstrip("-").replace("_", "-")
     near = closest(word, names)
     return f" Did you mean {names[near]!r}?" if near is not None else ""

@@ -34,9 +34,9 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines = [
-            part
+            row
             for line in text.splitlines()
-            for part in (_command(line, width) if line.startswith("  regard ") else _paragraph(line, width))
+            for row in (_command(line, width) if line.startswith("  regard ") else _paragraph(line, width))
         ]
         return "".join(f"{indent}{line}\n" for line in lines)
 
@@ -44,8 +44,8 @@ class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
 def _paragraph(line: str, width: int) -> list[str]:
     """A wrapped line; continuation lines of a list (`tasks: …`) are indented."""
     hanging = "  " if re.match(r"[a-z]+: ", line) else ""
-    found = textwrap.wrap(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
-    return found or [""]
+    rows = textwrap.wrap(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+    return rows or [""]
 
 
 def _command(line: str, width: int) -> list[str]:
@@ -55,8 +55,8 @@ def _command(line: str, width: int) -> list[str]:
     for index, word in enumerate(words[1:], 1):
         after = words[index + 1 : index + 2]
         begins = word.startswith(("-", ">", "|"))
-        whole = " ".join([word, *after]) if begins else word  # an option and its value
-        fits = len(rows[-1]) + 1 + len(whole) + 2 <= width
+        with_value = " ".join([word, *after]) if begins else word  # an option and its value
+        fits = len(rows[-1]) + 1 + len(with_value) + 2 <= width
         if fits or not begins:
             rows[-1] += f" {word}"
         else:
@@ -82,8 +82,10 @@ class Parser(ArgumentParser):
 
     def short_usage(self, name: str) -> str:
         """The usage of a verb in one line; its options are listed below it."""
-        positional = [one for one in self._actions if not one.option_strings and isinstance(one.metavar, str)]
-        shown = [f"[{one.metavar}]" if one.nargs == "?" else str(one.metavar) for one in positional]
+        positional = [
+            action for action in self._actions if not action.option_strings and isinstance(action.metavar, str)
+        ]
+        shown = [f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar) for action in positional]
         return " ".join(["regard", name, *shown, "[options]"])
 
     def add_to_epilog(self, *lines: str) -> None:
@@ -100,15 +102,15 @@ class Parser(ArgumentParser):
 
 def respell(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
     """Options with hyphens or underscores in the spelling that the parser knows; everything else unchanged."""
-    known = {mistakes.canonical(option): option for option in mistakes.options(parser)}
+    spellings = {mistakes.canonical(option): option for option in mistakes.options(parser)}
     spelled: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
+    remaining = iter(arguments)
+    for argument in remaining:
         if argument == "--":  # arguments after it are passed on unchanged
-            spelled += [argument, *rest]
+            spelled += [argument, *remaining]
             break
         option, equals, value = argument.partition("=")
         if option.startswith("--"):
-            option = known.get(mistakes.canonical(option), option)
+            option = spellings.get(mistakes.canonical(option), option)
         spelled.append(option + equals + value)
     return spelled

@@ -22,26 +22,26 @@ def add_settings(parser: Parser, less: Collection[str] = ()) -> None:
     """Declare the task, every setting except those in `less`, and `--config`."""
     from regard_workbench import models, tasks
 
-    known = settings()
+    declared = settings()
     parser.hint = partial(_misplaced, parser)
     parser.add_to_epilog(
         f"tasks: {', '.join(tasks.names())}",
         f"models: {', '.join(models.names())}",
         "`regard show NAME` explains one of them, with its options.",
     )
-    parser.add_argument("task", nargs="?", type=str, metavar="TASK", help=known.pop("task").metadata["help"])
-    for name, one in known.items():
+    parser.add_argument("task", nargs="?", type=str, metavar="TASK", help=declared.pop("task").metadata["help"])
+    for name, setting in declared.items():
         if name in less:
             continue
         option = "--" + name.replace("_", "-")
-        if isinstance(one.default, bool):
+        if isinstance(setting.default, bool):
             # None, not False: a flag that was not given must not override the file.
-            parser.add_argument(option, action="store_true", default=None, help=one.metadata["help"])
-            if one.default:
+            parser.add_argument(option, action="store_true", default=None, help=setting.metadata["help"])
+            if setting.default:
                 parser.add_argument(f"--no-{name}", dest=f"no_{name}", action="store_true", help=f"not --{name}")
         else:
             shown = name.rpartition(".")[2].upper()
-            parser.add_argument(option, type=str, metavar=shown, help=_help(one))
+            parser.add_argument(option, type=str, metavar=shown, help=_help(setting))
     bad = "at a picture that cannot be read: stop (the default), or skip it and say so; an option of the task"
     parser.add_argument("--bad-files", choices=["stop", "skip"], help=bad)
     parser.add_argument("--config", type=str, metavar="FILE", help="settings from a YAML file; flags win over it")
@@ -49,19 +49,19 @@ def add_settings(parser: Parser, less: Collection[str] = ()) -> None:
 
 def given_settings(options: Namespace, less: Collection[str] = ()) -> dict[str, Any]:
     """The settings of a file, overridden by flags, by dotted name; `less` are the verb's own options."""
-    given = {name: value for name, value in flat(options.as_dict()).items() if value is not None}
+    flags = {name: value for name, value in flat(options.as_dict()).items() if value is not None}
     values: dict[str, Any] = {}
-    if "config" in given:
-        values = flat(from_yaml(given["config"]))
-    for name, value in given.items():
+    if "config" in flags:
+        values = flat(from_yaml(flags["config"]))
+    for name, value in flags.items():
         if name.startswith("no_"):
             values |= {name.removeprefix("no_"): False} if value else {}
         elif name not in less and name not in ("config", "bad_files"):
             values[name] = value
-    if "bad_files" in given:
+    if "bad_files" in flags:
         from regard_workbench.tasks.formats.bad_files import task_with
 
-        values["task"] = task_with(values.get("task", ""), given["bad_files"])
+        values["task"] = task_with(values.get("task", ""), flags["bad_files"])
     return values
 
 
@@ -89,10 +89,10 @@ def _misplaced(parser: Parser, option: str, value: str) -> str:
     cls = TASKS[spelled(task)[0]]
     if name in inspect.signature(cls).parameters:
         return f" It belongs to the task: {with_it(task)}."
-    asked = [
+    candidates = [
         after for word, after in zip(parser.words, parser.words[1:], strict=False) if word in ("--model", "--models")
     ]
-    model = next((text for text in (*asked, cls.recipe.model) if spelled(text)[0] in MODELS), None)
+    model = next((text for text in (*candidates, cls.recipe.model) if spelled(text)[0] in MODELS), None)
     if model is not None and name in options_of(MODELS[spelled(model)[0]], 1):
         return f" It belongs to the model: --model {with_it(model)}."
     return ""

@@ -18,7 +18,7 @@ def said(message: str, words: Sequence[str] = ()) -> str:
 
     Other control characters are made visible; the message's own line breaks stay.
     """
-    typed = {part for word in words for part in (word, word.partition("=")[2])}
+    typed = {text for word in words for text in (word, word.partition("=")[2])}
     for word in sorted(typed, key=len, reverse=True):
         if word and (not word.isprintable() or len(word) > LONGEST_WORD):
             cut = word if len(word) <= LONGEST_WORD else word[:LONGEST_WORD] + "…"

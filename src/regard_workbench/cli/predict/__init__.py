@@ -68,32 +68,32 @@ def run(options: Namespace) -> int:
     writing = _writing(options)
     loaded = load(options.run, options.checkpoint, options.device)
     check(loaded, writing, typed=options.example is None)
-    found: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     inputs = _inputs(options, loaded.task)
     if options.figure is not None and len(inputs) != 1:
         raise BadValue(f"--figure: expected one input to draw, got {len(inputs)}.")
-    for number, given in enumerate(inputs):
+    for number, typed in enumerate(inputs):
         try:
-            found.append(predict(loaded, given, writing))
+            predictions.append(predict(loaded, typed, writing))
             if options.figure is not None:
-                draw(loaded, given, found[-1], Path(options.figure))
+                draw(loaded, typed, predictions[-1], Path(options.figure))
         except RegardError as mistake:  # one bad line of many must not cost the others
-            found[number:] = [{**given, "error": str(mistake)}]
+            predictions[number:] = [{**typed, "error": str(mistake)}]
         if not options.json:
-            show(found[-1], first=number == 0)
+            show(predictions[-1], first=number == 0)
     if options.json:
         from regard_workbench.tasks.text.characters import whole_characters
 
-        print(whole_characters(json.dumps(found, indent=1, ensure_ascii=False)))
-    return WRONG_CALL if any("error" in one for one in found) else 0
+        print(whole_characters(json.dumps(predictions, indent=1, ensure_ascii=False)))
+    return WRONG_CALL if any("error" in prediction for prediction in predictions) else 0
 
 
 def _writing(options: Namespace) -> Writing:
     from regard_workbench.inspection.prediction import Writing
 
-    given = {name: options[name] for name in ONLY_SAMPLING if options[name] is not None}
-    if given and not options.sample:
-        name = next(iter(given)).replace("_", "-")
+    sampling = {name: options[name] for name in ONLY_SAMPLING if options[name] is not None}
+    if sampling and not options.sample:
+        name = next(iter(sampling)).replace("_", "-")
         raise BadValue(f"--{name}: only --sample draws at random. Add --sample, or leave it out.")
     if options.sample and options.beam is not None:
         raise BadValue("--beam: expected --beam or --sample, not both.")
@@ -106,52 +106,52 @@ def _writing(options: Namespace) -> Writing:
     for name in ("beam", "top_k", "max_length"):
         if options[name] is not None and options[name] < 1:
             raise BadValue(f"--{name.replace('_', '-')}: expected at least 1, got {options[name]}.")
-    if not given.get("temperature", 1.0) > 0 or given.get("temperature", 1.0) == float("inf"):
-        raise BadValue(f"--temperature: expected a finite number above 0, got {given['temperature']}.")
-    if not 0 < given.get("top_p", 1.0) <= 1:
-        raise BadValue(f"--top-p: expected a probability above 0 and at most 1, got {given['top_p']}.")
-    if not 0 <= given.get("seed", 0) < 2**63:
-        raise BadValue(f"--seed: expected a whole number from 0 to 2^63 − 1, got {given['seed']}.")
+    if not sampling.get("temperature", 1.0) > 0 or sampling.get("temperature", 1.0) == float("inf"):
+        raise BadValue(f"--temperature: expected a finite number above 0, got {sampling['temperature']}.")
+    if not 0 < sampling.get("top_p", 1.0) <= 1:
+        raise BadValue(f"--top-p: expected a probability above 0 and at most 1, got {sampling['top_p']}.")
+    if not 0 <= sampling.get("seed", 0) < 2**63:
+        raise BadValue(f"--seed: expected a whole number from 0 to 2^63 − 1, got {sampling['seed']}.")
     return Writing(
         beam=options.beam,
         length_penalty=options.length_penalty,
         sample=options.sample,
         max_length=options.max_length,
-        **given,
+        **sampling,
     )
 
 
 def _inputs(options: Namespace, task: Task) -> list[dict[str, Any]]:
     """What was typed, each input with the name of its option; the lines of stdin where nothing was."""
-    found = [{name: text} for name in INPUTS for text in options[name] or ()]
-    if task.together and found:
-        found = [_joined(options)]
+    inputs = [{name: text} for name in INPUTS for text in options[name] or ()]
+    if task.together and inputs:
+        inputs = [_joined(options)]
     if options.example is not None:
-        return [*found, {"example": options.example}]
-    if not found and "text" not in task.takes:
+        return [*inputs, {"example": options.example}]
+    if not inputs and "text" not in task.takes:
         takes = " or ".join(f"--{name}" for name in task.takes)
         raise BadValue(
             f"{takes}: expected an input to predict from, got none. Give {takes} FILE, or --example 0 for one of the "
             "task's own."
         )
-    found = found or [{"text": line} for line in _lines()]
-    for given in found:
-        unread = [name for name in given if name not in task.takes]
+    inputs = inputs or [{"text": line} for line in _lines()]
+    for typed_input in inputs:
+        unread = [name for name in typed_input if name not in task.takes]
         if unread:
-            task.parse(given)  # raises, and says what the task reads
-    return [{name: _whole(text) for name, text in given.items()} for given in found]
+            task.parse(typed_input)  # raises, and says what the task reads
+    return [{name: _whole(text) for name, text in typed_input.items()} for typed_input in inputs]
 
 
 def _joined(options: Namespace) -> dict[str, Any]:
     """All that was typed as one input; a list where an option came several times."""
-    given = {name: options[name] for name in INPUTS if options[name]}
-    return {name: texts if len(texts) > 1 else texts[0] for name, texts in given.items()}
+    typed = {name: options[name] for name in INPUTS if options[name]}
+    return {name: texts if len(texts) > 1 else texts[0] for name, texts in typed.items()}
 
 
 def _whole(typed: Any) -> Any:
     from regard_workbench.tasks.text.characters import whole_characters
 
-    return whole_characters(typed) if isinstance(typed, str) else [_whole(one) for one in typed]
+    return whole_characters(typed) if isinstance(typed, str) else [_whole(text) for text in typed]
 
 
 def _lines() -> list[str]:
@@ -163,8 +163,8 @@ def _lines() -> list[str]:
             '--text: expected an input to predict from, for instance --text "3rd of May, 1979", or lines on stdin.'
         )
     raw = getattr(sys.stdin, "buffer", None)
-    whole = sys.stdin.read() if raw is None else raw.read().decode("utf-8", errors="replace")
-    lines = [line for line in whole.replace("\r\n", "\n").replace("\r", "\n").split("\n") if trimmed(line)]
+    content = sys.stdin.read() if raw is None else raw.read().decode("utf-8", errors="replace")
+    lines = [line for line in content.replace("\r\n", "\n").replace("\r", "\n").split("\n") if trimmed(line)]
     if not lines:
         raise BadValue("--text: expected some text in --text or on stdin, got none.")
     return lines

@@ -26,8 +26,8 @@ def draw(loaded: Loaded, given: Mapping[str, str], found: Prediction, path: Path
             raise BadValue(f"--figure: there is nothing to draw: {why}. `regard view` shows all attention.")
         shown = loaded.task.show(example, one_batch(loaded, example).to("cpu"))
         over = shown.picture if shown.grid == (1, len(looked.columns)) else None
-        said = found["output"].replace("\n", "; ")
-        figure = prediction_figure(f"{_read(given, found)}  →  {said}", looked, over)
+        output = found["output"].replace("\n", "; ")
+        figure = prediction_figure(f"{_read(given, found)}  →  {output}", looked, over)
     try:
         figure.savefig(path, dpi=160)
     except (OSError, ValueError) as trouble:  # no such folder; a format that matplotlib does not know
@@ -47,7 +47,7 @@ def with_null(table: Prediction) -> tuple[list[list[float]], list[str]]:
     if max(null, default=0.0) < LEAST_NULL:
         return table["weights"], table["columns"]
     pairs = zip(table["weights"], null, strict=True)
-    return [[*row, rest] for row, rest in pairs], [*table["columns"], NULL]
+    return [[*row, weight] for row, weight in pairs], [*table["columns"], NULL]
 
 
 def _looked(found: Prediction) -> Looked | None:
@@ -56,11 +56,11 @@ def _looked(found: Prediction) -> Looked | None:
     if table:
         weights, columns = with_null(table)
         return Looked(weights, columns, table["rows"], table["source"])
-    seen = found.get("looked_at")
-    if not seen:
+    looked_at = found.get("looked_at")
+    if not looked_at:
         return None
-    columns = [one["piece"] for one in seen["pieces"]]
-    if "readings" in seen:
-        rows = [f"reading {number}" for number in range(1, 1 + len(seen["readings"]))]
-        return Looked(seen["readings"], columns, rows, seen["source"])
-    return Looked([[one["weight"] for one in seen["pieces"]]], columns, source=seen["source"])
+    columns = [piece["piece"] for piece in looked_at["pieces"]]
+    if "readings" in looked_at:
+        rows = [f"reading {number}" for number in range(1, 1 + len(looked_at["readings"]))]
+        return Looked(looked_at["readings"], columns, rows, looked_at["source"])
+    return Looked([[piece["weight"] for piece in looked_at["pieces"]]], columns, source=looked_at["source"])

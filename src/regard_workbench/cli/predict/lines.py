@@ -21,8 +21,8 @@ def show(found: Prediction, first: bool) -> None:
     """Print a prediction, or why there is none; a blank line separates it from the one before."""
     if "error" in found:
         typed = repr(printable(_short(_typed(found))))
-        known = typed in found["error"]  # an error of a file names it already
-        print(f"regard predict: {'' if known else typed + ': '}{found['error']}", file=sys.stderr)
+        named = typed in found["error"]  # an error of a file names it already
+        print(f"regard predict: {'' if named else typed + ': '}{found['error']}", file=sys.stderr)
         return
     if not first:
         print()
@@ -39,25 +39,25 @@ def _typed(found: Prediction) -> str:
     """The input as it was typed."""
     if "example" in found:
         return f"example {found['example']}: {found.get('words', '')}".strip(": ")
-    given = [found[name] for name in INPUTS if name in found]
-    return " + ".join(one.strip() if isinstance(one, str) else " ".join(one) for one in given)
+    typed = [found[name] for name in INPUTS if name in found]
+    return " + ".join(text.strip() if isinstance(text, str) else " ".join(text) for text in typed)
 
 
 def _translation(found: Prediction) -> list[str]:
     unfinished = "" if found["finished"] else "  (cut at the longest length)"
     lines = [f"{printable(_typed(found))}  →  {printable(found['output'])}{unfinished}", ""]
-    seen = found["alignment"]
-    if seen is None:
+    alignment = found["alignment"]
+    if alignment is None:
         return [*lines, f"No picture: {printable(found['no_alignment'])}"]
-    if "grid" in seen:
-        return [*lines, *_glances(seen)]
-    weights, columns = with_null(seen)
-    lines += drawn(weights, seen["rows"], columns, console().width)
+    if "grid" in alignment:
+        return [*lines, *_glances(alignment)]
+    weights, columns = with_null(alignment)
+    lines += drawn(weights, alignment["rows"], columns, console().width)
     return [
         *lines,
-        f"Rows: what was written; columns: what was read. Weights of {seen['source']}.",
+        f"Rows: what was written; columns: what was read. Weights of {alignment['source']}.",
         f"Weights: {legend(weights)}.",
-        *_unusual(seen),
+        *_unusual(alignment),
     ]
 
 
@@ -75,25 +75,25 @@ def _glances(seen: Prediction) -> list[str]:
 def _unusual(seen: Prediction) -> list[str]:
     """The written pieces of a translation that are not aligned one to one, by kind."""
     kinds = {kind: words for kind, words in seen.get("not_one_to_one", {}).items() if words}
-    told = [f"{kind}: {' '.join(printable(seen['rows'][at]) for at in words)}" for kind, words in kinds.items()]
+    unaligned = [f"{kind}: {' '.join(printable(seen['rows'][at]) for at in words)}" for kind, words in kinds.items()]
     if "not_one_to_one" not in seen:
         return []
-    return [f"Not aligned one to one: {'; '.join(told)}." if told else "Every piece is aligned one to one."]
+    return [f"Not aligned one to one: {'; '.join(unaligned)}." if unaligned else "Every piece is aligned one to one."]
 
 
 def _completion(found: Prediction) -> list[str]:
     lines = [printable(found["whole"])]
-    seen = found["attention"]
-    if seen is None:
+    attention = found["attention"]
+    if attention is None:
         return lines
-    lines += ["", *drawn(seen["weights"], seen["rows"], seen["columns"], console().width)]
-    return [*lines, f"Weights of {seen['source']}: {legend(seen['weights'])}."]
+    lines += ["", *drawn(attention["weights"], attention["rows"], attention["columns"], console().width)]
+    return [*lines, f"Weights of {attention['source']}: {legend(attention['weights'])}."]
 
 
 def _filled(found: Prediction) -> list[str]:
     lines = [printable(found["output"])]
     for number, guesses in enumerate(found["guesses"], 1):
-        options = ", ".join(f"{printable(one['piece'])!r} {one['probability']:.2g}" for one in guesses)
+        options = ", ".join(f"{printable(guess['piece'])!r} {guess['probability']:.2g}" for guess in guesses)
         lines.append(f"blank {number}: {options}")
     return lines
 
@@ -102,19 +102,19 @@ def _class(found: Prediction) -> list[str]:
     ranked = sorted(found["probabilities"].items(), key=lambda pair: -pair[1])
     odds = ", ".join(f"{printable(name)} {value:.3f}" for name, value in ranked[:SHOWN_PIECES])
     lines = [f"{printable(_short(_typed(found)))}  →  {printable(found['output'])}", f"probabilities: {odds}"]
-    seen = found["looked_at"]
-    return [*lines, *(_readings(seen) if "readings" in seen else _bars(seen))]
+    looked_at = found["looked_at"]
+    return [*lines, *(_readings(looked_at) if "readings" in looked_at else _bars(looked_at))]
 
 
 def _bars(seen: dict[str, Any]) -> list[str]:
     """The positions with the largest weights, without those that were not looked at."""
-    seen_at = [one for one in seen["pieces"] if one["weight"] > 0]
+    seen_at = [piece for piece in seen["pieces"] if piece["weight"] > 0]
     pieces = sorted(seen_at, key=lambda one: -one["weight"])[:SHOWN_PIECES]
     lines = [f"looked at ({seen['source']}):"]
-    largest = max((one["weight"] for one in pieces), default=0.0)
-    for one in pieces:
-        bar = "█" * round(BAR * one["weight"] / largest) if largest > 0 else ""
-        lines.append(f"  {one['weight']:.3f} {bar:{BAR}} {_piece(one)}")
+    largest = max((piece["weight"] for piece in pieces), default=0.0)
+    for piece in pieces:
+        bar = "█" * round(BAR * piece["weight"] / largest) if largest > 0 else ""
+        lines.append(f"  {piece['weight']:.3f} {bar:{BAR}} {_piece(piece)}")
     return lines
 
 
@@ -124,9 +124,9 @@ def _readings(seen: Prediction) -> list[str]:
     strongest = [max(weights) for weights in columns]
     least = sorted(strongest, reverse=True)[min(SHOWN_PIECES, len(strongest)) - 1]
     lines = [f"looked at ({seen['source']}, one column each):"]
-    for one, weights, largest in zip(seen["pieces"], columns, strongest, strict=True):
+    for piece, weights, largest in zip(seen["pieces"], columns, strongest, strict=True):
         if largest >= least:
-            lines.append(f"  {'  '.join(f'{weight:.3f}' for weight in weights)}  {_piece(one)}")
+            lines.append(f"  {'  '.join(f'{weight:.3f}' for weight in weights)}  {_piece(piece)}")
     return lines
 
 
@@ -142,21 +142,21 @@ def _answer(found: Prediction) -> list[str]:
     lines = [f"{printable(_short(_typed(found)))}  →  {lines[0]}"]
     if found["picture"] is not None:
         return [*lines, *_in_characters(found["picture"])]
-    seen = found["attention"]
-    if seen is None:
+    attention = found["attention"]
+    if attention is None:
         return lines
-    if seen["grid"] is not None:
-        return [*lines, f"{seen['source']}: --figure FILE draws it, `regard view` shows each head."]
-    lines += ["", *drawn(seen["weights"], seen["rows"], seen["columns"], console().width)]
-    return [*lines, f"Weights of {seen['source']}: {legend(seen['weights'])}."]
+    if attention["grid"] is not None:
+        return [*lines, f"{attention['source']}: --figure FILE draws it, `regard view` shows each head."]
+    lines += ["", *drawn(attention["weights"], attention["rows"], attention["columns"], console().width)]
+    return [*lines, f"Weights of {attention['source']}: {legend(attention['weights'])}."]
 
 
 def _in_characters(picture: list[list[float]]) -> list[str]:
     """A picture that was made, where the terminal is wide enough."""
     lines = shades.drawn(picture)
     fits = len(lines[1]) <= console().width
-    told = "--figure FILE draws it, and where its places looked."
-    return [*(lines if fits else ["The terminal is too narrow for this picture."]), told]
+    hint = "--figure FILE draws it, and where its places looked."
+    return [*(lines if fits else ["The terminal is too narrow for this picture."]), hint]
 
 
 def _short(text: str, most: int = 60) -> str:

@@ -24,10 +24,10 @@ def drawn(weights: shades.Array, written: Sequence[str], read: Sequence[str], wi
     largest = max((max(row, default=0.0) for row in weights), default=0.0)
     lines: list[str] = []
     for begin in range(0, len(read), room):
-        part = slice(begin, begin + room)
+        span = slice(begin, begin + room)
         if lines:
             lines.append("")
-        lines += _block([row[part] for row in weights], labels, read[part], margin, largest)
+        lines += _block([row[span] for row in weights], labels, read[span], margin, largest)
     return lines
 
 

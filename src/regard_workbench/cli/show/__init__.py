@@ -23,8 +23,8 @@ ASKED = ("mechanism", "model", "task")
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options."""
-    what = "a mechanism, model or task, with options in parentheses; or KIND.NAME: masks.causal, models.ntm"
-    parser.add_argument("name", metavar="NAME", type=str, help=what)
+    help_text = "a mechanism, model or task, with options in parentheses; or KIND.NAME: masks.causal, models.ntm"
+    parser.add_argument("name", metavar="NAME", type=str, help=help_text)
     parser.add_argument(
         "--kind", metavar="KIND", type=str, help="where a name has several meanings: mechanism, model or task"
     )
@@ -37,15 +37,15 @@ def run(options: Namespace) -> int:
     """Print the page or the JSON."""
     if options.width is not None and options.width < LEAST_WIDTH:
         raise BadValue(f"--width: expected at least {LEAST_WIDTH} columns, got {options.width}.")
-    asked = _place(options.name, options.kind)
-    address_of(asked)  # refuses an unknown name before torch is imported
+    address = _place(options.name, options.kind)
+    address_of(address)  # refuses an unknown name before torch is imported
     from regard_workbench.cli.common import catalogue
     from regard_workbench.cli.common.console import console, put
     from regard_workbench.cli.show import facts
     from regard_workbench.cli.show.page import page
 
-    found = catalogue.find(asked)
-    content = facts.of_value(found) if isinstance(found, catalogue.Item) else facts.of_mechanism(*found)
+    catalogued = catalogue.find(address)
+    content = facts.of_value(catalogued) if isinstance(catalogued, catalogue.Item) else facts.of_mechanism(*catalogued)
     if options.svg is not None:
         _write_svg(options.svg, options.name, content)
     if options.json:

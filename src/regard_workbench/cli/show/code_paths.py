@@ -50,16 +50,16 @@ class _Call:
 def of_layer(layer: Mechanism) -> list[CodePath]:
     """The code paths of a layer on this machine, for a short input with gradients enabled."""
     calls = _calls(layer)
-    own = f"{type(layer).__name__}'s own code in plain torch"
-    found: list[CodePath] = []
+    own_code = f"{type(layer).__name__}'s own code in plain torch"
+    paths: list[CodePath] = []
     if not any(call.part == "" for call in calls) or not isinstance(layer, Attention):
-        around = f"{own}; attend is not called" if not calls else f"{own}, around these calls of attend:"
-        found.append(CodePath("", layer.entry.name, around))
+        around = f"{own_code}; attend is not called" if not calls else f"{own_code}, around these calls of attend:"
+        paths.append(CodePath("", layer.entry.name, around))
     for call in calls:
         run = _planned(call)
-        if run not in found:
-            found.append(run)
-    return found
+        if run not in paths:
+            paths.append(run)
+    return paths
 
 
 def _calls(layer: Mechanism) -> list[_Call]:

@@ -69,8 +69,8 @@ def _positions(item: Item) -> tuple[str, Picture] | None:
             return text, Picture("table", [table[0].detach().double()], [])
         text = f'nn.build("multihead", dim={WIDTH}, num_heads={SHOWN_HEADS}, positions="{item.name}")'
         layer = regard.nn.build("multihead", dim=WIDTH, num_heads=SHOWN_HEADS, positions=item.name)
-        found = layer.weights(torch.randn(1, 1, WIDTH).expand(1, POSITIONS, WIDTH)).detach()
-    return text, Picture("weights", _heads(found), ["all rows are equal, so that only positions show"])
+        weights = layer.weights(torch.randn(1, 1, WIDTH).expand(1, POSITIONS, WIDTH)).detach()
+    return text, Picture("weights", _heads(weights), ["all rows are equal, so that only positions show"])
 
 
 def _mask(mask: Any) -> Picture:
@@ -88,9 +88,9 @@ def _on_path(**piece: Any) -> Picture:
         rows = rows[:, None].float()
         return regard.weights(rows, rows, **piece)
 
-    found = sharpest(weights)
-    assert found is not None
-    return Picture("weights", _heads(found), [PATH])
+    sharp_weights = sharpest(weights)
+    assert sharp_weights is not None
+    return Picture("weights", _heads(sharp_weights), [PATH])
 
 
 def _score(score: Any) -> Picture:
@@ -99,8 +99,8 @@ def _score(score: Any) -> Picture:
 
 def _normalizer(normalizer: Any) -> Picture:
     rows = path(gain=0.8)[:, None].float()
-    found = regard.weights(rows, rows, normalize=normalizer)
-    return Picture("weights", _heads(found), [PATH, "scores are q·k / √d"])
+    weights = regard.weights(rows, rows, normalize=normalizer)
+    return Picture("weights", _heads(weights), [PATH, "scores are q·k / √d"])
 
 
 def _heads(found: Tensor) -> list[Tensor]:

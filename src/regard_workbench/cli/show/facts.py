@@ -25,7 +25,7 @@ def of_mechanism(entry: Entry, given: dict[str, Any]) -> Facts:
     with toy.seeded():
         layer = nn.build(entry.name, dim=toy.WIDTH, **shown_with)
         count = sum(parameter.numel() for parameter in layer.parameters())
-        run = [dataclasses.asdict(found) for found in code_paths.of_layer(layer)]
+        run = [dataclasses.asdict(path) for path in code_paths.of_layer(layer)]
         picture = toy.of_layer(layer)
         network = architecture.of_layer(nn.build(entry.name, dim=toy.WIDTH, **shown_with))
     return {

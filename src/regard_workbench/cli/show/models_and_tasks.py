@@ -80,7 +80,7 @@ def _described(kind: str, name: str, cls: type) -> Facts:
         "kind": kind,
         "name": name,
         "summary": doc.summary,
-        "body": [{"kind": part, "text": text} for part, text in doc.body],
+        "body": [{"kind": section, "text": text} for section, text in doc.body],
         "paper": doc.labelled.get("Paper", doc.labelled.get("Papers", "")),
     }
 
@@ -88,8 +88,8 @@ def _described(kind: str, name: str, cls: type) -> Facts:
 def of_model(name: str, given: Mapping[str, Any]) -> Facts:
     """The facts of a model."""
     cls = MODELS[name]
-    known = options_of(cls)
-    read_options(name, cls, given, known)  # raises for unknown options
+    declared = options_of(cls)
+    read_options(name, cls, given, declared)  # raises for unknown options
     able = [task for task in tasks.names() if any(fits(cls, problem) for problem in catalogue.posed(task))]
     return {
         **_described("models", name, cls),
@@ -97,7 +97,7 @@ def of_model(name: str, given: Mapping[str, Any]) -> Facts:
         "tasks": able,
         "attention": cls.takes_attention,
         "attention_default": cls.attention_default,
-        "options": options.rows(known, SHARED_OPTIONS | docstring.meanings(cls)),
+        "options": options.rows(declared, SHARED_OPTIONS | docstring.meanings(cls)),
         "example": f"regard train {_usual_task(name, able)} --model {_written(name, given)}" if able else "",
         "picture": None,
         **(_network(name, given, _usual_task(name, able)) if able else {}),
@@ -113,9 +113,9 @@ def _network(name: str, given: Mapping[str, Any], task_name: str) -> Facts:
         built = models.build(name, problem, **given)
         examples = task.examples("train")
         drawn = task.batch(examples, range(min(2, len(examples))), torch.Generator(), built)
-        found = picture_of_model(built, drawn)
+        picture = picture_of_model(built, drawn)
     count = sum(parameter.numel() for parameter in built.parameters())
-    return {"architecture": found.to_dict(), "built_for": task_name, "parameters": count}
+    return {"architecture": picture.to_dict(), "built_for": task_name, "parameters": count}
 
 
 INPUTS = {"text": '--text "…"', "image": "--image FILE", "sound": "--sound FILE", "table": "--table FILE"}
@@ -124,18 +124,18 @@ INPUTS = {"text": '--text "…"', "image": "--image FILE", "sound": "--sound FIL
 def of_task(name: str, given: Mapping[str, Any]) -> Facts:
     """The facts of a task."""
     cls = TASKS[name]
-    known = dict(inspect.signature(cls).parameters)
-    read_options(name, cls, given, known)  # raises for unknown options
+    parameters = dict(inspect.signature(cls).parameters)
+    read_options(name, cls, given, parameters)  # raises for unknown options
     problems = catalogue.posed(name)
     return {
         **_described("tasks", name, cls),
         "answers": {type(problem.answer).__name__: problem.answer.words for problem in problems},
-        "models": [model for model in models.names() if any(fits(MODELS[model], one) for one in problems)],
+        "models": [model for model in models.names() if any(fits(MODELS[model], posed) for posed in problems)],
         "metric": cls.metric.name,
         "higher_is_better": cls.metric.higher_is_better,
         "recipe": dataclasses.asdict(cls.recipe),
         "reaches": catalogue.reached(name),
-        "options": options.rows(known, docstring.meanings(cls)),
+        "options": options.rows(parameters, docstring.meanings(cls)),
         "example": f"regard train {_written(name, given)} --out runs/{name}",
         "commands": _commands(name, given),
         "own_input": _own_input(name),

@@ -9,11 +9,11 @@ from typing import Any
 
 def rows(known: Mapping[str, inspect.Parameter], meanings: Mapping[str, str]) -> list[dict[str, Any]]:
     """One row for each option: name, type, default and, where documented, its meaning."""
-    found = []
+    option_rows = []
     for name, parameter in known.items():
         required = parameter.default is parameter.empty
         kind = parameter.annotation
-        found.append(
+        option_rows.append(
             {
                 "name": name,
                 "type": "" if kind is parameter.empty else kind if isinstance(kind, str) else kind.__name__,
@@ -22,7 +22,7 @@ def rows(known: Mapping[str, inspect.Parameter], meanings: Mapping[str, str]) ->
                 "meaning": meanings.get(name, ""),
             }
         )
-    return found
+    return option_rows
 
 
 def _plain(default: Any) -> Any:

@@ -25,7 +25,7 @@ def page(facts: Facts, width: int) -> RenderableType:
     """The whole page."""
     sections: list[tuple[str, RenderableType | None]] = [
         ("", Text(facts["summary"])),
-        *(("", _paragraph(part, width)) for part in facts["body"]),
+        *(("", _paragraph(paragraph, width)) for paragraph in facts["body"]),
         ("When to use", _text(facts, "when")),
         (_picture_title(facts), _picture(facts, width)),
         (_network_title(facts), _network(facts, width)),
@@ -41,16 +41,16 @@ def page(facts: Facts, width: int) -> RenderableType:
         ("Paper", _text(facts, "paper")),
         ("", _namesakes(facts)),
     ]
-    parts: list[RenderableType] = [_title(facts, width)]
+    blocks: list[RenderableType] = [_title(facts, width)]
     for title, body in sections:
         if body is None:
             continue
-        parts.append(Text(""))
+        blocks.append(Text(""))
         if title:
-            parts.append(Text(title, style="bold"))
+            blocks.append(Text(title, style="bold"))
         indent = INDENT if title and not isinstance(body, _Drawing) else 0  # a drawing has its own margin
-        parts.append(Padding(body, (0, 0, 0, indent)))
-    return Group(*parts)
+        blocks.append(Padding(body, (0, 0, 0, indent)))
+    return Group(*blocks)
 
 
 def _paragraph(part: Facts, width: int) -> RenderableType:
@@ -210,10 +210,10 @@ def _cost(facts: Facts) -> RenderableType | None:
 def _runs(facts: Facts) -> RenderableType | None:
     if not facts.get("runs"):
         return None
-    parts: list[RenderableType] = []
+    blocks: list[RenderableType] = []
     for run in facts["runs"]:
         inside = f"inside it, {run['part']} ({run['mechanism']}): " if run["part"] else ""
-        parts.append(Text(inside + run["code"]))
+        blocks.append(Text(inside + run["code"]))
         if run["answers"]:
             table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
             table.add_column(no_wrap=True)
@@ -221,8 +221,8 @@ def _runs(facts: Facts) -> RenderableType | None:
             table.add_column(style="dim")
             for answer in run["answers"]:
                 table.add_row(answer["impl"], answer["can"], answer["reason"])
-            parts.append(Padding(table, (0, 0, 0, INDENT)))
-    return Group(*parts)
+            blocks.append(Padding(table, (0, 0, 0, INDENT)))
+    return Group(*blocks)
 
 
 def _relation(facts: Facts, relation: str, others: str) -> RenderableType | None:
@@ -265,7 +265,7 @@ def _example(facts: Facts, width: int) -> RenderableType | None:
     commands = facts.get("commands") or [facts["example"]]
     if facts.get("own_input"):
         commands = [*commands, f"{facts['own_input']}   # your own"]
-    return Text("\n".join(_broken(one, width - INDENT) for one in commands), style="green", overflow="fold")
+    return Text("\n".join(_broken(command, width - INDENT) for command in commands), style="green", overflow="fold")
 
 
 def _broken(command: str, width: int) -> str:

@@ -106,16 +106,16 @@ def _simplify(layer: Mechanism) -> list[str]:
 def of_layer(layer: Mechanism) -> Picture:
     """The weights of a layer on the toy input if it has weights, else the influence of inputs on outputs."""
     layer = layer.double().eval()
-    known = PATH
+    note = PATH
     if isinstance(layer, Attention) and _compares_by_network(layer):
         _train_briefly(layer)
-        found = _faithful_weights(layer, path())
-        if found is not None:
-            return Picture("weights", list(found[0, :SHOWN_HEADS]), [known, PRACTISED])
-    about = [known, *_simplify(layer)]
-    found = sharpest(lambda rows: _faithful_weights(layer, rows))
-    if found is not None:
-        return Picture("weights", list(found[0, :SHOWN_HEADS]), about)
+        weights = _faithful_weights(layer, path())
+        if weights is not None:
+            return Picture("weights", list(weights[0, :SHOWN_HEADS]), [note, PRACTISED])
+    about = [note, *_simplify(layer)]
+    weights = sharpest(lambda rows: _faithful_weights(layer, rows))
+    if weights is not None:
+        return Picture("weights", list(weights[0, :SHOWN_HEADS]), about)
     return Picture("influence", [_influence(layer)], [*about, ESTIMATED])
 
 
@@ -144,13 +144,13 @@ def sharpest(weights: Callable[[Tensor], Tensor | None]) -> Tensor | None:
     """Weights on the toy input, with the gain raised until rows have a clear maximum and differ from each other."""
     best, most = None, -1.0
     for gain in GAINS:
-        found = weights(path(gain=gain))
-        if found is None:
+        at_gain = weights(path(gain=gain))
+        if at_gain is None:
             return None
-        told = _information(found)
-        if told > most:
-            best, most = found, told
-        if told >= TELLING and _contrast(found) >= CONTRAST:
+        information = _information(at_gain)
+        if information > most:
+            best, most = at_gain, information
+        if information >= TELLING and _contrast(at_gain) >= CONTRAST:
             break
     return best
 
@@ -185,8 +185,8 @@ def _faithful_weights(layer: Mechanism, rows: Tensor) -> Tensor | None:
     if isinstance(layer, Attention):
         view = layer.prepare(*inputs, None, None)
         values = view.value.repeat_interleave(weights.shape[1] // view.value.shape[1], dim=1)
-        mixed, told = layer.mix(view), weights @ values
-        return weights if mixed.shape == told.shape and torch.allclose(mixed, told) else None
+        mixed, product = layer.mix(view), weights @ values
+        return weights if mixed.shape == product.shape and torch.allclose(mixed, product) else None
     return weights
 
 
@@ -202,8 +202,8 @@ def accepted(layer: Mechanism, rows: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def _influence(layer: Mechanism) -> Tensor:
     """The influence at the gain whose mutual information is nearest to `SHARED_AND_OWN`."""
-    found = [_influence_at(layer, path(gain=gain)) for gain in INFLUENCE_GAINS]
-    return min(found, key=lambda shares: abs(_information(shares[None]) - SHARED_AND_OWN))
+    influences = [_influence_at(layer, path(gain=gain)) for gain in INFLUENCE_GAINS]
+    return min(influences, key=lambda shares: abs(_information(shares[None]) - SHARED_AND_OWN))
 
 
 def _influence_at(layer: Mechanism, rows: Tensor) -> Tensor:
@@ -213,13 +213,13 @@ def _influence_at(layer: Mechanism, rows: Tensor) -> Tensor:
     source = rows.expand(POSITIONS, -1, -1).clone().requires_grad_()
     output = layer(source) if alone else layer(source.detach(), source)
     assert isinstance(output, Tensor)
-    own = output.diagonal(dim1=0, dim2=1).T  # (POSITIONS, width)
+    diagonal = output.diagonal(dim1=0, dim2=1).T  # (POSITIONS, width)
     # ‖J‖² is the mean of ‖Jᵀ v‖² over random signs v; a few are enough for four shades.
-    signs = torch.randint(2, (PROBES, own.shape[1]), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+    signs = torch.randint(2, (PROBES, diagonal.shape[1]), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
     total = torch.zeros(POSITIONS, POSITIONS, dtype=rows.dtype)
-    for probe in signs.to(own.dtype):
-        (grad,) = torch.autograd.grad((own @ probe).sum(), source, retain_graph=True, allow_unused=True)
+    for probe in signs.to(diagonal.dtype):
+        (grad,) = torch.autograd.grad((diagonal @ probe).sum(), source, retain_graph=True, allow_unused=True)
         if grad is not None:
             total += grad.square().sum(-1)
-    found = total.sqrt()
-    return found / found.sum(-1, keepdim=True).clamp_min(1e-12)
+    norms = total.sqrt()
+    return norms / norms.sum(-1, keepdim=True).clamp_min(1e-12)

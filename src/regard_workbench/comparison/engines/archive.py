@@ -25,22 +25,22 @@ def pack(folder: Path) -> bytes:
 
 def unpack(archive: bytes, folder: Path) -> None:
     """Replace a folder by the contents of an archive, atomically; nothing is written outside of the folder."""
-    part = folder.with_name(f".part-{folder.name}")
+    unpacked = folder.with_name(f".part-{folder.name}")
     with durable.reporting(folder):
-        durable.remove(part)
-        part.mkdir(parents=True)
+        durable.remove(unpacked)
+        unpacked.mkdir(parents=True)
         try:
             with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
                 members = tar.getmembers()
                 for member in members:
                     _check_member(member)
-                tar.extractall(part, members, filter="data")
+                tar.extractall(unpacked, members, filter="data")
             durable.remove(folder)
-            os.rename(part, folder)
+            os.rename(unpacked, folder)
         except tarfile.TarError as trouble:
             raise BadValue(f"engine: the archive from a worker is not a run folder: {trouble}.") from None
         finally:
-            durable.remove(part)
+            durable.remove(unpacked)
 
 
 def _check_member(member: tarfile.TarInfo) -> None:

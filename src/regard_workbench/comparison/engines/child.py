@@ -26,7 +26,7 @@ class Child:
         self._beats, theirs = os.pipe()
         for end in (self._beats, theirs):  # neither side may block the other
             os.set_blocking(end, False)
-        own = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), VARIABLE: str(theirs)}
+        variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), VARIABLE: str(theirs)}
         try:
             self.process = subprocess.Popen(
                 command,
@@ -35,7 +35,7 @@ class Child:
                 stderr=stderr,
                 start_new_session=True,
                 pass_fds=[theirs],
-                env={**os.environ, **own},
+                env={**os.environ, **variables},
             )
         except BaseException:
             os.close(self._beats)

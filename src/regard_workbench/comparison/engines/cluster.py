@@ -83,20 +83,20 @@ class Cluster:
     def _lost(self) -> str:
         import ray
 
-        now = time.monotonic()
-        if now - self._looked < SECONDS_BETWEEN_LOOKS:
+        instant = time.monotonic()
+        if instant - self._looked < SECONDS_BETWEEN_LOOKS:
             return ""
-        first, self._looked = not self._looked, now
+        first, self._looked = not self._looked, instant
         head = ray.get_runtime_context().gcs_address
         try:
             _connect(head, SECONDS_BETWEEN_LOOKS)
-            self._reached = now
+            self._reached = instant
         except OSError as trouble:
-            self._reached = now if first else self._reached
-            silent = now - self._reached > SECONDS_UNREACHABLE
+            self._reached = instant if first else self._reached
+            silent = instant - self._reached > SECONDS_UNREACHABLE
             return f"its head at {head} is gone ({worker.reason(trouble)})" if silent else ""
-        own = ray.get_runtime_context().get_node_id()
-        ended = any(one["NodeID"] == own and not one["Alive"] for one in ray.nodes())
+        node_id = ray.get_runtime_context().get_node_id()
+        ended = any(node["NodeID"] == node_id and not node["Alive"] for node in ray.nodes())
         return "Ray has ended on this machine" if ended else ""
 
     def _start(self) -> None:
@@ -139,13 +139,13 @@ def machines() -> list[dict[str, Any]]:
     """The live machines of the cluster with CPUs, as Ray describes them."""
     import ray
 
-    return [one for one in ray.nodes() if one["Alive"] and one["Resources"].get("CPU", 0) > 0]
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
 
 
 def refuse_too_large(cores: int, gpus: int) -> None:
     """Raise if no machine has these resources: a task would wait forever."""
-    found = [one["Resources"] for one in machines()]
-    if not any(one.get("CPU", 0) >= cores and one.get("GPU", 0) >= gpus for one in found):
+    resources = [node["Resources"] for node in machines()]
+    if not any(machine.get("CPU", 0) >= cores and machine.get("GPU", 0) >= gpus for machine in resources):
         wanted = f"{cores} cores" + (" and a GPU" if gpus else "")
         raise BadValue(f"engine: no machine of the cluster has {wanted}. Try fewer --threads or --device cpu.")
 
@@ -155,21 +155,21 @@ def _refuse_other_versions() -> None:
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    asked = {}
-    for one in machines():
-        there = NodeAffinitySchedulingStrategy(one["NodeID"], soft=False)
-        look = ray.remote(remote.installed).options(num_cpus=0, scheduling_strategy=there)
-        asked[one["NodeManagerAddress"]] = look.remote()
-    here = remote.installed()
-    for address, answer in asked.items():
+    answers = {}
+    for node in machines():
+        affinity = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        look = ray.remote(remote.installed).options(num_cpus=0, scheduling_strategy=affinity)
+        answers[node["NodeManagerAddress"]] = look.remote()
+    version = remote.installed()
+    for address, answer in answers.items():
         try:
-            found = ray.get(answer, timeout=SECONDS_TO_ANSWER) or "none"
+            other_version = ray.get(answer, timeout=SECONDS_TO_ANSWER) or "none"
         except GetTimeoutError:
             raise BadValue(f"engine: {address}, a machine of the cluster, does not answer.") from None
         except RayError as trouble:  # the function cannot even be loaded there
-            found = f"none that works ({worker.reason(trouble)})"
-        if found != here:
+            other_version = f"none that works ({worker.reason(trouble)})"
+        if other_version != version:
             raise BadValue(
-                f"engine: expected regard {here} on every machine of the cluster, {address} has {found}. "
+                f"engine: expected regard {version} on every machine of the cluster, {address} has {other_version}. "
                 "Install the same there."
             )

@@ -100,9 +100,9 @@ class LocalEngine:
             number, job = next(waiting, (-1, None))
             if job is None:
                 break
-            if (found := previous_runs.finished(job)) is not None:
-                outcomes[number] = found
-                on_event(Event(job, "done", "finished by an earlier command", found.steps))
+            if (outcome := previous_runs.finished(job)) is not None:
+                outcomes[number] = outcome
+                on_event(Event(job, "done", "finished by an earlier command", outcome.steps))
             else:
                 running[number] = JobProcess(job, on_event)
         return bool(running)
@@ -201,8 +201,8 @@ class JobProcess:
 
     def _stopped(self) -> Outcome:
         """The outcome of a run that exceeded a limit; it may have finished nevertheless."""
-        if (found := previous_runs.finished(self.job)) is not None:
-            return self._ended(found)
+        if (outcome := previous_runs.finished(self.job)) is not None:
+            return self._ended(outcome)
         self.step = previous_runs.steps_taken(self.job)
         return self._failed(f"{self.exceeded} and was stopped; its last checkpoint is of step {self.step}")
 

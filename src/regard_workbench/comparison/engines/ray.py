@@ -103,26 +103,28 @@ class RayEngine:
         with redirect_stdout(sys.stderr), Signals(lambda: self._kill(sent)) as signals:
             try:
                 for number, job in enumerate(jobs):
-                    if (found := previous_runs.finished(job)) is not None:
-                        outcomes[number] = found
-                        on_event(Event(job, "done", "finished by an earlier command", found.steps))
+                    if (outcome := previous_runs.finished(job)) is not None:
+                        outcomes[number] = outcome
+                        on_event(Event(job, "done", "finished by an earlier command", outcome.steps))
                     else:
                         sent.append(_send(number, job, token))
                 while sent and not signals.received:
                     self.cluster.raise_if_lost()
-                    ready, _ = ray.wait([one.messages for one in sent], timeout=SECONDS_BETWEEN_LOOKS)
-                    for one in [one for one in sent if any(one.messages is messages for messages in ready)]:
-                        if (outcome := _listen(one, on_event)) is not None:
-                            outcomes[one.number] = outcome
-                            sent.remove(one)
-                    for one in [one for one in sent if _stuck(one)]:
-                        ray.cancel(one.messages, force=True)
-                        outcomes[one.number] = _failed(one, _STUCK, on_event)
-                        sent.remove(one)
+                    ready, _ = ray.wait([remote_run.messages for remote_run in sent], timeout=SECONDS_BETWEEN_LOOKS)
+                    for remote_run in [
+                        remote_run for remote_run in sent if any(remote_run.messages is messages for messages in ready)
+                    ]:
+                        if (outcome := _listen(remote_run, on_event)) is not None:
+                            outcomes[remote_run.number] = outcome
+                            sent.remove(remote_run)
+                    for remote_run in [remote_run for remote_run in sent if _stuck(remote_run)]:
+                        ray.cancel(remote_run.messages, force=True)
+                        outcomes[remote_run.number] = _failed(remote_run, _STUCK, on_event)
+                        sent.remove(remote_run)
             except ClusterLost:
                 self._kill(sent)
-                for one in sent:
-                    _remove_probe(one.job)
+                for remote_run in sent:
+                    _remove_probe(remote_run.job)
                 sent.clear()  # no worker is left to cancel
                 raise
             finally:
@@ -134,11 +136,11 @@ class RayEngine:
     def _kill(self, sent: Iterable[RemoteRun]) -> None:
         """Kill every process of the jobs if they run on this machine; elsewhere Ray ends them."""
         if self.cluster.started_here:
-            for one in list(sent):
-                if one.worker:
+            for remote_run in list(sent):
+                if remote_run.worker:
                     with suppress(ProcessLookupError):
-                        os.kill(one.worker, signal.SIGKILL)  # first, or it would restart the run
-                    kill(one.group)
+                        os.kill(remote_run.worker, signal.SIGKILL)  # first, or it would restart the run
+                    kill(remote_run.group)
 
 
 def _send(number: int, job: Job, token: str) -> RemoteRun:
@@ -176,8 +178,8 @@ def _task() -> Any:
 
 def _gpus(job: Job) -> int:
     device = str(job.settings.get("device") or "auto")
-    there = any(one["Resources"].get("GPU", 0) >= 1 for one in machines())
-    return int(device.startswith("cuda") or (device == "auto" and there))
+    any_gpu = any(machine["Resources"].get("GPU", 0) >= 1 for machine in machines())
+    return int(device.startswith("cuda") or (device == "auto" and any_gpu))
 
 
 def _listen(one: RemoteRun, on_event: OnEvent) -> Outcome | None:
@@ -252,19 +254,21 @@ def _cancel(sent: Iterable[RemoteRun]) -> None:
     from ray.exceptions import RayError
 
     left = list(sent)
-    for one in left:
-        ray.cancel(one.messages)
-        _remove_probe(one.job)
+    for remote_run in left:
+        ray.cancel(remote_run.messages)
+        _remove_probe(remote_run.job)
     limit = time.monotonic() + SECONDS_TO_STOP
     while left and time.monotonic() < limit:
-        ready, _ = ray.wait([one.messages for one in left], timeout=SECONDS_BETWEEN_LOOKS)
-        for one in [one for one in left if any(one.messages is messages for messages in ready)]:
+        ready, _ = ray.wait([remote_run.messages for remote_run in left], timeout=SECONDS_BETWEEN_LOOKS)
+        for remote_run in [
+            remote_run for remote_run in left if any(remote_run.messages is messages for messages in ready)
+        ]:
             try:
-                ray.get(next(one.messages))
+                ray.get(next(remote_run.messages))
             except (RayError, StopIteration):  # it has stopped
-                left.remove(one)
-    for one in left:
-        ray.cancel(one.messages, force=True)
+                left.remove(remote_run)
+    for remote_run in left:
+        ray.cancel(remote_run.messages, force=True)
 
 
 def _remove_probe(job: Job) -> None:

@@ -74,8 +74,8 @@ def run_job(remote_job: RemoteJob) -> Iterator[RemoteMessage | RemoteResult]:
             f"engine: expected regard {remote_job.version} on every machine, one has {installed() or 'none'}."
         )
     # The same name after a restart, so that the run is resumed there; the token makes it unguessable for other users.
-    own = hashlib.sha256(remote_job.job.folder.encode()).hexdigest()[:16]
-    temporary = Path(tempfile.gettempdir()) / f"regard-{remote_job.token}-{own}"
+    digest = hashlib.sha256(remote_job.job.folder.encode()).hexdigest()[:16]
+    temporary = Path(tempfile.gettempdir()) / f"regard-{remote_job.token}-{digest}"
     shared = _content(Path(remote_job.job.folder) / PROBE) == remote_job.token.encode()
     if not shared or any(_content(Path(path)) != content for path, content in remote_job.files.items()):
         temporary.mkdir(mode=0o700, exist_ok=True)

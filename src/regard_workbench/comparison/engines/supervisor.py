@@ -80,9 +80,9 @@ class Supervisor:
         )
         os.close(theirs)
         self._owner = os.getpid()
-        for group, asked in self._groups.items():
+        for group, stopping in self._groups.items():
             self._tell("watch", group)
-            if asked:
+            if stopping:
                 self._tell("asked", group)
 
 
@@ -111,8 +111,8 @@ def guard(lines: Iterable[bytes], grace: float) -> None:
             groups.pop(int(number), None)
         else:
             groups[int(number)] = word == "asked"
-    for group, asked in groups.items():
-        if asked:
+    for group, stopping in groups.items():
+        if stopping:
             kill(group)
     limit = time.monotonic() + grace
     left = list(groups)

@@ -40,14 +40,16 @@ class Reached:
 def reached(rows: Sequence[Row], keys: Keys, split: str, seeds: Mapping[str, SEEDS]) -> list[Reached]:
     """The rows with a value of the deciding metric, the best first; `seeds` has the value of each seed by label."""
     metric = deciding(rows)
-    found = []
+    points = []
     for row in rows:
         over = t_interval(row, split, metric.name)
         if over and over["mean"] is not None:
-            own = seeds.get(row["label"], {})
+            seed_values = seeds.get(row["label"], {})
             cut = possible(over["low"], over["high"], metric)
-            found.append(Reached(keys[row["label"]], over["mean"], cut.low, cut.high, own, cut if cut.cut else None))
-    return sorted(found, key=lambda one: -one.mean if metric.higher_is_better else one.mean)
+            points.append(
+                Reached(keys[row["label"]], over["mean"], cut.low, cut.high, seed_values, cut if cut.cut else None)
+            )
+    return sorted(points, key=lambda one: -one.mean if metric.higher_is_better else one.mean)
 
 
 def bars(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None:
@@ -56,14 +58,14 @@ def bars(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | None
         return None
     figure, frame = blank(height=AROUND + ROW * len(found))
     tips: dict[str, str] = {}
-    for row, one in enumerate(found):
-        (bar,) = frame.barh(row, one.mean, height=0.62, color=one.key.colour, alpha=0.82)
-        bar.set_gid(one.key.group("bar"))
-        tips[one.key.group("bar")] = describe(one, metric)
-        _whisker(frame, row, one, INK)
+    for row, point in enumerate(found):
+        (bar,) = frame.barh(row, point.mean, height=0.62, color=point.key.colour, alpha=0.82)
+        bar.set_gid(point.key.group("bar"))
+        tips[point.key.group("bar")] = describe(point, metric)
+        _whisker(frame, row, point, INK)
     _names(frame, found)
-    ends = [0.0, *(one.high for one in found if one.known), *(one.mean for one in found)]
-    frame.set_xlim(min(0.0, *(one.mean for one in found)), within(metric, 0.0, 1.04 * max(ends))[1] or 1.0)
+    ends = [0.0, *(point.high for point in found if point.known), *(point.mean for point in found)]
+    frame.set_xlim(min(0.0, *(point.mean for point in found)), within(metric, 0.0, 1.04 * max(ends))[1] or 1.0)
     return _finished(frame, found, metric, split, Drawing(f"{split}-bars", "", "", figure, tips))
 
 
@@ -73,15 +75,15 @@ def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | No
         return None
     figure, frame = blank(height=AROUND + ROW * len(found))
     tips: dict[str, str] = {}
-    for row, one in enumerate(found):
-        _whisker(frame, row, one, one.key.colour, thick=1.6)
+    for row, point in enumerate(found):
+        _whisker(frame, row, point, point.key.colour, thick=1.6)
         (dot,) = frame.plot(
-            [one.mean], [row], one.key.marker, color=one.key.colour, markersize=6, zorder=4, markeredgewidth=0
+            [point.mean], [row], point.key.marker, color=point.key.colour, markersize=6, zorder=4, markeredgewidth=0
         )
-        dot.set_gid(one.key.group("mean"))
-        tips[one.key.group("mean")] = describe(one, metric)
-        for number, (seed, value) in enumerate(sorted(one.seeds.items())):
-            away = _LEAST * (number / max(1, len(one.seeds) - 1) - 0.5) if len(one.seeds) > 1 else 0.0
+        dot.set_gid(point.key.group("mean"))
+        tips[point.key.group("mean")] = describe(point, metric)
+        for number, (seed, value) in enumerate(sorted(point.seeds.items())):
+            away = _LEAST * (number / max(1, len(point.seeds) - 1) - 0.5) if len(point.seeds) > 1 else 0.0
             (dot,) = frame.plot(
                 [value],
                 [row + away],
@@ -92,8 +94,8 @@ def closer(found: Sequence[Reached], metric: Metric, split: str) -> Drawing | No
                 markeredgewidth=0.7,
                 zorder=5,
             )
-            dot.set_gid(one.key.group(f"seed{seed}"))
-            tips[one.key.group(f"seed{seed}")] = f"{one.key.label}, seed {seed}: {number_of(value, metric)}"
+            dot.set_gid(point.key.group(f"seed{seed}"))
+            tips[point.key.group(f"seed{seed}")] = f"{point.key.label}, seed {seed}: {number_of(value, metric)}"
     _names(frame, found)
     frame.set_xlim(*within(metric, *_zoomed(found)))
     return _finished(frame, found, metric, split, Drawing(f"{split}-intervals", "", "", figure, tips))
@@ -123,19 +125,19 @@ def _whisker(frame: Axes, row: int, one: Reached, colour: str, thick: float = 1.
 
 def _zoomed(found: Sequence[Reached]) -> tuple[float, float]:
     """The limits of the zoomed view: all seeds, and intervals unless they are much longer than the range of seeds."""
-    values = [value for one in found for value in (one.mean, *one.seeds.values())]
+    values = [value for point in found for value in (point.mean, *point.seeds.values())]
     low, high = min(values), max(values)
     reach = ZOOM * (high - low) or math.inf
-    low = max(min([low, *(one.low for one in found if one.known)]), low - reach)
-    high = min(max([high, *(one.high for one in found if one.known)]), high + reach)
+    low = max(min([low, *(point.low for point in found if point.known)]), low - reach)
+    high = min(max([high, *(point.high for point in found if point.known)]), high + reach)
     room = 0.04 * (high - low) or 0.02 * abs(high) or 0.5
     return low - room, high + room
 
 
 def _names(frame: Axes, found: Sequence[Reached]) -> None:
-    many = max(one.key.number for one in found) > 4
+    many = max(point.key.number for point in found) > 4
     frame.set_yticks(
-        range(len(found)), [f"{one.key.name}  {one.key.number}" if many else one.key.name for one in found]
+        range(len(found)), [f"{point.key.name}  {point.key.number}" if many else point.key.name for point in found]
     )
     frame.tick_params(axis="y", length=0)
     frame.set_ylim(len(found) - 0.45, -0.55)
@@ -148,7 +150,7 @@ def _finished(frame: Axes, found: Sequence[Reached], metric: Metric, split: str,
     frame.set_xlabel(f"{split} {titled(metric)}")
     in_percent(frame.xaxis, metric)
     kind = "Bars from zero" if made.name.endswith("bars") else "Intervals and seeds"
-    alt = f"{kind}, {split} {metric.name}, best first: " + "; ".join(describe(one, metric) for one in found) + "."
+    alt = f"{kind}, {split} {metric.name}, best first: " + "; ".join(describe(point, metric) for point in found) + "."
     title = f"{split} {titled(metric)}, from zero" if made.name.endswith("bars") else f"{split}, zoomed"
     return Drawing(made.name, title, alt, made.figure, made.tips)
 

@@ -40,25 +40,25 @@ def against(
 ) -> Drawing | None:
     """Points with intervals over one cost, and their Pareto front; None without costs."""
     costs = {row["label"]: row.get(axis.field) for row in rows}
-    points = [(float(cost), one) for one in found if (cost := costs[one.key.label]) is not None]
+    points = [(float(cost), point) for point in found if (cost := costs[point.key.label]) is not None]
     if not points:
         return None
     best = front(
         [
-            (-cost if axis.less_is_better else cost, one.mean if metric.higher_is_better else -one.mean)
-            for cost, one in points
+            (-cost if axis.less_is_better else cost, point.mean if metric.higher_is_better else -point.mean)
+            for cost, point in points
         ]
     )
     figure, frame = blank()
     tips: dict[str, str] = {}
-    for number, (cost, one) in enumerate(points):
-        key = one.key
-        if one.known:
-            line = frame.vlines(cost, one.low, one.high, color=key.colour, linewidth=1, alpha=0.55)
+    for number, (cost, point) in enumerate(points):
+        key = point.key
+        if point.known:
+            line = frame.vlines(cost, point.low, point.high, color=key.colour, linewidth=1, alpha=0.55)
             line.set_gid(key.group("interval"))
         (dot,) = frame.plot(
             [cost],
-            [one.mean],
+            [point.mean],
             key.marker,
             color=key.colour,
             markersize=6.5,
@@ -67,20 +67,20 @@ def against(
             markeredgewidth=1.2,
         )
         dot.set_gid(key.group("point"))
-        tips[key.group("point")] = f"{describe(one, metric)}; {short(cost)}{axis.unit or ' ' + axis.title}"
+        tips[key.group("point")] = f"{describe(point, metric)}; {short(cost)}{axis.unit or ' ' + axis.title}"
     line_of_best = sorted((points[number][0], points[number][1].mean) for number in best)
     if len(line_of_best) > 1:
         frame.plot(*zip(*line_of_best, strict=True), color=MUTED, linewidth=0.9, linestyle=(0, (3, 2)), zorder=1)
-    _scale(frame, [cost for cost, _ in points], [one for _, one in points], metric)
+    _scale(frame, [cost for cost, _ in points], [point for _, point in points], metric)
     frame.set_xlabel(axis.title + (" (less is better)" if axis.less_is_better else " (more is better)"))
     frame.set_ylabel(f"{split} {titled(metric)}")
     in_percent(frame.yaxis, metric)
-    lines = [[(cost, one.low), (cost, one.high)] for cost, one in points if one.known]
+    lines = [[(cost, point.low), (cost, point.high)] for cost, point in points if point.known]
     lines += [line_of_best] if len(line_of_best) > 1 else []
-    beside(figure, frame, [(cost, one.mean, one.key) for cost, one in points], keys, lines)
+    beside(figure, frame, [(cost, point.mean, point.key) for cost, point in points], keys, lines)
     names = ", ".join(points[number][1].key.name for number in best)
-    parts = "; ".join(f"{describe(one, metric)} at {short(cost)}" for cost, one in points)
-    alt = f"{split} {metric.name} over {axis.title}. Pareto front: {names}. All: {parts}."
+    descriptions = "; ".join(f"{describe(point, metric)} at {short(cost)}" for cost, point in points)
+    alt = f"{split} {metric.name} over {axis.title}. Pareto front: {names}. All: {descriptions}."
     return Drawing(f"cost-{axis.field.replace('_', '-')}", f"over {axis.title}", alt, figure, tips)
 
 
@@ -90,7 +90,7 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
         return one[0] >= other[0] and one[1] >= other[1] and one != other
 
-    return [index for index, own in enumerate(points) if not any(beats(other, own) for other in points)]
+    return [index for index, point in enumerate(points) if not any(beats(rival, point) for rival in points)]
 
 
 def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric: Metric) -> None:
@@ -102,8 +102,8 @@ def _scale(frame: Axes, costs: Sequence[float], found: Sequence[Reached], metric
         room = 0.12 * (high - low) or 0.1 * abs(high) or 1.0
         frame.set_xlim(low - room, high + room)
         frame.xaxis.set_major_formatter(lambda value, _: short(value))
-    values = [one.mean for one in found]
+    values = [point.mean for point in found]
     spread = max(values) - min(values) or 0.1 * abs(values[0]) or 1.0
-    ends = [end for one in found for end in ((one.low, one.high) if one.known else (one.mean,))]
+    ends = [end for point in found for end in ((point.low, point.high) if point.known else (point.mean,))]
     below, above = max(min(ends), min(values) - spread), min(max(ends), max(values) + spread)
     frame.set_ylim(*within(metric, below - 0.08 * spread, above + 0.08 * spread))

@@ -89,21 +89,23 @@ def _plate(drawing: Drawing, folder: Path, keys: Keys | None) -> Plate:
 
 def _view(comparison: Comparison, key: Key, folder: Path) -> AttentionView:
     """The attention of the first finished run of a contestant. An error there does not stop the report."""
-    contestant = next(one for one in comparison.contestants if one.label == key.label)
+    contestant = next(candidate for candidate in comparison.contestants if candidate.label == key.label)
     run = next((run for run in runs_of(comparison, contestant) if not run.error), None)
     if run is None:
         return AttentionView(key, None, None, [], "No run of this contestant finished.")
     try:
-        found = inspection.inspect_run(run.folder)
-        image = None if found.shown.picture is None else np.asarray(found.shown.picture, dtype=np.float64)
+        inspected = inspection.inspect_run(run.folder)
+        image = None if inspected.shown.picture is None else np.asarray(inspected.shown.picture, dtype=np.float64)
         plates: list[tuple[Attribution, Plate | None]] = []
-        for number, attribution in enumerate(found.attributions, 1):
-            if in_words(attribution, found):
+        for number, attribution in enumerate(inspected.attributions, 1):
+            if in_words(attribution, inspected):
                 plates.append((attribution, None))
             else:
-                drawing = attention.picture(attribution, f"attention-{key.number}-{number}", image, found.shown.grid)
+                drawing = attention.picture(
+                    attribution, f"attention-{key.number}-{number}", image, inspected.shown.grid
+                )
                 plates.append((attribution, _plate(drawing, folder, None)))
-        return AttentionView(key, run.seed, found, plates)
+        return AttentionView(key, run.seed, inspected, plates)
     except Exception as trouble:
         kind = "" if isinstance(trouble, RegardError) else f"{type(trouble).__name__}: "
         return AttentionView(key, run.seed, None, [], f"The run could not be inspected: {kind}{trouble}")

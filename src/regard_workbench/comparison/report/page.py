@@ -51,13 +51,13 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
     split = summary.shown_split(rows)
     rows = summary.best_first(rows, split)
-    styles, found = keys_of(rows), comparison.pairs
-    contestants = {one.label: one for one in comparison.contestants}
+    styles, pairs = keys_of(rows), comparison.pairs
+    contestants = {contestant.label: contestant for contestant in comparison.contestants}
     pictures = gallery(comparison, rows, styles, split, folder)
     script = _own("page.js")
     return _template().render(
         title=summary.title(rows, comparison.task),
-        finding=summary.finding(rows, found, split),
+        finding=summary.finding(rows, pairs, split),
         comparison=comparison,
         metric=deciding(rows),
         split=split,
@@ -77,10 +77,10 @@ def rendered(comparison: Comparison, rows: Sequence[Row], folder: Path) -> str:
         seconds=AT_SPEED if comparison.costs else AS_TRAINED,
         pictures=pictures,
         drawn=Markup,
-        matrix=tables.matrix(found, styles) if found else [],
+        matrix=tables.matrix(pairs, styles) if pairs else [],
         full=len(styles) <= tables.FULL,
         many=len(styles) > MANY,
-        claims=[pair["claim"] for pair in found],
+        claims=[pair["claim"] for pair in pairs],
         facts=[tables.facts(comparison, row, contestants[row["label"]], styles[row["label"]]) for row in rows],
         fairness=fairness(comparison),
         failed=tables.failures(rows),
@@ -115,11 +115,11 @@ def _kinds(views: Sequence[AttentionView]) -> set[str]:
 
 def _surroundings(comparison: Comparison) -> list[tuple[str, str]]:
     """Versions and machine, as the runs recorded them; all distinct values."""
-    found: dict[str, dict[str, None]] = {}
+    versions: dict[str, dict[str, None]] = {}
 
     def note(name: str, value: Any) -> None:
         if value not in (None, "", {}):
-            found.setdefault(name, {})[str(value)] = None
+            versions.setdefault(name, {})[str(value)] = None
 
     for run in comparison.outcomes:
         for name, value in run.versions.items():
@@ -131,4 +131,4 @@ def _surroundings(comparison: Comparison) -> list[tuple[str, str]]:
             note("begun", str(facts.get("started", ""))[:10])
         except (OSError, ValueError, AttributeError):
             continue
-    return [(name, ", ".join(values)) for name, values in found.items()]
+    return [(name, ", ".join(values)) for name, values in versions.items()]

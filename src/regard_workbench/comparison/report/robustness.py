@@ -30,22 +30,22 @@ class UnderAttack:
 
 def table(comparison: Comparison, rows: Sequence[Row], keys: Keys) -> list[UnderAttack]:
     """One table for each attack that was measured on some run."""
-    found: dict[str, dict[str, dict[str, list[float]]]] = {}  # attack → label → budget → accuracies
+    accuracies: dict[str, dict[str, dict[str, list[float]]]] = {}  # attack → label → budget → accuracies
     labels = {row["label"] for row in rows}
     for contestant in comparison.contestants:
         for run in runs_of(comparison, contestant):
             if run.error or contestant.label not in labels:
                 continue
             for attack in _read(Path(run.folder) / FOLDER):
-                own = found.setdefault(attack["title"], {}).setdefault(contestant.label, {})
+                by_budget = accuracies.setdefault(attack["title"], {}).setdefault(contestant.label, {})
                 for budget, accuracy in attack["accuracy"].items():
-                    own.setdefault(budget, []).append(accuracy)
-    return [_made(title, by_label, rows, keys) for title, by_label in sorted(found.items())]
+                    by_budget.setdefault(budget, []).append(accuracy)
+    return [_made(title, by_label, rows, keys) for title, by_label in sorted(accuracies.items())]
 
 
 def _made(title: str, by_label: dict[str, dict[str, list[float]]], rows: Sequence[Row], keys: Keys) -> UnderAttack:
-    budgets = list(dict.fromkeys(budget for own in by_label.values() for budget in own))
-    counts = [len(values) for own in by_label.values() for values in own.values()]
+    budgets = list(dict.fromkeys(budget for by_budget in by_label.values() for budget in by_budget))
+    counts = [len(values) for by_budget in by_label.values() for values in by_budget.values()]
     body = [
         (keys[row["label"]], [_cell(by_label[row["label"]].get(budget, [])) for budget in budgets])
         for row in rows
@@ -63,7 +63,7 @@ def _cell(accuracies: Sequence[float]) -> str:
 
 def _read(folder: Path) -> list[dict[str, Any]]:
     """The attacks stored in a run; a file that is not one is left out, as the run is not."""
-    made = []
+    attacks = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
         try:
             content = json.loads(durable.read(path, LARGEST))
@@ -73,8 +73,8 @@ def _read(folder: Path) -> list[dict[str, Any]]:
             title = f"{content['attack']['method']}, {run['split']} split"
         except (OSError, ValueError, TypeError, KeyError, IndexError, RecursionError):
             continue
-        made.append({"title": str(title)[:200], "accuracy": {**clean, **accuracy}})
-    return made
+        attacks.append({"title": str(title)[:200], "accuracy": {**clean, **accuracy}})
+    return attacks
 
 
 def _budget(row: dict[str, Any]) -> str:

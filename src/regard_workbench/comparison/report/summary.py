@@ -73,11 +73,11 @@ def _interval(over: Row, metric: Metric, seeds: int) -> str:
     number = f"{number_of(over['mean'], metric)} {metric.name.replace('_', ' ')}"
     if seeds < 2:
         return f"{number} (one seed, so no interval)"
-    found = possible(over["low"], over["high"], metric)
-    if found.empty:
+    bounds = possible(over["low"], over["high"], metric)
+    if bounds.empty:
         return f"{number} ({seeds} seeds are too few for an interval)"
-    low, high = (number_of(end, metric) for end in (found.low, found.high))
-    cut = ", cut at what is possible" if found.cut else ""
+    low, high = (number_of(end, metric) for end in (bounds.low, bounds.high))
+    cut = ", cut at what is possible" if bounds.cut else ""
     return f"{number} (95 % interval over {seeds} seeds: {low.removesuffix(' %')}–{high}{cut})"
 
 
@@ -88,13 +88,13 @@ def _apart(best: str, others: Sequence[str], pairs: Sequence[Row], seeds: int, n
     beaten = {label for pair in pairs if pair["better"] == best for label in (pair["first"], pair["second"])}
     clear = [names[label] for label in others if label in beaten]
     close = [names[label] for label in others if label not in beaten]
-    told = f"distinguishable with {seeds} seeds"
+    claim = f"distinguishable with {seeds} seeds"
     few = " Two seeds are very few: how far seeds differ rests on one difference." if clear and seeds == 2 else ""
     if not close:
-        return f"The difference to {'each other' if len(clear) > 1 else clear[0]} is {told}.{few}"
+        return f"The difference to {'each other' if len(clear) > 1 else clear[0]} is {claim}.{few}"
     if not clear:
-        return f"The difference to {listed(close, 'any of the others')} is not {told}."
-    return f"The difference to {listed(clear)} is {told}, the difference to {listed(close)} is not.{few}"
+        return f"The difference to {listed(close, 'any of the others')} is not {claim}."
+    return f"The difference to {listed(clear)} is {claim}, the difference to {listed(close)} is not.{few}"
 
 
 def listed(names: Sequence[str], many: str = "") -> str:

@@ -44,17 +44,17 @@ class ReportTable:
 
 def sortable(rows: Sequence[Row], keys: Keys, shown: Sequence[str]) -> ReportTable:
     """The contestants and the columns with these names."""
-    made = columns(rows, shown)
+    table_columns = columns(rows, shown)
     names = naming(rows)  # where all have one model, the title names it
     body = []
     for index, row in enumerate(rows):
         cells = [SortableCell(row[name], row[name].lower()) for name in names]
-        for column in made:
+        for column in table_columns:
             cell = column.cells[index]
             cells.append(SortableCell(cell.text, column.values[index], cell.half, cell.best, cell.unit, cell.mark))
         body.append((keys[row["label"]], cells))
-    titles = [*names.values(), *(" ".join(column.title) for column in made)]
-    return ReportTable(titles, body, len(names), mark_notes(made))
+    titles = [*names.values(), *(" ".join(column.title) for column in table_columns)]
+    return ReportTable(titles, body, len(names), mark_notes(table_columns))
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class PairCell:
 
 def matrix(pairs: Sequence[Row], keys: Keys) -> list[tuple[Key, list[PairCell | None]]]:
     """Every contestant against every other; None where there is no result."""
-    found = {(pair["first"], pair["second"]): pair for pair in pairs}
+    by_names = {(pair["first"], pair["second"]): pair for pair in pairs}
     decimals = _decimals([pair["difference"]["mean"] for pair in pairs])
-    return [(key, [_verdict(found, one, other, decimals) for other in keys]) for one, key in keys.items()]
+    return [(key, [_verdict(by_names, first, second, decimals) for second in keys]) for first, key in keys.items()]
 
 
 def _decimals(differences: Sequence[float | None]) -> int:
     """Decimals such that the largest difference has three significant digits; at most four."""
-    largest = max((abs(each) for each in differences if each), default=1.0)
+    largest = max((abs(difference) for difference in differences if difference), default=1.0)
     return max(0, min(4, 2 - math.floor(math.log10(largest))))
 
 
@@ -111,11 +111,11 @@ def probability(value: float) -> str:
 
 def failures(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
     """Label, seeds and reason of failed runs; seeds with the same reason are grouped."""
-    found: dict[tuple[str, str], list[str]] = {}
+    seeds_by_failure: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for seed, why in row["failed"].items():
-            found.setdefault((row["label"], why), []).append(seed)
-    return [(label, ", ".join(seeds), why) for (label, why), seeds in found.items()]
+            seeds_by_failure.setdefault((row["label"], why), []).append(seed)
+    return [(label, ", ".join(seeds), why) for (label, why), seeds in seeds_by_failure.items()]
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def facts(comparison: Comparison, row: Row, contestant: Contestant, key: Key) ->
         for split in SPLITS
         for metric, over in row[split].items()
     ]
-    said = [
+    details = [
         ("model", row["model"]),
         ("attention", row["attention"]),
         ("begins with the weights of", row["init_from"] or ""),
@@ -180,7 +180,7 @@ def facts(comparison: Comparison, row: Row, contestant: Contestant, key: Key) ->
         key,
         [run.seed for run in done],
         measured,
-        [(name, text) for name, text in said if text],
+        [(name, text) for name, text in details if text],
         list(row["commands"].items()),
         list(row["failed"].items()),
         row["warnings"],
@@ -200,5 +200,5 @@ def exact(value: float | None) -> str:
     """A number with six significant digits, an integer with all; a dash for None."""
     if value is None:
         return "–"
-    whole = float(value).is_integer() and abs(value) < 1e15
-    return f"{value:,.0f}" if whole and abs(value) >= 1000 else f"{value:.6g}"
+    integral = float(value).is_integer() and abs(value) < 1e15
+    return f"{value:,.0f}" if integral and abs(value) >= 1000 else f"{value:.6g}"

@@ -53,11 +53,11 @@ def convolution(before: int, after: int, size: int = 3) -> nn.Conv2d:
 
 def place_attention(dim: int, attention: str | None) -> PlaceAttention:
     """Self-attention whose linear maps have spectral normalisation, as all others of both players."""
-    made = PlaceAttention(dim, attention)
-    for layer in made.attention.modules():
+    self_attention = PlaceAttention(dim, attention)
+    for layer in self_attention.attention.modules():
         if isinstance(layer, nn.Linear):
             spectral(layer)
-    return made
+    return self_attention
 
 
 class ClassNorm(nn.Module):
@@ -172,6 +172,6 @@ class Discriminator(nn.Module):
                 maps = self.places(maps)
             if number < len(self.blocks):
                 maps = self.blocks[number](maps)
-        whole = torch.relu(self.last(maps)).sum((2, 3))
-        score: Tensor = self.score(whole)[:, 0] + (self.classes(labels) * whole).sum(1)
+        summed = torch.relu(self.last(maps)).sum((2, 3))
+        score: Tensor = self.score(summed)[:, 0] + (self.classes(labels) * summed).sum(1)
         return score

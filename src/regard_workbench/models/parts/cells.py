@@ -79,15 +79,15 @@ class FedCells(nn.Module):
 
     def step(self, gates: Tensor, fed: Tensor, memories: list[Memory]) -> list[Memory]:
         """One step of all layers, from the input gates (b,gates) of a row and the fed row (b,dim)."""
-        found: list[Memory] = []
+        updated: list[Memory] = []
         for number, (cell, memory) in enumerate(zip(self.cells, memories, strict=True)):
             if number == 0:
                 inputs = torch.addmm(gates, fed, cell.weight_ih[:, self.dim :].mT)  # type: ignore[index]
             else:
-                inputs = F.linear(self.dropout(found[-1][0]), cell.weight_ih, cell.bias_ih)  # type: ignore[arg-type]
+                inputs = F.linear(self.dropout(updated[-1][0]), cell.weight_ih, cell.bias_ih)  # type: ignore[arg-type]
             recurrent = F.linear(memory[0], cell.weight_hh, cell.bias_hh)  # type: ignore[arg-type]
-            found.append(self.advance(inputs, recurrent, memory))
-        return found
+            updated.append(self.advance(inputs, recurrent, memory))
+        return updated
 
 
 def memories_of(state: RecurrentState, dtype: torch.dtype) -> list[Memory]:

@@ -50,14 +50,14 @@ class ClueScores(nn.Module):
         if self.training and self.dropout:
             out = torch.rand(clues.shape, device=clues.device) < self.dropout
             clues = clues.masked_fill(out, self.padding)
-        found: Tensor = self.table(clues).sum(-2)
+        scores: Tensor = self.table(clues).sum(-2)
         if self.training and self.dropout:
-            found = found / (1 - self.dropout)
+            scores = scores / (1 - self.dropout)
         if self.around is not None and vectors is not None:
             beside = torch.cat([vectors.roll(1, 1), vectors, vectors.roll(-1, 1)], -1).unflatten(-1, (3, -1))
             edges = beside.new_ones(vectors.shape[1], 3)
             edges[:1, 0] = 0
             edges[-1:, 2] = 0
             beside = (beside * edges[..., None]).flatten(-2)
-            found = found + self.around(nn.functional.dropout(SCALE * beside, self.dropout, self.training))
-        return found
+            scores = scores + self.around(nn.functional.dropout(SCALE * beside, self.dropout, self.training))
+        return scores

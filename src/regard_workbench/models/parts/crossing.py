@@ -47,8 +47,8 @@ class Crossings:
             rows.setdefault(path, []).append(module.weights(*args, **kwargs))  # type: ignore[operator]
         sizes = (batch.targets.shape[1], batch.inputs.shape[1])
         # A recurrent decoder attends once for each target position: the rows of its calls are those of one map.
-        maps = {path: torch.cat(parts, 2) for path, parts in rows.items() if _alike(parts)}
-        return {path: found for path, found in maps.items() if found.shape[2:] == sizes}
+        maps = {path: torch.cat(steps, 2) for path, steps in rows.items() if _alike(steps)}
+        return {path: weights for path, weights in maps.items() if weights.shape[2:] == sizes}
 
 
 @torch.no_grad()
@@ -96,13 +96,13 @@ class Guide(nn.Module):
         if outputs is None:  # the pass failed
             return
         batch = args[0]
-        maps = [found.mean(1) for found in crossings.maps(batch).values()]
+        maps = [weights.mean(1) for weights in crossings.maps(batch).values()]
         if maps:
             mean = widened(torch.stack(maps).mean(0))
             links, rows = batch.answers[GUIDE].data.to(mean), batch.answers[GUIDE].keep
             none, sink = 1 - links.sum(-1), 1 - mean.sum(-1)
-            each = (links * mean.clamp(min=LEAST).log()).sum(-1) + none * sink.clamp(min=LEAST).log()
-            total = -self.weight * (each if rows is None else each.masked_fill(~rows, 0)).sum()
+            log_likelihood = (links * mean.clamp(min=LEAST).log()).sum(-1) + none * sink.clamp(min=LEAST).log()
+            total = -self.weight * (log_likelihood if rows is None else log_likelihood.masked_fill(~rows, 0)).sum()
             loss_terms.offer(lambda losses, counts: total)
 
     def observe_loss(self, mean: Tensor) -> None:
@@ -110,4 +110,4 @@ class Guide(nn.Module):
 
 
 def _alike(parts: list[Tensor]) -> bool:
-    return len({(part.shape[:2], part.shape[3]) for part in parts}) == 1
+    return len({(weights.shape[:2], weights.shape[3]) for weights in parts}) == 1

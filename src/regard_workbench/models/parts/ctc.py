@@ -38,15 +38,15 @@ class CtcPrefixes:
         For `end`: that the tokens are all of it.
         """
         heard, real = self.frames[self.rows], self._real()
-        found = _sum_over_frames(self._before()[..., None] + heard, real)
+        gains = _sum_over_frames(self._before()[..., None] + heard, real)
         # A token equal to the last one needs a blank before it.
         last = self.tokens.clamp(min=0)
         again = _sum_over_frames(self._before(repeated=True) + _of_token(heard, last), real)
-        plain = found.gather(1, last[:, None])[:, 0]
-        found.scatter_(1, last[:, None], torch.where(self.tokens < 0, plain, again)[:, None])
-        found[:, self.end] = self.whole()
-        found[:, self.blank] = -torch.inf
-        gained = found - self.total[:, None]
+        plain = gains.gather(1, last[:, None])[:, 0]
+        gains.scatter_(1, last[:, None], torch.where(self.tokens < 0, plain, again)[:, None])
+        gains[:, self.end] = self.whole()
+        gains[:, self.blank] = -torch.inf
+        gained = gains - self.total[:, None]
         possible = gained.isfinite() & (self.total > _LOG_ZERO / 2)[:, None]
         return torch.where(possible, gained, IMPOSSIBLE).clamp(IMPOSSIBLE, 0.0)
 
@@ -77,8 +77,8 @@ class CtcPrefixes:
         `repeated`: one equal to the last; a blank must lie between.
         """
         nothing = torch.where(self.tokens < 0, 0.0, -torch.inf).to(self.silent)
-        said = self.silent if repeated else torch.logaddexp(self.silent, self.spoken)
-        return torch.cat([nothing[:, None], said[:, :-1]], 1)
+        log_probability = self.silent if repeated else torch.logaddexp(self.silent, self.spoken)
+        return torch.cat([nothing[:, None], log_probability[:, :-1]], 1)
 
     def _real(self) -> Tensor:
         return torch.arange(self.frames.shape[1], device=self.frames.device) <= self.last_frame[self.rows][:, None]

@@ -110,18 +110,18 @@ class StreamEmbedding(nn.Module):
             return fast
         if isinstance(self.rows, nn.Linear):
             data = data.to(self.rows.weight.dtype)
-        part = None
+        segments = None
         if self.segments is not None:
-            data, part = (data[..., 0], data[..., 1]) if data.dim() == 3 else (data, torch.zeros_like(data))
+            data, segments = (data[..., 0], data[..., 1]) if data.dim() == 3 else (data, torch.zeros_like(data))
         rows = self.rows(data) * self.scale
         if self.word_dropout and self.training and isinstance(self.rows, nn.Embedding):
             kept = torch.empty(self.rows.num_embeddings, dtype=rows.dtype, device=rows.device)
             kept = kept.bernoulli_(1 - self.word_dropout).div_(1 - self.word_dropout)
             rows = rows * kept[data][..., None]
-        if self.segments is not None and part is not None:
-            rows = rows + self.segments[part]
-        found: Tensor = self.norm(self.positions(rows, self._places(data, offset)))
-        return self.dropout(found)  # type: ignore[no-any-return]
+        if self.segments is not None and segments is not None:
+            rows = rows + self.segments[segments]
+        embedded: Tensor = self.norm(self.positions(rows, self._places(data, offset)))
+        return self.dropout(embedded)  # type: ignore[no-any-return]
 
     def _counted(self, dim: int) -> encodings.Learned:
         if not isinstance(self.spec, Tokens) or self.spec.length is None:
@@ -164,7 +164,7 @@ def joined_keep(streams: Iterable[Stream]) -> Tensor | None:
     streams = list(streams)
     if len(streams) == 1 or all(stream.keep is None for stream in streams):
         return streams[0].keep
-    return torch.cat([_all_kept(one) if one.keep is None else one.keep for one in streams], 1)
+    return torch.cat([_all_kept(stream) if stream.keep is None else stream.keep for stream in streams], 1)
 
 
 def _all_kept(stream: Stream) -> Tensor:

@@ -39,13 +39,13 @@ class GlanceReward(nn.Module):
 
         states (b,t,dim): before each glance; words (b,t,dim): embeddings of the words to write; losses (b,t).
         """
-        choice = joined([one.made for one in glances])
+        choice = joined([glance.made for glance in glances])
         log_prob, entropy = choice.log_prob.mean(1), choice.entropy.mean(1)  # (b,t); heads share a reward
         expected = widened(self.expects(torch.cat([states, words], -1).detach()).squeeze(-1))
         losses = losses.detach()
-        each = (losses - expected.detach()) * log_prob - glances[0].entropy_weight * entropy
-        each = each + F.smooth_l1_loss(expected, losses, reduction="none")  # which the baseline learns from
-        total = self.weight * (each if keep is None else each.masked_fill(~keep, 0)).sum()
+        terms = (losses - expected.detach()) * log_prob - glances[0].entropy_weight * entropy
+        terms = terms + F.smooth_l1_loss(expected, losses, reduction="none")  # which the baseline learns from
+        total = self.weight * (terms if keep is None else terms.masked_fill(~keep, 0)).sum()
         loss_terms.offer(lambda _, counts: total)
 
     def observe_loss(self, mean: Tensor) -> None:

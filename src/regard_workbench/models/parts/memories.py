@@ -57,8 +57,8 @@ class MemoryOptions:
 
     def pairs(self, rows: Tensor, hops: int) -> list[tuple[Tensor, Tensor]]:
         """Keys and values for each hop from rows (b,n,sets·dim)."""
-        found = rows.chunk(self.sets(hops), -1)
-        return list(itertools.pairwise(found)) if self.adjacent else [(found[0], found[1])] * hops
+        sets = rows.chunk(self.sets(hops), -1)
+        return list(itertools.pairwise(sets)) if self.adjacent else [(sets[0], sets[1])] * hops
 
 
 class Memory(nn.Module):
@@ -119,8 +119,8 @@ class SentenceMemory(Memory):
 
     def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         rows = self.words(told.data) + self.ages(ages_of(told))
-        found = self.options.pairs(self.dropout(rows), self.hops)
-        return found, self.dropout(self.words(asked.data)[:, : self.dim]) if self.reads_question else None
+        pairs = self.options.pairs(self.dropout(rows), self.hops)
+        return pairs, self.dropout(self.words(asked.data)[:, : self.dim]) if self.reads_question else None
 
     def answers(self, outputs: int) -> Tensor | None:
         if not self.options.adjacent or outputs != self.words.table.num_embeddings:

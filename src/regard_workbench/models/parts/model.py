@@ -120,13 +120,13 @@ class Model(nn.Module):
 
     def with_rows(self, batch: Batch) -> tuple[Any, Tensor]:
         """The outputs of the head, and the rows that it made them from."""
-        given: list[Tensor] = []
-        handle = self.head.register_forward_pre_hook(lambda head, arguments: given.append(arguments[0]))
+        head_inputs: list[Tensor] = []
+        handle = self.head.register_forward_pre_hook(lambda head, arguments: head_inputs.append(arguments[0]))
         try:
             outputs = self(batch)
         finally:
             handle.remove()
-        return outputs, given[-1]
+        return outputs, head_inputs[-1]
 
     def example_losses(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The loss of each example and how much counts in it, both (b,) or, where only these are known, sums (1,)."""
@@ -178,7 +178,7 @@ def problem_for(name: str, problems: list[Problem]) -> Problem:
     for problem in problems:
         if fits(cls, problem):
             return problem
-    able = [other for other in names() if any(fits(MODELS[other], problem) for problem in problems)]
+    able = [candidate for candidate in names() if any(fits(MODELS[candidate], problem) for problem in problems)]
     reasons = " and ".join(dict.fromkeys(_misfit(cls, problem) for problem in problems))
     raise BadValue(f"model: {cls.name} {reasons}, which this task asks for. These can: {', '.join(able)}.")
 
@@ -189,28 +189,28 @@ def build(name: str, problem: Problem, **options: Any) -> Model:
     cls = MODELS[plain]
     problem_for(plain, [problem])
     chosen = {**inside, **{key: value for key, value in options.items() if value is not None}}
-    known = options_of(cls)
+    declared = options_of(cls)
     if "attention" in chosen and not cls.takes_attention:
         raise BadValue(f"attention: {plain} has no place for another attention; leave --attention out.")
-    _refuse_of_attention(cls, chosen, known)
-    read = read_options(plain, cls, chosen, known)
+    _refuse_of_attention(cls, chosen, declared)
+    read = read_options(plain, cls, chosen, declared)
     _check_sizes(read)
-    made = cls(problem, **with_preset(plain, cls.presets, read)[1])
-    made.built_as = plain, read
+    built = cls(problem, **with_preset(plain, cls.presets, read)[1])
+    built.built_as = plain, read
     if weight := getattr(problem.answer, "guide", 0.0):
         from regard_workbench.models.parts.crossing import Guide
 
-        made.add_module("guide", Guide(made, weight))
-    return made
+        built.add_module("guide", Guide(built, weight))
+    return built
 
 
 def _check_sizes(options: Mapping[str, Any]) -> None:
     """Refuse a width or a probability that no model has, before torch does in its own words."""
-    for option, given in options.items():
+    for option, setting in options.items():
         if option == "dim":
-            whole_number(option, given, 1)
-        elif option.endswith("dropout") and given is not None and not 0 <= finite_number(option, given) <= 1:
-            raise BadValue(f"{option}: expected a probability from 0 to 1, got {given}.")
+            whole_number(option, setting, 1)
+        elif option.endswith("dropout") and setting is not None and not 0 <= finite_number(option, setting) <= 1:
+            raise BadValue(f"{option}: expected a probability from 0 to 1, got {setting}.")
 
 
 def _refuse_of_attention(cls: type[Model], given: Mapping[str, Any], known: Container[str]) -> None:
@@ -223,7 +223,7 @@ def _refuse_of_attention(cls: type[Model], given: Mapping[str, Any], known: Cont
     offered = registry.options_of(MECHANISMS[plain].layer, leading=0)
     for option, value in given.items():
         if option not in known and option in offered:
-            chosen = ", ".join(f"{one}={other}" for one, other in {**inside, option: value}.items())
+            chosen = ", ".join(f"{key}={setting}" for key, setting in {**inside, option: value}.items())
             raise BadValue(
                 f'{option}: {cls.name} does not have this option, its attention has: --attention "{plain}({chosen})".'
             )
@@ -239,8 +239,8 @@ def preset_settings(name: str, warmup: int | None = None) -> dict[str, Any]:
 
 def options_of(cls: type[Model]) -> dict[str, inspect.Parameter]:
     """The options of a model by name."""
-    found = registry.options_of(cls, leading=1)  # the problem
+    options = registry.options_of(cls, leading=1)  # the problem
     if cls.presets:
         kind = inspect.Parameter.KEYWORD_ONLY
-        found["preset"] = inspect.Parameter("preset", kind, default=None, annotation="str | None")
-    return found
+        options["preset"] = inspect.Parameter("preset", kind, default=None, annotation="str | None")
+    return options

@@ -30,8 +30,8 @@ class Modulation(nn.Module):
     def forward(self, maps: Tensor, row: Tensor) -> Tensor:
         """Maps (b,channels,height,width) and a row (b,dim) → maps."""
         scale, shift = self.scales(row)[..., None, None].chunk(2, 1)
-        found: Tensor = (1 + scale) * maps + shift
-        return found
+        modulated: Tensor = (1 + scale) * maps + shift
+        return modulated
 
 
 class ModulatedView(nn.Module):

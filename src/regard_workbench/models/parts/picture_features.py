@@ -25,8 +25,8 @@ def waves(points: Tensor, dim: int) -> Tensor:
     count = dim // 4
     rates = math.pi * 64.0 ** (torch.arange(count, device=points.device) / max(1, count - 1))
     angles = points[..., None].float() * rates  # (…,2,count)
-    found = torch.cat([angles.sin(), angles.cos()], -1).flatten(-2)
-    return torch.nn.functional.pad(found, (0, dim - found.shape[-1])).to(points.dtype)
+    features = torch.cat([angles.sin(), angles.cos()], -1).flatten(-2)
+    return torch.nn.functional.pad(features, (0, dim - features.shape[-1])).to(points.dtype)
 
 
 def cell_centres(rows: int, columns: int, device: torch.device | str | None = None) -> Tensor:
@@ -47,13 +47,13 @@ def convolution(inputs: int, outputs: int, size: int = 3, stride: int = 1, norm:
 
 def factors(number: int) -> list[int]:
     """The prime factors of a number, the smallest first."""
-    found, at = [], 2
+    primes, at = [], 2
     while number > 1:
         while number % at == 0:
-            found.append(at)
+            primes.append(at)
             number //= at
         at += 1
-    return found
+    return primes
 
 
 class PictureFeatures(nn.Module):
@@ -90,8 +90,8 @@ class PictureFeatures(nn.Module):
         self.stages = nn.ModuleList()
         for number, step in enumerate(steps):
             after = widths[number + 1] if number + 1 < len(steps) else dim
-            parts = [convolution(widths[number], after, step, step, norm), convolution(after, after, norm=norm)]
-            self.stages.append(nn.Sequential(*parts, *(_block(after, norm) for _ in range(blocks))))
+            convolutions = [convolution(widths[number], after, step, step, norm), convolution(after, after, norm=norm)]
+            self.stages.append(nn.Sequential(*convolutions, *(_block(after, norm) for _ in range(blocks))))
         if not steps:
             self.stages.append(
                 nn.Sequential(convolution(widths[0], dim, norm=norm), *(_block(dim, norm) for _ in range(blocks)))
@@ -124,8 +124,8 @@ def _block(width: int, norm: str) -> ResidualBlock:
 
     From the usual start, two blocks on the way made digits in scenes several times as slow to learn.
     """
-    made = ResidualBlock(width, width, 1, channel=False, spatial=False, reduction=1, dropout=0.0, norm=norm)
-    last = made.norms[-1]
+    block = ResidualBlock(width, width, 1, channel=False, spatial=False, reduction=1, dropout=0.0, norm=norm)
+    last = block.norms[-1]
     assert isinstance(last, nn.GroupNorm | nn.BatchNorm2d)
     nn.init.zeros_(last.weight)
-    return made
+    return block

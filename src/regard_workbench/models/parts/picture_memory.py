@@ -57,9 +57,9 @@ class PictureMemory(Memory):
     def forward(self, told: Stream, asked: Stream) -> tuple[list[tuple[Tensor, Tensor]], Tensor | None]:
         picture = self.features(told.data)[0] + self.pointed(told.data, asked.data)
         words = self.words(asked.data)
-        for own, layer in zip(self.own, self.layers, strict=True):
-            assert isinstance(own, nn.ModuleList)
-            picture, words = own[0](picture), own[1](words, mask=padding_mask(asked.keep))
+        for self_attention, layer in zip(self.own, self.layers, strict=True):
+            assert isinstance(self_attention, nn.ModuleList)
+            picture, words = self_attention[0](picture), self_attention[1](words, mask=padding_mask(asked.keep))
             picture, words = layer([picture, words], [told.keep, asked.keep])
         picture, row = self.norms[0](picture), pooled(self.norms[1](words), asked.keep)
         return self.options.pairs(self.widen(picture), self.hops), row

@@ -52,7 +52,7 @@ class PlainState(State):
 def plain_steps(embedding: StreamEmbedding, stack: Stack, head: Head) -> PlainSteps | None:
     """Steps for one generation of a decoder made of these parts; None where only its modules can compute them."""
     layers = list(stack.layers)
-    parts = [part for whole in (embedding, stack, head) for part in whole.modules()]
+    modules = [module for root in (embedding, stack, head) for module in root.modules()]
     plain = (
         not (torch.is_grad_enabled() or torch.compiler.is_compiling() or torch._C._is_any_autocast_enabled())
         and dispatch.attend is _ATTEND
@@ -63,7 +63,7 @@ def plain_steps(embedding: StreamEmbedding, stack: Stack, head: Head) -> PlainSt
         and isinstance(embedding.rows, nn.Embedding)
         and not embedding.counted
         and embedding.segments is None
-        and all(_is_unchanged(part) for part in parts)
+        and all(_is_unchanged(module) for module in modules)
     )
     return PlainSteps(embedding, stack, head) if plain else None
 
@@ -88,11 +88,11 @@ def _is_plain_attention(layer: nn.Module) -> bool:
 def _is_unchanged(part: nn.Module) -> bool:
     """Whether calling a module does what its class says, on plain tensors of a CPU, as in evaluation."""
     kind = type(part)
-    known = kind in (*_PLAIN, *_OURS, Head, nn.ModuleList) or isinstance(part, (Multihead, PositionalEncoding))
+    familiar = kind in (*_PLAIN, *_OURS, Head, nn.ModuleList) or isinstance(part, (Multihead, PositionalEncoding))
     hooked = part._forward_hooks or part._forward_pre_hooks or part._compiled_call_impl is not None
-    tensors = [one for one in (*part._parameters.values(), *part._buffers.values()) if one is not None]
-    on_cpu = all(one.is_cpu and type(one) in (nn.Parameter, Tensor) for one in tensors)
-    return known and not hooked and not part.training and "forward" not in vars(part) and on_cpu
+    tensors = [tensor for tensor in (*part._parameters.values(), *part._buffers.values()) if tensor is not None]
+    on_cpu = all(tensor.is_cpu and type(tensor) in (nn.Parameter, Tensor) for tensor in tensors)
+    return familiar and not hooked and not part.training and "forward" not in vars(part) and on_cpu
 
 
 class PlainSteps:
@@ -119,7 +119,7 @@ class PlainSteps:
         """Logits (b,1,outputs) for the next tokens, and the new state."""
         passed = state.passed
         if passed == state.buffers[0].shape[3]:
-            state = replace(state, buffers=tuple([_wider(one, passed) for one in state.buffers]))
+            state = replace(state, buffers=tuple([_wider(buffer, passed) for buffer in state.buffers]))
         rows = F.embedding(tokens[:, 0], self.words)
         rows = rows * self.scale if self.scale != 1.0 else rows
         rows = self.enter(rows if self.positions is None else rows + self._position(self.positions, passed))
@@ -147,8 +147,8 @@ class _PlainLayer:
         assert isinstance(attention, Multihead)
         self.heads, self.groups, self.width = attention.num_heads, attention.kv_heads, attention.head_dim
         maps = (attention.query_map, attention.key_map, attention.value_map)
-        weight = torch.cat([one.weight for one in maps])
-        bias = None if maps[0].bias is None else torch.cat([one.bias for one in maps])
+        weight = torch.cat([projection.weight for projection in maps])
+        bias = None if maps[0].bias is None else torch.cat([projection.bias for projection in maps])
         self.project = _linear(weight, bias)
         self.output = _row_map(attention.output_map)
         self.around = [_Around(layer.around_attention), _Around(layer.around_feed_forward)]

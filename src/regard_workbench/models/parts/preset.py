@@ -23,11 +23,11 @@ class Preset:
 
     def settings(self, options: Mapping[str, Any], warmup: int | None) -> dict[str, Any]:
         """The optimiser settings for a model with these options; `warmup`: the steps asked for, None: the preset's."""
-        found = dict(self.optim)
+        settings = dict(self.optim)
         if self.peak_rate is not None:
-            steps = found["warmup"] if warmup is None else warmup
-            found["lr"] = self.peak_rate(int(options["dim"]), max(1, int(steps)))
-        return found
+            steps = settings["warmup"] if warmup is None else warmup
+            settings["lr"] = self.peak_rate(int(options["dim"]), max(1, int(steps)))
+        return settings
 
 
 def inverse_root_peak(dim: int, warmup: int) -> float:

@@ -34,8 +34,8 @@ class LowerRate(nn.Module):
 
     def raised(self, rows: Tensor, length: int) -> Tensor:
         """Rows (b,⌈n/rate⌉,dim) as the first `length` of (b,⌈n/rate⌉·rate,dim)."""
-        found: Tensor = self.up(rows).unflatten(-1, (self.rate, rows.shape[-1])).flatten(1, 2)
-        return found[:, :length]
+        upsampled: Tensor = self.up(rows).unflatten(-1, (self.rate, rows.shape[-1])).flatten(1, 2)
+        return upsampled[:, :length]
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"

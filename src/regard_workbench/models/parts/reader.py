@@ -90,8 +90,8 @@ class Reader(Model):
     def rows(self, batch: Batch) -> Tensor:
         """The output rows of the layers, (b,n,dim), for all streams concatenated."""
         rows, mask = self.embedded(batch)
-        found: Tensor = self.stack(rows, mask=mask)
-        return found
+        outputs: Tensor = self.stack(rows, mask=mask)
+        return outputs
 
     def answer(self, batch: Batch) -> Any:
         """The outputs of the head for the rows of the first stream."""
@@ -107,5 +107,7 @@ class Reader(Model):
         rows = self.embedding(batch.inputs)
         if self.further:
             more = [embed(batch.streams[name].data) for name, embed in self.further.items()]
-            rows = torch.cat([part + own for part, own in zip([rows, *more], self.origin, strict=True)], 1)
+            rows = torch.cat(
+                [stream_rows + origin for stream_rows, origin in zip([rows, *more], self.origin, strict=True)], 1
+            )
         return rows, stream_mask(batch.streams.values())

@@ -70,31 +70,31 @@ class Recurrent(nn.Module):
             return rows, state if state is not None else self.initial_state(rows)
         after: Memory
         if (fast := fast_path.run(self.cells, rows, keep=keep, state=before)) is not None:
-            found, after = fast
+            hidden, after = fast
         elif keep is None:
-            found, after = self._run(rows, before)
+            hidden, after = self._run(rows, before)
         elif exporting():
             from regard_workbench.models.parts.recurrent_steps import stepped
 
-            found, after = stepped(self.cells, rows.masked_fill(~keep[..., None], 0), keep, before)
+            hidden, after = stepped(self.cells, rows.masked_fill(~keep[..., None], 0), keep, before)
         else:
             lengths = keep.sum(1).clamp(min=1).cpu()  # pack_padded_sequence refuses empty sequences
             packed = pack_padded_sequence(
                 rows.masked_fill(~keep[..., None], 0), lengths, batch_first=True, enforce_sorted=False
             )
-            found, after = self._run(packed, before)
-            found, _ = pad_packed_sequence(found, batch_first=True, total_length=rows.shape[1])
-            found = found.masked_fill(~keep[..., None], 0)
-        return (found if self.widen is None else self.widen(found)), self._kept(after)
+            hidden, after = self._run(packed, before)
+            hidden, _ = pad_packed_sequence(hidden, batch_first=True, total_length=rows.shape[1])
+            hidden = hidden.masked_fill(~keep[..., None], 0)
+        return (hidden if self.widen is None else self.widen(hidden)), self._kept(after)
 
     def _run(self, rows: Any, before: Tensor | tuple[Tensor, Tensor] | None) -> tuple[Any, Any]:
         if uses_dropout_of_cudnn(self.cells, rows):
             from regard_workbench.models.parts.recurrent_layers import by_layers
 
-            found, after = by_layers(self.cells, rows, before)
+            hidden, after = by_layers(self.cells, rows, before)
         else:
-            found, after = self.cells(rows, before)
-        return found, after
+            hidden, after = self.cells(rows, before)
+        return hidden, after
 
     def initial_state(self, rows: Tensor) -> RecurrentState:
         """Zeros."""
@@ -124,8 +124,8 @@ class Joined(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, context: Tensor, row: Tensor) -> Tensor:
-        found: Tensor = self.dropout(torch.tanh(self.map(torch.cat([context, row], -1))))
-        return found
+        joined: Tensor = self.dropout(torch.tanh(self.map(torch.cat([context, row], -1))))
+        return joined
 
 
 def uses_dropout_of_cudnn(cells: Cells, rows: Tensor | PackedSequence) -> bool:

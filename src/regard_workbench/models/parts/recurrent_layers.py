@@ -26,13 +26,13 @@ def by_layers(cells: Cells, rows: Any, before: Memory | None) -> tuple[Any, Memo
     """The same as `cells(rows, before)` in training, for padded and for packed sequences."""
     packed = rows if isinstance(rows, PackedSequence) else None
     data: Tensor = rows if packed is None else packed.data
-    given = _given(cells, rows, before)
+    initial = _given(cells, rows, before)
     sides, count = 2 if cells.bidirectional else 1, len(cells._flat_weights) // cells.num_layers
     after = []
     for layer in range(cells.num_layers):
         weights = cells._flat_weights[layer * count : (layer + 1) * count]
         # Under autocast the rows of an upper layer are narrower than those of the first.
-        first = [each[layer * sides : (layer + 1) * sides].to(data.dtype) for each in given]
+        first = [memory[layer * sides : (layer + 1) * sides].to(data.dtype) for memory in initial]
         state = first if isinstance(cells, nn.LSTM) else first[0]
         # In both calls: one layer, no dropout, training.
         options = (cells.bias, 1, 0.0, True, cells.bidirectional)
@@ -45,13 +45,13 @@ def by_layers(cells: Cells, rows: Any, before: Memory | None) -> tuple[Any, Memo
         after.append(ends)
         if layer + 1 < cells.num_layers:
             data = dropout(data, cells.dropout)
-    last = [torch.cat(each) for each in zip(*after, strict=True)]
+    last = [torch.cat(memory) for memory in zip(*after, strict=True)]
     if packed is None:
-        found: Any = data
+        outputs: Any = data
     else:
-        found = PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-        last = [_ordered(each, packed.unsorted_indices) for each in last]
-    return found, (last[0], last[1]) if isinstance(cells, nn.LSTM) else last[0]
+        outputs = PackedSequence(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+        last = [_ordered(memory, packed.unsorted_indices) for memory in last]
+    return outputs, (last[0], last[1]) if isinstance(cells, nn.LSTM) else last[0]
 
 
 def _given(cells: Cells, rows: Any, before: Memory | None) -> list[Tensor]:
@@ -59,7 +59,7 @@ def _given(cells: Cells, rows: Any, before: Memory | None) -> list[Tensor]:
     packed = rows if isinstance(rows, PackedSequence) else None
     if before is not None:
         every = [before] if isinstance(before, Tensor) else list(before)
-        return every if packed is None else [_ordered(each, packed.sorted_indices) for each in every]
+        return every if packed is None else [_ordered(memory, packed.sorted_indices) for memory in every]
     data = rows if packed is None else packed.data
     size = rows.shape[0 if cells.batch_first else 1] if packed is None else int(packed.batch_sizes[0])
     sides = 2 if cells.bidirectional else 1

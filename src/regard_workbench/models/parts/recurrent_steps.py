@@ -26,19 +26,19 @@ def stepped(cells: Cells, rows: Tensor, keep: Tensor, before: Memory | None) -> 
     """
     sides, after = 2 if cells.bidirectional else 1, []
     for layer in range(cells.num_layers):
-        found = []
+        directions = []
         for side in range(sides):
             first = None if before is None else _of(before, layer * sides + side)
             hidden, memory = _side(cells, layer, side, rows, keep, first)
-            found.append(hidden)
+            directions.append(hidden)
             after.append(memory)
-        rows = torch.cat(found, -1)
-    last = [torch.stack(list(each)) for each in zip(*after, strict=True)]
+        rows = torch.cat(directions, -1)
+    last = [torch.stack(list(states)) for states in zip(*after, strict=True)]
     return rows, (last[0], last[1]) if isinstance(cells, nn.LSTM) else last[0]
 
 
 def _of(before: Memory, index: int) -> list[Tensor]:
-    return [each[index] for each in ([before] if isinstance(before, Tensor) else before)]
+    return [tensor[index] for tensor in ([before] if isinstance(before, Tensor) else before)]
 
 
 def _side(
@@ -61,5 +61,5 @@ def _side(
         kept = [torch.where(real, new, old) for new, old in zip(after, carry, strict=True)]
         return kept, [kept[0].masked_fill(~real, 0)]
 
-    last, (found,) = run_steps(step, first, [rows.transpose(0, 1), keep.mT], reverse=side == 1)
-    return found.transpose(0, 1), last
+    last, (hidden,) = run_steps(step, first, [rows.transpose(0, 1), keep.mT], reverse=side == 1)
+    return hidden.transpose(0, 1), last

@@ -36,13 +36,13 @@ class Retina(nn.Module):
         """A glimpse (b,scales,channels,side,side) at one patch of each picture, by its number (b,)."""
         batch, step = torch.arange(len(padded), device=padded.device), self.spec.side
         row, column = index // self.spec.columns, index % self.spec.columns
-        found = []
+        scales = []
         for scale in range(self.scales):
             wide = self.side << scale
             first = self.margin + step // 2 - wide // 2  # where the square around patch 0 begins
             squares = padded[..., first:, first:].unfold(2, wide, step).unfold(3, wide, step)  # a view
-            found.append(F.avg_pool2d(squares[batch, :, row, column], 1 << scale))
-        return torch.stack(found, 1)
+            scales.append(F.avg_pool2d(squares[batch, :, row, column], 1 << scale))
+        return torch.stack(scales, 1)
 
     def forward(self, pictures: Tensor, index: Tensor) -> Tensor:
         """A glimpse at one patch of each picture."""

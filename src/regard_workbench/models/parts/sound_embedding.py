@@ -38,8 +38,8 @@ class SoundFrontEnd(nn.Module):
         if positions == 0 or count == 0:  # convolutions refuse what is empty
             return self.out.weight.new_zeros(count, positions, self.out.out_features)
         image = data.to(self.first.weight.dtype).reshape(count, 1, positions * STRIDE, self.bands)
-        found = nn.functional.gelu(self.second(nn.functional.gelu(self.first(image))))
-        rows: Tensor = self.out(found.transpose(1, 2).flatten(2))
+        maps = nn.functional.gelu(self.second(nn.functional.gelu(self.first(image))))
+        rows: Tensor = self.out(maps.transpose(1, 2).flatten(2))
         return rows
 
 

@@ -56,13 +56,13 @@ class Stack(nn.Module):
         super().__init__()
         shared: dict[str, Any] = {"num_heads": num_heads, "norm": norm, "norm_type": norm_type, **options}
         shared["norm_eps"] = norm_eps
-        made: list[nn.Module] = []
+        modules: list[nn.Module] = []
         for name in _each_attention(attention, whole_number("layers", layers, 1)):
             if cross is not None:
-                made.append(DecoderLayer(dim, name, cross, **shared))
+                modules.append(DecoderLayer(dim, name, cross, **shared))
             else:
-                made.append(EncoderLayer(dim, name, causal=causal, **shared))
-        self.layers = nn.ModuleList(made)
+                modules.append(EncoderLayer(dim, name, causal=causal, **shared))
+        self.layers = nn.ModuleList(modules)
         self.norm = make_norm(norm_type, dim, norm_eps) if norm == "pre" else nn.Identity()
         if shared_positions:
             self._share_positions()
@@ -102,7 +102,7 @@ class Stack(nn.Module):
 
 def _each_attention(attention: str, layers: int) -> list[str]:
     """The name of each layer's mechanism."""
-    names = [part.strip() for part in split(attention)] or [attention]
+    names = [name.strip() for name in split(attention)] or [attention]
     if len(names) not in (1, layers):
         raise BadValue(f"attention: expected one mechanism, or one for each of {layers} layers, got {len(names)}.")
     return names * layers if len(names) == 1 else names
@@ -138,7 +138,7 @@ def write(
 ) -> list[list[Hypothesis]]:
     """Sequences by `method`: greedy, beam or sample (with temperature, top_k, top_p, generator)."""
     if method == "sample":
-        return [[found] for found in sample(step, start, end=end, max_length=max_length, **sampling)]
+        return [[hypothesis] for hypothesis in sample(step, start, end=end, max_length=max_length, **sampling)]
     if method not in ("greedy", "beam"):
         raise BadValue(f"method: expected greedy, beam or sample, got {method!r}.")
     if sampling:

@@ -81,8 +81,8 @@ class _LetterVectors(nn.Module):
 
 def _largest(vectors: Tensor, real: Tensor) -> Tensor:
     """The maximum over a row's tokens, (rows,width,dim) → (rows,dim); zeros for a row without any."""
-    found = vectors.masked_fill(~real[..., None], -torch.inf).amax(1)
-    return found.masked_fill(~real.any(1, keepdim=True), 0)
+    largest = vectors.masked_fill(~real[..., None], -torch.inf).amax(1)
+    return largest.masked_fill(~real.any(1, keepdim=True), 0)
 
 
 class CharacterConvolution(nn.Module):
@@ -105,15 +105,15 @@ class CharacterConvolution(nn.Module):
         """(b,n,width) ids → (b,n,dim)."""
         vectors, real = self.letters(ids)
         columns = vectors.transpose(1, 2)
-        found = []
+        maxima = []
         for window in self.windows:
-            each = window(columns).transpose(1, 2)  # one row for each window that touches a place
-            more = each.shape[1] - real.shape[1]
+            responses = window(columns).transpose(1, 2)  # one row for each window that touches a place
+            more = responses.shape[1] - real.shape[1]
             touches = nn.functional.pad(real, (0, more))
             for shift in range(1, more + 1):
                 touches = touches | nn.functional.pad(real, (shift, more - shift))
-            found.append(_largest(each, touches))
-        rows: Tensor = torch.cat(found, -1).unflatten(0, ids.shape[:2])
+            maxima.append(_largest(responses, touches))
+        rows: Tensor = torch.cat(maxima, -1).unflatten(0, ids.shape[:2])
         return rows
 
 
@@ -133,5 +133,5 @@ class CharacterAttention(nn.Module):
         """(b,n,width) ids → (b,n,dim)."""
         vectors, real = self.letters(ids)
         rows = self.layer(self.positions(vectors), mask=masks.padding(real))
-        found: Tensor = _largest(self.widen(rows), real).unflatten(0, ids.shape[:2])
-        return found
+        word_rows: Tensor = _largest(self.widen(rows), real).unflatten(0, ids.shape[:2])
+        return word_rows

@@ -35,11 +35,11 @@ class WordPartsEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(b,n,1+p) ids of words and parts → (b,n,dim)."""
-        words, parts = self.words(ids[..., 0]), ids[..., 1:]
-        count = (parts != 0).sum(-1, keepdim=True).clamp(min=1).to(words.dtype)
-        sums: Tensor = self.parts(parts.flatten(0, 1)).view(words.shape)
-        found: Tensor = words + sums / count.sqrt()
-        return found
+        words, subwords = self.words(ids[..., 0]), ids[..., 1:]
+        count = (subwords != 0).sum(-1, keepdim=True).clamp(min=1).to(words.dtype)
+        sums: Tensor = self.parts(subwords.flatten(0, 1)).view(words.shape)
+        vectors: Tensor = words + sums / count.sqrt()
+        return vectors
 
 
 @embeds(WordsWithParts)

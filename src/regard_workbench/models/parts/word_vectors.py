@@ -16,14 +16,14 @@ class KnownVectors(nn.Module):
 
     def __init__(self, spec: WordVectors, dim: int) -> None:
         super().__init__()
-        given = torch.zeros(spec.count, spec.width) if spec.vectors is None else spec.vectors.clone()
-        self.register_buffer("table", given)
+        vectors = torch.zeros(spec.count, spec.width) if spec.vectors is None else spec.vectors.clone()
+        self.register_buffer("table", vectors)
         self.map = nn.Linear(spec.width, dim)
 
     def forward(self, ids: Tensor) -> Tensor:
         """(b,n) ids → (b,n,dim)."""
-        found: Tensor = self.map(self.of(ids))
-        return found
+        vectors: Tensor = self.map(self.of(ids))
+        return vectors
 
     def of(self, ids: Tensor) -> Tensor:
         """The vectors as they are, (b,n,width)."""

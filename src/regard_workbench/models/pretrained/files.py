@@ -29,14 +29,14 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 def read_object(path: Path, most: int = MOST_CONFIG) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        found = json.loads(read_bytes(path, "folder", most))
+        config = json.loads(read_bytes(path, "folder", most))
     except (ValueError, RecursionError) as trouble:
         if isinstance(trouble, BadValue):
             raise
         raise BadValue(f"folder: {shown(path)} is not JSON.") from None
-    if not isinstance(found, dict):
-        raise BadValue(f"folder: expected a JSON object in {shown(path)}, got {type(found).__name__}.")
-    return found
+    if not isinstance(config, dict):
+        raise BadValue(f"folder: expected a JSON object in {shown(path)}, got {type(config).__name__}.")
+    return config
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ def read_header(path: Path) -> dict[str, TensorInFile]:
         if isinstance(trouble, BadValue):
             raise
         raise BadValue(f"folder: {shown(path)} is no safetensors file: its header is not JSON.") from None
-    found = {}
+    tensors = {}
     for name, entry in header.items() if isinstance(header, dict) else ():
         if name == "__metadata__":
             continue
         shape = entry.get("shape") if isinstance(entry, dict) else None
         if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
             raise BadValue(f"folder: {shown(path)} is damaged: {name[:100]!r} has no shape.")
-        found[name] = TensorInFile(path, str(entry.get("dtype")), tuple(shape))
-    return found
+        tensors[name] = TensorInFile(path, str(entry.get("dtype")), tuple(shape))
+    return tensors
 
 
 class StoredWeights:

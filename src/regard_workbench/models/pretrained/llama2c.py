@@ -85,7 +85,7 @@ def _shapes(
     dim: int, hidden: int, layers: int, keys: int, vocabulary: int, angles: int, shared: bool
 ) -> dict[str, tuple[int, ...]]:
     """The tensors in the order of the file; `angles`: numbers in each of its two tables of rotations."""
-    found: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         "embed_tokens": (vocabulary, dim),
         "input_layernorm": (layers, dim),
         "self_attn.q_proj": (layers, dim, dim),
@@ -100,7 +100,7 @@ def _shapes(
         "cosines": (angles,),
         "sines": (angles,),
     }
-    return found if shared else {**found, "lm_head": (vocabulary, dim)}
+    return shapes if shared else {**shapes, "lm_head": (vocabulary, dim)}
 
 
 def _tensors(path: Path, shapes: dict[str, tuple[int, ...]], layers: int, width: int) -> Iterator[tuple[str, Tensor]]:
@@ -138,13 +138,13 @@ def read_tokenizer(path: str | Path) -> Any:
         merges += [(-score, pair) for pair in halves if pair[0] in ids and pair[1] in ids]
     merges.sort(key=lambda found: found[0])
     library = tokenizers_library()
-    made = library.Tokenizer(
+    tokenizer = library.Tokenizer(
         library.models.BPE(ids, [pair for _, pair in merges], unk_token=SPECIAL[0], fuse_unk=True, byte_fallback=True)
     )
-    made.normalizer = library.normalizers.Sequence(
+    tokenizer.normalizer = library.normalizers.Sequence(
         [library.normalizers.Prepend(SPACE), library.normalizers.Replace(" ", SPACE)]
     )
-    made.decoder = library.decoders.Sequence(
+    tokenizer.decoder = library.decoders.Sequence(
         [
             library.decoders.Replace(SPACE, " "),
             library.decoders.ByteFallback(),
@@ -152,28 +152,28 @@ def read_tokenizer(path: str | Path) -> Any:
             library.decoders.Strip(" ", 1, 0),
         ]
     )
-    made.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in SPECIAL])
+    tokenizer.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in SPECIAL])
     start = SPECIAL[START]
-    made.post_processor = library.processors.TemplateProcessing(
+    tokenizer.post_processor = library.processors.TemplateProcessing(
         single=f"{start} $A", pair=f"{start} $A {start} $B", special_tokens=[(start, START)]
     )
-    return made
+    return tokenizer
 
 
 def _pieces(data: bytes, where: str) -> list[tuple[str, float]]:
     """The pieces of a file with their scores; the first number of the file is the length of the longest piece."""
-    found: list[tuple[str, float]] = []
+    pieces: list[tuple[str, float]] = []
     place = 4
     while place < len(data):
         score, length = struct.unpack_from("<fi", data, place) if place + 8 <= len(data) else (0.0, -1)
         piece = data[place + 8 : place + 8 + max(0, length)]
         if not 0 <= length <= LONGEST_PIECE or len(piece) != length or not math.isfinite(score):
-            raise BadValue(f"path: {where} is no tokenizer of llama2.c: piece {len(found):,} cannot be read.")
+            raise BadValue(f"path: {where} is no tokenizer of llama2.c: piece {len(pieces):,} cannot be read.")
         try:
-            found.append((piece.decode("utf-8").replace(" ", SPACE), score))
+            pieces.append((piece.decode("utf-8").replace(" ", SPACE), score))
         except UnicodeDecodeError:
-            raise BadValue(f"path: {where}: piece {len(found):,} is not UTF-8.") from None
+            raise BadValue(f"path: {where}: piece {len(pieces):,} is not UTF-8.") from None
         place += 8 + length
-    if len(found) <= len(SPECIAL):
-        raise BadValue(f"path: {where} is no tokenizer of llama2.c: it holds {len(found)} pieces.")
-    return found
+    if len(pieces) <= len(SPECIAL):
+        raise BadValue(f"path: {where} is no tokenizer of llama2.c: it holds {len(pieces)} pieces.")
+    return pieces

@@ -53,19 +53,19 @@ def from_pretrained(
     A configuration that regard's models cannot represent is refused, with its key.
     """
     if is_llama2c(name):
-        found, weights = _read_llama2c(Path(name))
+        pretrained, weights = _read_llama2c(Path(name))
     else:
         folder = located(name, revision)
         if is_own_form(folder):
             return load_own_form(folder).to(device=device, dtype=dtype).eval()
-        found, weights = read_pretrained(folder)
-    made = build(found.plan.model, found.plan.problem, **found.plan.options)
-    own = dict(made.named_parameters())
+        pretrained, weights = read_pretrained(folder)
+    model = build(pretrained.plan.model, pretrained.plan.problem, **pretrained.plan.options)
+    parameters = dict(model.named_parameters())
     with torch.no_grad():
         for key, tensor in weights.items():
-            own[key].copy_(tensor)
-    made.pretrained = found
-    return made.to(device=device, dtype=dtype).eval()
+            parameters[key].copy_(tensor)
+    model.pretrained = pretrained
+    return model.to(device=device, dtype=dtype).eval()
 
 
 def plan_pretrained(folder: Path) -> tuple[Pretrained, StoredWeights, dict[str, str]]:
@@ -79,9 +79,9 @@ def plan_pretrained(folder: Path) -> tuple[Pretrained, StoredWeights, dict[str, 
 
     def differ(*pair: str) -> bool:
         """Whether the files hold two tensors of these names of the table, and they differ."""
-        given = [names.get(prefix + name.removeprefix(BASE) if name.startswith(BASE) else name) for name in pair]
-        one, other = (None if name is None else stored.read(name) for name in given)
-        return one is not None and other is not None and not torch.equal(one, other)
+        keys = [names.get(prefix + name.removeprefix(BASE) if name.startswith(BASE) else name) for name in pair]
+        first, second = (None if name is None else stored.read(name) for name in keys)
+        return first is not None and second is not None and not torch.equal(first, second)
 
     plan = family.plan(Settings(config, family.defaults_of(config), names, differ), answers)
     return Pretrained(folder, family, architecture, config, plan), stored, names
@@ -89,9 +89,9 @@ def plan_pretrained(folder: Path) -> tuple[Pretrained, StoredWeights, dict[str, 
 
 def read_pretrained(folder: Path) -> tuple[Pretrained, dict[str, Tensor]]:
     """A checkpoint, and its weights by the names that they have in regard's model."""
-    found, stored, names = plan_pretrained(folder)
-    family = found.family
-    table = found.table(_prefix(family, names), _outline(found.plan))
+    pretrained, stored, names = plan_pretrained(folder)
+    family = pretrained.family
+    table = pretrained.table(_prefix(family, names), _outline(pretrained.plan))
     table.check(shown(folder), {key: stored.tensors[name].shape for key, name in names.items()})
     used = {line.theirs for line in table.lines}
     surplus = [key for key in names if key not in used and not matches(key, family.ignored)]
@@ -102,7 +102,7 @@ def read_pretrained(folder: Path) -> tuple[Pretrained, dict[str, Tensor]]:
             "Is it the configuration of these weights?"
         )
     weights = table.to_ours(lambda key: stored.read(names[key]))
-    return replace(found, left={key: stored.read(names[key]) for key in surplus}), weights
+    return replace(pretrained, left={key: stored.read(names[key]) for key in surplus}), weights
 
 
 def _read_llama2c(path: Path) -> tuple[Pretrained, dict[str, Tensor]]:
@@ -111,10 +111,10 @@ def _read_llama2c(path: Path) -> tuple[Pretrained, dict[str, Tensor]]:
     family = family_of(config)
     architecture, answers = family.answers(config)
     plan = family.plan(Settings(config, family.defaults_of(config), tensors), answers)
-    found = Pretrained(path.parent, family, architecture, config, plan)
-    table = found.table(family.prefix, _outline(plan))
+    pretrained = Pretrained(path.parent, family, architecture, config, plan)
+    table = pretrained.table(family.prefix, _outline(plan))
     table.check(shown(path), {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-    return found, table.to_ours(tensors.__getitem__)
+    return pretrained, table.to_ours(tensors.__getitem__)
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
@@ -149,8 +149,8 @@ def _canonical(name: str, family: Family, names: Collection[str]) -> str:
     """The name of a tensor in the family's tables: old names of normalisations, and aliases of what is not there."""
     if "LayerNorm." in name:
         name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-    other = family.aliases.get(name, name)
-    return name if other in names else other
+    alias = family.aliases.get(name, name)
+    return name if alias in names else alias
 
 
 def _with_prefix(line: Line, prefix: str) -> Line:

@@ -48,9 +48,14 @@ def for_layers(count: int, lines: Iterable[Line]) -> list[Line]:
     """The lines of each layer: {i} is its number."""
     lines = list(lines)
     return [
-        Line(one.theirs.format(i=i), tuple(name.format(i=i) for name in one.ours), one.transposed, one.row)
+        Line(
+            table_line.theirs.format(i=i),
+            tuple(name.format(i=i) for name in table_line.ours),
+            table_line.transposed,
+            table_line.row,
+        )
         for i in range(count)
-        for one in lines
+        for table_line in lines
     ]
 
 
@@ -60,49 +65,53 @@ class NameTable:
     def __init__(self, lines: Sequence[Line], sizes: Mapping[str, Tensor]) -> None:
         self.sizes = {name: tuple(tensor.shape) for name, tensor in sizes.items()}
         self.lines: list[Line] = []
-        for one in lines:
-            if all(name in self.sizes for name in one.ours):
-                self.lines.append(one)
+        for table_line in lines:
+            if all(name in self.sizes for name in table_line.ours):
+                self.lines.append(table_line)
                 continue
             for kind in KINDS:
-                names = tuple(name + kind for name in one.ours)
+                names = tuple(name + kind for name in table_line.ours)
                 if all(name in self.sizes for name in names):
-                    self.lines.append(Line(one.theirs + kind, names, one.transposed, one.row))
-        covered = {name for one in self.lines for name in one.ours}
+                    self.lines.append(Line(table_line.theirs + kind, names, table_line.transposed, table_line.row))
+        covered = {name for table_line in self.lines for name in table_line.ours}
         left = [name for name in self.sizes if name not in covered]
         if left:
             raise BadValue(f"weights: no tensor of the file stands for {listed(left)} of this model.")
 
     def check(self, where: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Refuse files whose tensors are missing or of another size, before any is read."""
-        missing = [one.theirs for one in self.lines if one.theirs not in shapes]
+        missing = [table_line.theirs for table_line in self.lines if table_line.theirs not in shapes]
         if missing:
             raise BadValue(f"{where}: {len(missing)} tensors are missing: {listed(missing)}.")
-        for one in self.lines:
-            wanted = self._shape(one)
-            if tuple(shapes[one.theirs]) != wanted:
+        for table_line in self.lines:
+            wanted = self._shape(table_line)
+            if tuple(shapes[table_line.theirs]) != wanted:
                 raise BadValue(
-                    f"{where}: {one.theirs} is {tuple(shapes[one.theirs])}, but config.json asks for {wanted}. Is it "
-                    "the config.json of these weights?"
+                    f"{where}: {table_line.theirs} is {tuple(shapes[table_line.theirs])}, but config.json asks for "
+                    f"{wanted}. Is it the config.json of these weights?"
                 )
 
     def to_ours(self, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
         """Our tensors by our names; `read` gives one of the file's."""
-        found: dict[str, Tensor] = {}
-        for one in self.lines:
-            tensor = one.from_theirs(read(one.theirs))
-            parts = tensor.split([self.sizes[name][0] for name in one.ours]) if len(one.ours) > 1 else (tensor,)
-            found.update(zip(one.ours, parts, strict=True))
-        return found
+        tensors: dict[str, Tensor] = {}
+        for table_line in self.lines:
+            tensor = table_line.from_theirs(read(table_line.theirs))
+            pieces = (
+                tensor.split([self.sizes[name][0] for name in table_line.ours])
+                if len(table_line.ours) > 1
+                else (tensor,)
+            )
+            tensors.update(zip(table_line.ours, pieces, strict=True))
+        return tensors
 
     def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The file's tensors by its names."""
-        found = {}
-        for one in self.lines:
-            parts = [ours[name].detach() for name in one.ours]
-            tensor = one.to_theirs(torch.cat(parts) if len(parts) > 1 else parts[0])
-            found[one.theirs] = tensor.clone().contiguous()
-        return found
+        tensors = {}
+        for table_line in self.lines:
+            pieces = [ours[name].detach() for name in table_line.ours]
+            tensor = table_line.to_theirs(torch.cat(pieces) if len(pieces) > 1 else pieces[0])
+            tensors[table_line.theirs] = tensor.clone().contiguous()
+        return tensors
 
     def _shape(self, one: Line) -> tuple[int, ...]:
         first = self.sizes[one.ours[0]]

@@ -75,12 +75,12 @@ def load_own_form(folder: Path) -> Model:
         with torch.device("meta"):
             outline = _tensors(build(text, problem))
         table = NameTable([line(name, name) for name in outline], outline)
-        table.check(shown(folder), {name: one.shape for name, one in stored.tensors.items()})
+        table.check(shown(folder), {name: stored_tensor.shape for name, stored_tensor in stored.tensors.items()})
         model = build(text, problem)
-    own = _tensors(model)
+    model_tensors = _tensors(model)
     with torch.no_grad():
         for name, tensor in table.to_ours(stored.read).items():
-            own[name].copy_(tensor)
+            model_tensors[name].copy_(tensor)
     return model
 
 
@@ -106,10 +106,10 @@ def _tensors(model: Model) -> dict[str, Tensor]:
 
 def _described(spec: Any) -> dict[str, Any]:
     """A stream specification or an answer as plain data."""
-    values = {one.name: getattr(spec, one.name) for one in dataclasses.fields(spec)}
+    values = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
     odd = [name for name, value in values.items() if not isinstance(value, (*_PLAIN, tuple, list))]
-    known = vars(streams).get(type(spec).__name__) or vars(answers).get(type(spec).__name__)
-    if odd or known is not type(spec):
+    cls = vars(streams).get(type(spec).__name__) or vars(answers).get(type(spec).__name__)
+    if odd or cls is not type(spec):
         raise BadValue(
             f"model: {type(spec).__name__} cannot be written to config.json; expected streams and answers of "
             "regard.tasks with plain values."
@@ -123,7 +123,7 @@ def _made(key: str, given: Any, known: Mapping[str, Any]) -> Any:
     cls = known.get(kind) if isinstance(kind, str) else None
     if not isinstance(cls, type) or not dataclasses.is_dataclass(cls):
         raise BadValue(f"config.json: {key}: expected a kind that regard.tasks knows, got {str(kind)[:80]!r}.")
-    names = [one.name for one in dataclasses.fields(cls)]
+    names = [field.name for field in dataclasses.fields(cls)]
     values = {name: value for name, value in given.items() if name != "kind"}
     odd = [name for name, value in values.items() if name not in names or not isinstance(value, (*_PLAIN, list))]
     if odd:

@@ -104,11 +104,11 @@ def upload(
 
 def _as_family(model: Model, origin: Pretrained) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The configuration and the tensors that transformers expects."""
-    own = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     base = origin.family.architectures[origin.architecture] == ROWS
     prefix = "" if base else origin.family.prefix
-    tensors = origin.table(prefix, own).to_theirs(own)
-    dtype = next(iter(own.values())).dtype
+    tensors = origin.table(prefix, parameters).to_theirs(parameters)
+    dtype = next(iter(parameters.values())).dtype
     for name, tensor in origin.left.items():
         tensors.setdefault(_moved(name, origin, prefix), tensor.to(dtype).contiguous())
     config = dict(origin.config)
@@ -125,25 +125,25 @@ def _moved(name: str, origin: Pretrained, prefix: str) -> str:
 def _write_weights(folder: Path, tensors: Mapping[str, Tensor], largest: int) -> None:
     from safetensors.torch import save_file
 
-    parts: list[dict[str, Tensor]] = [{}]
+    shards: list[dict[str, Tensor]] = [{}]
     room = largest
     for name, tensor in tensors.items():
         size = tensor.numel() * tensor.element_size()
-        if size > room and parts[-1]:
-            parts.append({})
+        if size > room and shards[-1]:
+            shards.append({})
             room = largest
-        parts[-1][name] = tensor.cpu()
+        shards[-1][name] = tensor.cpu()
         room -= size
     names = [WEIGHTS]
-    if len(parts) > 1:
-        names = [f"model-{number:05d}-of-{len(parts):05d}.safetensors" for number in range(1, len(parts) + 1)]
-    for name, part in zip(names, parts, strict=True):
-        made = folder / f".{name}.part"
-        save_file(part, made, metadata={"format": "pt"})
-        shutil.copymode(folder / CONFIG, made)  # the library lets only the owner read it
-        os.replace(made, folder / name)
-    if len(parts) > 1:
-        places = {key: name for name, part in zip(names, parts, strict=True) for key in part}
+    if len(shards) > 1:
+        names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
+    for name, shard in zip(names, shards, strict=True):
+        partial = folder / f".{name}.part"
+        save_file(shard, partial, metadata={"format": "pt"})
+        shutil.copymode(folder / CONFIG, partial)  # the library lets only the owner read it
+        os.replace(partial, folder / name)
+    if len(shards) > 1:
+        places = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
         total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         index = {"metadata": {"total_size": total}, "weight_map": places}
         write_text(folder / INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
@@ -154,6 +154,6 @@ def _write_weights(folder: Path, tensors: Mapping[str, Tensor], largest: int) ->
 
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    made = path.with_name(f".{path.name}.part")
-    made.write_text(text, encoding="utf-8")
-    os.replace(made, path)
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)

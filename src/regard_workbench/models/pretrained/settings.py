@@ -48,10 +48,10 @@ class Settings:
 
     def size(self, key: str, most: int = LARGEST) -> int:
         """A whole number from 1 to `most`."""
-        found = self.given(key)
-        if type(found) is not int or not 1 <= found <= most:
+        size = self.given(key)
+        if type(size) is not int or not 1 <= size <= most:
             raise self.wrong(key, f"a whole number from 1 to {most:,}")
-        return found
+        return size
 
     def layers(self, key: str) -> int:
         """A number of layers. Each has tensors of its own, so there are at most as many as tensors in the files."""
@@ -63,35 +63,35 @@ class Settings:
 
     def token(self, key: str, count: int) -> int | None:
         """The id of a special token below `count`, or None. Of several, the first."""
-        found = self.given(key)
-        if isinstance(found, list) and found:
-            found = found[0]
-        if found is None or found == -1:
+        token = self.given(key)
+        if isinstance(token, list) and token:
+            token = token[0]
+        if token is None or token == -1:
             return None
-        if type(found) is not int or not 0 <= found < count:
+        if type(token) is not int or not 0 <= token < count:
             raise self.wrong(key, f"the id of a token below {count:,}")
-        return found
+        return token
 
     def number(self, key: str, above: float = 0.0) -> float:
         """A finite number above `above`."""
-        found = self.given(key)
-        if type(found) not in (int, float) or not above < found < math.inf:
+        number = self.given(key)
+        if type(number) not in (int, float) or not above < number < math.inf:
             raise self.wrong(key, f"a number above {above:g}")
-        return float(found)
+        return float(number)
 
     def rate(self, key: str) -> float:
         """A rate of dropout."""
-        found = self.given(key)
-        if type(found) not in (int, float) or not 0 <= found <= 1:
+        rate = self.given(key)
+        if type(rate) not in (int, float) or not 0 <= rate <= 1:
             raise self.wrong(key, "a number from 0 to 1")
-        return float(found)
+        return float(rate)
 
     def flag(self, key: str) -> bool:
         """True or false."""
-        found = self.given(key)
-        if type(found) is not bool:
+        flag = self.given(key)
+        if type(flag) is not bool:
             raise self.wrong(key, "true or false")
-        return found
+        return flag
 
     def tied(self, head: str, embedding: str) -> bool:
         """Whether a head shares the embedding: as configured, unless the files hold two different tensors."""
@@ -99,10 +99,10 @@ class Settings:
 
     def activation(self, key: str) -> str:
         """The name that regard has for an activation."""
-        found = self.given(key)
-        if not isinstance(found, str) or found not in ACTIVATIONS:
+        name = self.given(key)
+        if not isinstance(name, str) or name not in ACTIVATIONS:
             raise self.wrong(key, f"one of {', '.join(ACTIVATIONS)}")
-        return ACTIVATIONS[found]
+        return ACTIVATIONS[name]
 
     def require(self, **allowed: tuple[Any, ...]) -> None:
         """Refuse values that regard cannot represent; a key that is absent everywhere is fine."""

@@ -62,8 +62,8 @@ def cached_folder(where: str, revision: str | None = None) -> Path | None:
         chosen = kept / "snapshots" / reference.read_text(encoding="utf-8", errors="replace").strip()[:64]
         if (chosen / CONFIG).is_file():
             return chosen
-    whole = [config.parent for config in kept.glob(f"snapshots/{revision or '*'}/{CONFIG}")]
-    return max(whole, key=lambda folder: folder.stat().st_mtime, default=None)
+    complete = [config.parent for config in kept.glob(f"snapshots/{revision or '*'}/{CONFIG}")]
+    return max(complete, key=lambda folder: folder.stat().st_mtime, default=None)
 
 
 def _from_hub(name: str, revision: str | None, argument: str) -> Path:
@@ -82,10 +82,10 @@ def _from_hub(name: str, revision: str | None, argument: str) -> Path:
             "pip install 'regard[huggingface]'."
         ) from None
     try:
-        found = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(PATTERNS))
+        snapshot = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=list(PATTERNS))
     except Exception as trouble:  # the library raises errors of many kinds: network, name, rights, disk
         text = " ".join(str(trouble).split())[:200]
         raise BadValue(
             f"{argument}: {name!r} is neither a folder nor in the Hub's cache, and the Hub did not give it: {text}"
         ) from None
-    return Path(found)
+    return Path(snapshot)

@@ -45,13 +45,13 @@ def _of_words(folder: Path) -> dict[str, Any]:
     settings = read_object(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
     lower = settings.get("do_lower_case", True) is not False
     library = tokenizers_library()
-    made = library.Tokenizer(library.models.WordPiece(ids, unk_token="[UNK]"))
-    made.normalizer = library.normalizers.BertNormalizer(lowercase=lower)
-    made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-    made.decoder = library.decoders.WordPiece()
-    made.add_special_tokens([token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in ids])
-    made.post_processor = library.processors.TemplateProcessing(
+    tokenizer = library.Tokenizer(library.models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = library.decoders.WordPiece()
+    tokenizer.add_special_tokens([token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in ids])
+    tokenizer.post_processor = library.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")]
     )
-    found: dict[str, Any] = json.loads(made.to_str())
-    return found
+    description: dict[str, Any] = json.loads(tokenizer.to_str())
+    return description

@@ -117,22 +117,28 @@ class Gymnasium:
                 f"env: there is no {name!r} in gymnasium: {unknown}. Try CartPole-v1, MiniGrid-MemoryS7-v0 or t-maze."
             ) from None
         spaces = gymnasium.spaces
-        actions, seen = self.world.action_space, self.world.observation_space
+        actions, observations = self.world.action_space, self.world.observation_space
         if not isinstance(actions, spaces.Discrete):
             raise BadValue(f"env: {name!r} takes {actions}, and only a choice among several actions is learned.")
-        self.grid = isinstance(seen, spaces.Dict) and "image" in seen.spaces and "direction" in seen.spaces
-        if not self.grid and not (isinstance(seen, spaces.Box) and seen.shape):
-            raise BadValue(f"env: {name!r} shows {seen}, and only boxes of numbers and grids of cells are read.")
-        if isinstance(seen, spaces.Dict):  # a grid
+        self.grid = (
+            isinstance(observations, spaces.Dict)
+            and "image" in observations.spaces
+            and "direction" in observations.spaces
+        )
+        if not self.grid and not (isinstance(observations, spaces.Box) and observations.shape):
+            raise BadValue(
+                f"env: {name!r} shows {observations}, and only boxes of numbers and grids of cells are read."
+            )
+        if isinstance(observations, spaces.Dict):  # a grid
             remember_views(self.world.unwrapped)
-            self.codes = _code_places(int(np.prod((seen["image"].shape or ())[:2])))
+            self.codes = _code_places(int(np.prod((observations["image"].shape or ())[:2])))
         self.first = int(actions.start)
         limit = getattr(self.world.spec, "max_episode_steps", None) or getattr(self.world.unwrapped, "max_steps", None)
         if limit is None:
             raise BadValue(f"env: {name!r} has no limit of steps, so that its episodes may never end.")
         named: Any = getattr(self.world.unwrapped, "actions", None)
-        known = [one.name for one in named] if hasattr(named, "__members__") else []
-        names = known if len(known) == int(actions.n) else [str(n) for n in range(int(actions.n))]
+        action_names = [member.name for member in named] if hasattr(named, "__members__") else []
+        names = action_names if len(action_names) == int(actions.n) else [str(n) for n in range(int(actions.n))]
         threshold = getattr(self.world.spec, "reward_threshold", None)
         width = len(self._flat(self.world.reset(seed=0)[0]))
         self.facts = EnvironmentFacts(width, tuple(names), int(limit), threshold or 0.0, threshold is not None)
@@ -141,8 +147,8 @@ class Gymnasium:
         return self._flat(self.world.reset(seed=seed)[0])
 
     def act(self, action: int) -> Moment:
-        seen, reward, ended, cut, _ = self.world.step(action + self.first)
-        return Moment(self._flat(seen), float(reward), bool(ended), bool(cut))
+        observation, reward, ended, cut, _ = self.world.step(action + self.first)
+        return Moment(self._flat(observation), float(reward), bool(ended), bool(cut))
 
     def picture(self, seen: Seen) -> Drawn | None:
         if not self.grid:
@@ -170,8 +176,8 @@ def _code_places(cells: int) -> NDArray[np.int64]:
     """Where the one-hot codes of each cell's object, colour and state begin, (3·cells,), cell by cell."""
     objects, colours, _ = CELL_CODES
     begins = np.array([0, objects * cells, (objects + colours) * cells])
-    found: NDArray[np.int64] = (begins + np.arange(cells)[:, None] * np.array(CELL_CODES)).reshape(-1)
-    return found
+    places: NDArray[np.int64] = (begins + np.arange(cells)[:, None] * np.array(CELL_CODES)).reshape(-1)
+    return places
 
 
 def make(name: str) -> Environment:

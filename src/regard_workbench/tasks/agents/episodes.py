@@ -70,9 +70,9 @@ def _played(
     worlds = _worlds(name, len(seeds))
     facts = worlds[0].facts
     size = len(seeds)
-    now = np.zeros((size, facts.width + last_action * len(facts.actions)), np.float32)
+    observations = np.zeros((size, facts.width + last_action * len(facts.actions)), np.float32)
     for row, (world, seed) in enumerate(zip(worlds, seeds, strict=False)):
-        now[row, : facts.width] = world.reset(seed)
+        observations[row, : facts.width] = world.reset(seed)
     rows = np.arange(size)  # the policy's row i is episode rows[i]
     running, cut = np.ones(size, bool), np.zeros(size, bool)
     last = np.zeros(size, np.float32)
@@ -81,8 +81,8 @@ def _played(
         if 2 * np.count_nonzero(going := (running | cut)[rows]) <= len(rows):
             rows = rows[going]
             getattr(policy, "select", lambda kept: None)(torch.from_numpy(np.flatnonzero(going)))
-        seen = now[rows]
-        outputs = policy(torch.from_numpy(seen)).float()
+        observed = observations[rows]
+        outputs = policy(torch.from_numpy(observed)).float()
         value = outputs[:, -1].numpy()
         last[rows] = np.where(cut[rows], value, last[rows])
         cut[:] = False
@@ -91,40 +91,43 @@ def _played(
         logs = outputs[:, :-1].log_softmax(-1)
         action = choose(logs, torch.from_numpy(rows), len(steps)).clamp(min=0)
         chance = logs.gather(1, action[:, None])[:, 0].numpy()
-        real, taken = running[rows], action.tolist()
+        real, actions = running[rows], action.tolist()
         reward = np.zeros(len(rows), np.float32)
-        now[:, facts.width :] = 0
+        observations[:, facts.width :] = 0
         for place in np.flatnonzero(real).tolist():
             row = int(rows[place])
-            moment = worlds[row].act(taken[place])
-            now[row, : facts.width] = moment.seen
+            moment = worlds[row].act(actions[place])
+            observations[row, : facts.width] = moment.seen
             if last_action:
-                now[row, facts.width + taken[place]] = 1
+                observations[row, facts.width + actions[place]] = 1
             reward[place] = moment.reward
             running[row] = not (moment.ended or moment.cut)
             cut[row] = moment.cut and not moment.ended
-        kept = (rows, seen, action.numpy(), reward, chance, value)
-        steps.append((*(part[real] for part in kept),))
+        kept = (rows, observed, action.numpy(), reward, chance, value)
+        steps.append((*(column[real] for column in kept),))
     return _padded(list(seeds), steps, last)
 
 
 def _padded(seeds: list[int], steps: list[tuple[NDArray[Any], ...]], last: NDArray[np.float32]) -> Episodes:
     """Episodes from what was noted in each step: the episodes that it belongs to, and a row for each of them."""
     keep = torch.zeros(len(seeds), len(steps), dtype=torch.bool)
-    _, *parts = steps[0]
-    found = [torch.zeros(len(seeds), len(steps), *part.shape[1:], dtype=torch.from_numpy(part).dtype) for part in parts]
-    for step, (rows, *parts) in enumerate(steps):
+    _, *columns = steps[0]
+    padded = [
+        torch.zeros(len(seeds), len(steps), *column.shape[1:], dtype=torch.from_numpy(column).dtype)
+        for column in columns
+    ]
+    for step, (rows, *columns) in enumerate(steps):
         index = torch.from_numpy(rows)
         keep[index, step] = True
-        for held, part in zip(found, parts, strict=True):
-            held[index, step] = torch.from_numpy(part)
-    seen, action, reward, chance, value = found
-    return Episodes(seeds, seen, keep, action, reward, chance, value, torch.from_numpy(last))
+        for target, column in zip(padded, columns, strict=True):
+            target[index, step] = torch.from_numpy(column)
+    observations, action, reward, chance, value = padded
+    return Episodes(seeds, observations, keep, action, reward, chance, value, torch.from_numpy(last))
 
 
 def _worlds(name: str, count: int) -> list[Environment]:
     """So many environments; they are kept, because making one takes longer than an episode."""
-    held = _WORLDS.setdefault(name, [])
-    while len(held) < count:
-        held.append(make(name))
-    return held
+    worlds = _WORLDS.setdefault(name, [])
+    while len(worlds) < count:
+        worlds.append(make(name))
+    return worlds

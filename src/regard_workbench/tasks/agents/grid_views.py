@@ -71,6 +71,6 @@ def drawn_view(picture: Picture, pixels: int = 8) -> NDArray[np.float32]:
 
     grid, visible = Grid.decode(picture)
     drawn = grid.render(pixels, (grid.width // 2, grid.height - 1), agent_dir=3, highlight_mask=visible)
-    found: NDArray[np.float32] = np.asarray(drawn / 255, np.float32)
-    found[:1] = found[:, :1] = 0  # a line between frames that stand side by side
-    return found
+    frame: NDArray[np.float32] = np.asarray(drawn / 255, np.float32)
+    frame[:1] = frame[:, :1] = 0  # a line between frames that stand side by side
+    return frame

@@ -25,11 +25,11 @@ class PolicyOfModel:
         else:
             self.past.append(seen.to(self.device))
             outputs = self.model(Batch({"seen": Stream(torch.stack(self.past, 1))}))
-        found: Tensor = outputs[:, -1].cpu()
-        return found
+        predictions: Tensor = outputs[:, -1].cpu()
+        return predictions
 
     def select(self, rows: Tensor) -> None:
         """Go on with these rows only: the other episodes have ended."""
         if self.state is not None:
             self.state = self.state.reorder(rows)
-        self.past = [seen[rows.to(self.device)] for seen in self.past]
+        self.past = [observations[rows.to(self.device)] for observations in self.past]

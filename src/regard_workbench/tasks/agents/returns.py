@@ -8,11 +8,11 @@ from torch import Tensor
 
 def discounted(rewards: Tensor, discount: float) -> Tensor:
     """The discounted return from each step on, (b,t), where nothing follows the last one."""
-    found, after = torch.zeros_like(rewards), torch.zeros_like(rewards[:, 0])
+    returns, after = torch.zeros_like(rewards), torch.zeros_like(rewards[:, 0])
     for step in reversed(range(rewards.shape[1])):
         after = rewards[:, step] + discount * after
-        found[:, step] = after
-    return found
+        returns[:, step] = after
+    return returns
 
 
 def advantages(rewards: Tensor, values: Tensor, keep: Tensor, last: Tensor, discount: float, trace: float) -> Tensor:
@@ -28,12 +28,12 @@ def advantages(rewards: Tensor, values: Tensor, keep: Tensor, last: Tensor, disc
         keep: (b,t), True where there is a step; they stand at the beginning
         last: (b,): the return expected after the last step; 0 where the episode ended, more where it was cut
     """
-    found = torch.zeros_like(rewards)
+    estimates = torch.zeros_like(rewards)
     after, ahead = torch.zeros_like(last), last
     for step in reversed(range(rewards.shape[1])):
         real = keep[:, step]
         error = rewards[:, step] + discount * ahead - values[:, step]
         after = torch.where(real, error + discount * trace * after, after)
         ahead = torch.where(real, values[:, step], ahead)
-        found[:, step] = torch.where(real, after, torch.zeros_like(after))
-    return found
+        estimates[:, step] = torch.where(real, after, torch.zeros_like(after))
+    return estimates

@@ -29,11 +29,11 @@ class Rollout:
     @classmethod
     def of(cls, played: Episodes, discount: float, trace: float) -> Self:
         """Judge the actions of episodes."""
-        found = advantages(played.reward, played.value, played.keep, played.last, discount, trace)
-        returns = (found + played.value).masked_fill(~played.keep, 0)
-        real = found[played.keep]
-        found = ((found - real.mean()) / (real.std(correction=0) + 1e-8)).masked_fill(~played.keep, 0)
-        return cls(played, found, returns)
+        advantage = advantages(played.reward, played.value, played.keep, played.last, discount, trace)
+        returns = (advantage + played.value).masked_fill(~played.keep, 0)
+        real = advantage[played.keep]
+        advantage = ((advantage - real.mean()) / (real.std(correction=0) + 1e-8)).masked_fill(~played.keep, 0)
+        return cls(played, advantage, returns)
 
     def batch(self, rows: Tensor | None = None) -> Batch:
         """All of the episodes, or some rows of them."""
@@ -70,32 +70,32 @@ def play_until(
     How many are played at once follows from their `length`: first the one that is expected, then the one that is found.
     The `least` number of episodes is played in any case.
     """
-    found: list[Episodes] = []
-    begun = steps = 0
-    while begun < len(seeds) and steps < frames:
-        count = max(least - begun, math.ceil((frames - steps) / length))
-        found.append(play(seeds[begun : begun + count]))
-        begun = min(begun + count, len(seeds))
-        steps += int(found[-1].keep.sum())
-        length = steps / begun
-    return _joined(found)
+    episodes: list[Episodes] = []
+    played = steps = 0
+    while played < len(seeds) and steps < frames:
+        count = max(least - played, math.ceil((frames - steps) / length))
+        episodes.append(play(seeds[played : played + count]))
+        played = min(played + count, len(seeds))
+        steps += int(episodes[-1].keep.sum())
+        length = steps / played
+    return _joined(episodes)
 
 
 def _joined(parts: list[Episodes]) -> Episodes:
     """Several groups of episodes as one."""
-    longest = max(part.keep.shape[1] for part in parts)
+    longest = max(group.keep.shape[1] for group in parts)
 
     def together(name: str) -> Tensor:
-        given: list[Tensor] = [getattr(part, name) for part in parts]
-        if given[0].dim() == 1:
-            return torch.cat(given)
-        widths = [(0, 0) * (one.dim() - 2) + (0, longest - one.shape[1]) for one in given]
-        return torch.cat([F.pad(one, width) for one, width in zip(given, widths, strict=True)])
+        pieces: list[Tensor] = [getattr(group, name) for group in parts]
+        if pieces[0].dim() == 1:
+            return torch.cat(pieces)
+        widths = [(0, 0) * (tensor.dim() - 2) + (0, longest - tensor.shape[1]) for tensor in pieces]
+        return torch.cat([F.pad(tensor, width) for tensor, width in zip(pieces, widths, strict=True)])
 
     tensors = [field.name for field in dataclasses.fields(Episodes) if field.name != "seeds"]
     if len(parts) == 1:
         return parts[0]
-    return Episodes([seed for part in parts for seed in part.seeds], **{name: together(name) for name in tensors})
+    return Episodes([seed for group in parts for seed in group.seeds], **{name: together(name) for name in tensors})
 
 
 def keep(head: PolicyHead, played: Episodes, parts: int) -> None:
@@ -105,9 +105,9 @@ def keep(head: PolicyHead, played: Episodes, parts: int) -> None:
     head.seeds[:count] = torch.tensor(played.seeds)
     head.played.fill_(-1)
     head.played[:count, :steps] = torch.where(played.keep, played.action, -1).to(head.played)
-    for held, data in ((head.chances, played.log_prob), (head.values, played.value)):
-        held.zero_()
-        held[:count, :steps] = data.to(held)
+    for buffer, data in ((head.chances, played.log_prob), (head.values, played.value)):
+        buffer.zero_()
+        buffer[:count, :steps] = data.to(buffer)
     head.last.zero_()
     head.last[:count] = played.last.to(head.last)
     head.parts.fill_(parts)
@@ -118,10 +118,10 @@ def kept(head: PolicyHead, env: str, *, last_action: bool = True) -> Episodes:
     """The episodes that `keep` noted, played again."""
     seeds = [seed for seed in head.seeds.tolist() if seed >= 0]
     count = len(seeds)
-    found = replay(env, seeds, head.played[:count].cpu(), last_action=last_action)
-    steps = found.keep.shape[1]
+    episodes = replay(env, seeds, head.played[:count].cpu(), last_action=last_action)
+    steps = episodes.keep.shape[1]
     return dataclasses.replace(
-        found,
+        episodes,
         log_prob=head.chances[:count, :steps].float().cpu(),
         value=head.values[:count, :steps].float().cpu(),
         last=head.last[:count].float().cpu(),

@@ -92,18 +92,18 @@ class PolicyHead(Head):
 
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The sum over steps, and their number."""
-        given, keep = batch.answers, batch.target_keep
+        answers, keep = batch.answers, batch.target_keep
         logs = widened(outputs[..., :-1]).log_softmax(-1)
-        ratio = (logs.gather(-1, given[ACTION].data[..., None])[..., 0] - given[CHANCE].data).exp()
-        advantage = given[ADVANTAGE].data
+        ratio = (logs.gather(-1, answers[ACTION].data[..., None])[..., 0] - answers[CHANCE].data).exp()
+        advantage = answers[ADVANTAGE].data
         near = ratio.clamp(1 - self.answer.clip, 1 + self.answer.clip)
-        each = -torch.minimum(ratio * advantage, near * advantage)
-        error = (widened(outputs[..., -1]) - given[RETURN].data) / widened(self.scale)
-        each = each + self.answer.value_weight * error**2
-        each = each + self.answer.entropy_weight * (logs.exp() * logs).sum(-1)
-        return counted(each, keep)
+        losses = -torch.minimum(ratio * advantage, near * advantage)
+        error = (widened(outputs[..., -1]) - answers[RETURN].data) / widened(self.scale)
+        losses = losses + self.answer.value_weight * error**2
+        losses = losses + self.answer.entropy_weight * (logs.exp() * logs).sum(-1)
+        return counted(losses, keep)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The likeliest action of each step."""
-        found: list[Any] = outputs[..., :-1].argmax(-1).tolist()
-        return found
+        actions: list[Any] = outputs[..., :-1].argmax(-1).tolist()
+        return actions

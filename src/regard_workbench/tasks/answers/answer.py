@@ -146,18 +146,18 @@ class Head(nn.Module):
         if type(self).loss is not Head.loss:
             total, count = self.loss(outputs, batch, smoothing)
             return total.reshape(1), count.reshape(1)
-        each = self.each_loss(outputs, batch, smoothing)
-        counts = torch.ones_like(each) if batch.target_keep is None else batch.target_keep.to(each)
-        kept = each.masked_fill(counts == 0, 0)
+        losses = self.each_loss(outputs, batch, smoothing)
+        counts = torch.ones_like(losses) if batch.target_keep is None else batch.target_keep.to(losses)
+        kept = losses.masked_fill(counts == 0, 0)
         return kept[..., None].flatten(1).sum(1), counts[..., None].flatten(1).sum(1)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What the outputs say, for each example: here the likeliest class, or those of the positions asked for."""
-        found: list[Any] = outputs.argmax(-1).tolist()
-        asked = batch.notes.get(ASKED)
-        if asked is None:
-            return found
-        return [[one[at] for at in some] for one, some in zip(found, asked, strict=True)]
+        classes: list[Any] = outputs.argmax(-1).tolist()
+        positions = batch.notes.get(ASKED)
+        if positions is None:
+            return classes
+        return [[row[at] for at in some] for row, some in zip(classes, positions, strict=True)]
 
 
 def counted(each: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:

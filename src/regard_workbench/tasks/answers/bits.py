@@ -45,5 +45,5 @@ class BitsHead(Head):
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The bits."""
-        found: list[Any] = (outputs > 0).long().tolist()
-        return found
+        bits: list[Any] = (outputs > 0).long().tolist()
+        return bits

@@ -75,13 +75,13 @@ class BoxesHead(Head):
     def loss(self, outputs: Any, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """The set losses of all layers, summed over the pictures, and the number of pictures."""
         assert batch.targets is not None
-        layers = [widened(one) for one in outputs]
+        layers = [widened(layer) for layer in outputs]
         labels, right = batch.targets[..., LABEL].long(), batch.targets[..., BOX].to(layers[0])
-        costs = [_costs(*self._apart(one), labels, right) for one in layers]
+        costs = [_costs(*self._apart(layer), labels, right) for layer in layers]
         queries = matched(costs, self._real(batch))
         losses = [
-            self._set_loss(*self._apart(one), labels, right, each, smoothing)
-            for one, each in zip(layers, queries, strict=True)
+            self._set_loss(*self._apart(layer), labels, right, query, smoothing)
+            for layer, query in zip(layers, queries, strict=True)
         ]
         total = torch.stack(losses).sum()
         return total, total.new_full((), batch.size)
@@ -98,17 +98,17 @@ class BoxesHead(Head):
         count = scores.shape[1]
         # A target of a class for each query: "no object" where nothing is matched. Boxes without a query write into a
         # column that is cut off.
-        asked = torch.full((len(scores), count + 1), self.classes, device=scores.device)
-        asked = asked.scatter(1, torch.where(has, query, count), labels)[:, :count]
+        target = torch.full((len(scores), count + 1), self.classes, device=scores.device)
+        target = target.scatter(1, torch.where(has, query, count), labels)[:, :count]
         weights = F.pad(scores.new_ones(self.classes), (0, 1), value=NOTHING)  # no copy from the host
-        told = F.cross_entropy(
-            scores.flatten(0, 1), asked.flatten(), weights, reduction="sum", label_smoothing=smoothing
+        class_loss = F.cross_entropy(
+            scores.flatten(0, 1), target.flatten(), weights, reduction="sum", label_smoothing=smoothing
         )
-        found = boxes.gather(1, query.clamp(min=0)[..., None].expand(-1, -1, 4))
-        distance = (found - to_centre(right)).abs().sum(-1)
-        overlap = generalized_iou(from_centre(found)[..., None, :], right[..., None, :])[..., 0, 0]
+        matched_boxes = boxes.gather(1, query.clamp(min=0)[..., None].expand(-1, -1, 4))
+        distance = (matched_boxes - to_centre(right)).abs().sum(-1)
+        overlap = generalized_iou(from_centre(matched_boxes)[..., None, :], right[..., None, :])[..., 0, 0]
         placed = (DISTANCE * distance + OVERLAP * (1 - overlap)).masked_fill(~has, 0).sum()
-        return CLASS * told + placed
+        return CLASS * class_loss + placed
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """What each query of the last layer found, the surest first: the likeliest class and its box."""
@@ -116,14 +116,14 @@ class BoxesHead(Head):
         odds = last[..., : self.classes + 1].softmax(-1)[..., :-1]
         scores, labels = odds.max(-1)
         boxes = from_centre(last[..., self.classes + 1 :])
-        found = []
+        by_picture = []
         for row in zip(labels.tolist(), scores.tolist(), boxes.tolist(), strict=True):
-            each = [
+            predictions = [
                 FoundBox(query=query, label=label, score=score, box=box)
                 for query, (label, score, box) in enumerate(zip(*row, strict=True))
             ]
-            found.append(sorted(each, key=lambda one: -one["score"]))
-        return found
+            by_picture.append(sorted(predictions, key=lambda one: -one["score"]))
+        return by_picture
 
     @staticmethod
     def _real(batch: Batch) -> Tensor:

@@ -39,8 +39,8 @@ class OneOf(Answer):
 
     def probabilities(self, outputs: Any) -> Tensor | None:
         """The softmax of the logits."""
-        found: Tensor = widened(outputs).softmax(-1)
-        return found
+        probabilities: Tensor = widened(outputs).softmax(-1)
+        return probabilities
 
 
 class OffsetHead(Head):

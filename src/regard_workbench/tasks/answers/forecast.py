@@ -94,5 +94,5 @@ class ForecastHead(Head):
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The values, step by step."""
-        found: list[Any] = outputs.float().tolist()
-        return found
+        values: list[Any] = outputs.float().tolist()
+        return values

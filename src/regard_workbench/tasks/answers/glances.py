@@ -41,14 +41,14 @@ class GlancesHead(Head):
         """The mean of the cross-entropies of each example, (b,)."""
         assert batch.targets is not None
         glimpses = outputs.shape[1]
-        each = F.cross_entropy(
+        losses = F.cross_entropy(
             widened(outputs).flatten(0, 1),
             batch.targets.repeat_interleave(glimpses),
             reduction="none",
             label_smoothing=smoothing,
         )
-        return each.view(-1, glimpses).mean(1)
+        return losses.view(-1, glimpses).mean(1)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """For each example its class, and the class after each glimpse."""
-        return [{"class": said[-1], "after_each": said} for said in outputs.argmax(-1).tolist()]
+        return [{"class": classes[-1], "after_each": classes} for classes in outputs.argmax(-1).tolist()]

@@ -68,9 +68,9 @@ class NextItemHead(Head):
             torch.cat([batch.inputs, batch.targets], 1), self.count, (*batch.targets.shape[1:], self.negatives)
         )
         scores = widened(outputs)
-        found = self.weight * nn.functional.softplus(-scores.gather(-1, right)[..., 0])
-        others = nn.functional.softplus(scores.gather(-1, drawn)).sum(-1)
-        return found + others * any_left[:, None]
+        right_loss = self.weight * nn.functional.softplus(-scores.gather(-1, right)[..., 0])
+        negative_loss = nn.functional.softplus(scores.gather(-1, drawn)).sum(-1)
+        return right_loss + negative_loss * any_left[:, None]
 
     def forward(self, rows: Tensor, batch: Batch) -> Tensor:
         """Scores (b,n,count) where the target has all positions; else (b,1,count), those after the last position."""

@@ -22,9 +22,9 @@ def matched(costs: Sequence[Tensor], real: Tensor) -> list[Tensor]:
     are more boxes than queries, the boxes that cost most stay without one.
     """
     # A diverged model's costs are not finite; its loss, which is not finite either, is what is reported.
-    finite = [torch.nan_to_num(widened(one), nan=DEAR, posinf=DEAR, neginf=-DEAR) for one in costs]
+    finite = [torch.nan_to_num(widened(cost), nan=DEAR, posinf=DEAR, neginf=-DEAR) for cost in costs]
     boxes = real.shape[1]
-    if real.is_cuda and boxes <= FEW and all(boxes <= one.shape[1] for one in costs):
+    if real.is_cuda and boxes <= FEW and all(boxes <= cost.shape[1] for cost in costs):
         return enumerated(finite, real)
     return assigned(finite, real)
 
@@ -36,17 +36,17 @@ def assigned(costs: Sequence[Tensor], real: Tensor) -> list[Tensor]:
     """
     from scipy.optimize import linear_sum_assignment
 
-    counts = [one.shape[1] for one in costs]
+    counts = [cost.shape[1] for cost in costs]
     marked = torch.cat([*costs, real[:, None].to(costs[0])], 1).cpu().double().numpy()
-    found = torch.full((len(costs), *real.shape), NONE)
+    assignment = torch.full((len(costs), *real.shape), NONE)
     for picture, table in enumerate(marked):
-        own = table[-1].nonzero()[0]
+        columns = table[-1].nonzero()[0]
         begin = 0
         for layer, count in enumerate(counts):
-            queries, boxes = linear_sum_assignment(table[begin : begin + count, own])
-            found[layer, picture, own[boxes]] = torch.from_numpy(queries)
+            queries, boxes = linear_sum_assignment(table[begin : begin + count, columns])
+            assignment[layer, picture, columns[boxes]] = torch.from_numpy(queries)
             begin += count
-    return list(found.to(real.device))
+    return list(assignment.to(real.device))
 
 
 def enumerated(costs: Sequence[Tensor], real: Tensor) -> list[Tensor]:
@@ -56,23 +56,23 @@ def enumerated(costs: Sequence[Tensor], real: Tensor) -> list[Tensor]:
     there are nⁿ candidates; those that give a query to two boxes are left out.
     """
     boxes = real.shape[1]
-    cheapest = [one.mT.topk(boxes, largest=False) for one in costs]
-    cost, query = (torch.cat([one[part] for one in cheapest]) for part in (0, 1))  # (layers·b,box,choice)
+    cheapest = [layer_cost.mT.topk(boxes, largest=False) for layer_cost in costs]
+    cost, query = (torch.cat([ranked[field] for ranked in cheapest]) for field in (0, 1))  # (layers·b,box,choice)
     counts = real.repeat(len(costs), 1)
     cost = cost.masked_fill(~counts[..., None], 0)
     total = cost.new_zeros(len(cost), *[1] * boxes)  # of a matching, with a dimension for the choice of each box
     for box in range(boxes):
         total = total + _along(cost[:, box], boxes, box)
-        for other in range(box):
-            same = query[:, other, :, None] == query[:, box, None, :]
-            same &= (counts[:, other] & counts[:, box])[:, None, None]
+        for earlier in range(box):
+            same = query[:, earlier, :, None] == query[:, box, None, :]
+            same &= (counts[:, earlier] & counts[:, box])[:, None, None]
             clash = torch.zeros_like(cost).masked_fill_(same, torch.inf)
-            total = total + _along(clash, boxes, other, box)
+            total = total + _along(clash, boxes, earlier, box)
     best = total.flatten(1).argmin(1)[:, None]
     powers = boxes ** torch.arange(boxes - 1, -1, -1, device=best.device)
     choice = best // powers % boxes
-    found = query.gather(2, choice[..., None])[..., 0].masked_fill(~counts, NONE)
-    return list(found.chunk(len(costs)))
+    matched_queries = query.gather(2, choice[..., None])[..., 0].masked_fill(~counts, NONE)
+    return list(matched_queries.chunk(len(costs)))
 
 
 def _along(values: Tensor, dimensions: int, *places: int) -> Tensor:

@@ -40,5 +40,5 @@ class PixelHead(Head):
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The likeliest class of each pixel: rows of the picture from top to bottom."""
         chosen: Tensor = outputs.argmax(-1)
-        found: list[Any] = chosen.tolist()
-        return found
+        classes: list[Any] = chosen.tolist()
+        return classes

@@ -54,5 +54,5 @@ class QuestionsHead(Head):
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The likeliest class of each question, in their order."""
-        found: list[Any] = torch.stack([outputs[name].argmax(-1) for name in self.names], -1).tolist()
-        return found
+        classes: list[Any] = torch.stack([outputs[name].argmax(-1) for name in self.names], -1).tolist()
+        return classes

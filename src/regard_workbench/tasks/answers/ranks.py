@@ -46,13 +46,13 @@ class RanksHead(Head):
         assert batch.targets is not None
         scores = widened(outputs)
         right = scores.masked_fill(batch.targets == 0, -torch.inf)
-        each = scores.logsumexp(-1) - right.logsumexp(-1)
-        return each.sum(), each.new_full((), len(each))
+        losses = scores.logsumexp(-1) - right.logsumexp(-1)
+        return losses.sum(), losses.new_full((), len(losses))
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The candidates of each example, best first; of equal ones the lower number first."""
-        found: list[Any] = outputs.argsort(dim=-1, descending=True, stable=True).tolist()
-        return found
+        order: list[Any] = outputs.argsort(dim=-1, descending=True, stable=True).tolist()
+        return order
 
 
 def places(scores: Tensor, right: Tensor) -> Tensor:
@@ -75,8 +75,8 @@ class _Recall:
 
     def of(self, scores: Tensor, right: Tensor) -> tuple[float, float]:
         """From scores and what is right, (b,c) each."""
-        found = (places(scores, right) <= self.k) & (right > 0)
-        return float((found.sum(-1) / (right > 0).sum(-1)).sum()), float(len(right))
+        hits = (places(scores, right) <= self.k) & (right > 0)
+        return float((hits.sum(-1) / (right > 0).sum(-1)).sum()), float(len(right))
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class _Reciprocal(_Recall):
 
     def of(self, scores: Tensor, right: Tensor) -> tuple[float, float]:
         """From scores and what is right, (b,c) each."""
-        each = (1 / places(scores, right).double()).masked_fill(right == 0, 0)
-        return float(each.amax(-1).sum()), float(len(right))
+        reciprocal = (1 / places(scores, right).double()).masked_fill(right == 0, 0)
+        return float(reciprocal.amax(-1).sum()), float(len(right))
 
 
 LOOKS = {"recall_at_1": _Recall(1), "recall_at_2": _Recall(2), "recall_at_5": _Recall(5), "mrr": _Reciprocal(0)}

@@ -94,17 +94,17 @@ class SlotsHead(Head):
 
     def choices(self, outputs: Tensor) -> Tensor:
         """The likeliest target of each row, (b,columns)."""
-        found = [
+        columns = [
             (scores > 0).long() if slot.several else scores.argmax(-1, keepdim=True)
             for slot, scores in self.parts(outputs)
         ]
-        return torch.cat(found, 1)
+        return torch.cat(columns, 1)
 
     def predict(self, outputs: Any, batch: Batch) -> list[Any]:
         """The choices of the turns of each example, one turn after the other, in one list."""
         rows: list[list[int]] = self.choices(outputs).tolist()
         places = batch.notes.get(TURNS) or tuple((row, 0) for row in range(len(rows)))
-        found: dict[int, dict[int, list[int]]] = {}
+        by_example: dict[int, dict[int, list[int]]] = {}
         for (example, turn), row in zip(places, rows, strict=True):
-            found.setdefault(example, {})[turn] = row
-        return [[choice for turn in sorted(turns) for choice in turns[turn]] for _, turns in sorted(found.items())]
+            by_example.setdefault(example, {})[turn] = row
+        return [[choice for turn in sorted(turns) for choice in turns[turn]] for _, turns in sorted(by_example.items())]

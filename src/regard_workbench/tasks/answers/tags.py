@@ -99,11 +99,11 @@ class CRF(Head):
         pairs, first, last = self._pairs()
         if not tags.shape[1]:
             return scores.sum((1, 2))
-        own = scores.gather(-1, tags[..., None])[..., 0]
+        emissions = scores.gather(-1, tags[..., None])[..., 0]
         between = pairs[tags[:, :-1], tags[:, 1:]]
         end = tags.gather(1, (keep.sum(1, keepdim=True) - 1).clamp(min=0))[:, 0]
-        inner = own.masked_fill(~keep, 0).sum(1) + between.masked_fill(~keep[:, 1:], 0).sum(1)
-        return inner + first[tags[:, 0]] + last[end]
+        total = emissions.masked_fill(~keep, 0).sum(1) + between.masked_fill(~keep[:, 1:], 0).sum(1)
+        return total + first[tags[:, 0]] + last[end]
 
     def log_partition(self, scores: Tensor, keep: Tensor) -> Tensor:
         """log Σ exp(score) over all sequences of tags, for each sentence."""
@@ -133,31 +133,31 @@ class CRF(Head):
 def _traced(ends: Tensor, came_from: list[Tensor], keep: Tensor) -> list[list[int]]:
     """Follow each sentence back from its last tag."""
     back = torch.stack(came_from, 1).tolist() if came_from else [[] for _ in ends]
-    found = []
+    paths = []
     for end, steps, length in zip(ends.tolist(), back, keep.sum(1).tolist(), strict=True):
         tags = [end] if length else []
         for before in reversed(steps[: max(0, length - 1)]):
             tags.append(before[tags[-1]])
-        found.append(tags[::-1])
-    return found
+        paths.append(tags[::-1])
+    return paths
 
 
 def _moved_up(keep: Tensor, *rows: Tensor) -> list[Tensor]:
     """Rows (b,n,…) with those that are kept first, in their order, and `keep` in the same order, last."""
     order = (~keep).long().argsort(dim=1, stable=True)
-    wide = [order.view(*order.shape, *[1] * (one.dim() - 2)).expand_as(one) for one in rows]
-    moved = [one.gather(1, places) for one, places in zip(rows, wide, strict=True)]
+    wide = [order.view(*order.shape, *[1] * (row.dim() - 2)).expand_as(row) for row in rows]
+    moved = [row.gather(1, places) for row, places in zip(rows, wide, strict=True)]
     return [*moved, keep.gather(1, order)]
 
 
 def _kept(batch: Batch) -> Tensor:
     """Where a tag is asked for, (b,n): where targets count, else what the batch asks for, else the real positions."""
-    shape, asked = batch.inputs.shape[:2], batch.notes.get(ASKED)
+    shape, positions = batch.inputs.shape[:2], batch.notes.get(ASKED)
     if batch.target_keep is not None:
         return batch.target_keep
-    if asked is not None:
+    if positions is not None:
         keep = torch.zeros(shape, dtype=torch.bool)
-        for row, places in enumerate(asked):
+        for row, places in enumerate(positions):
             keep[row, list(places)] = True
         return keep.to(batch.device)
     if batch.keep is None:

@@ -71,8 +71,8 @@ def mask_figure(
     attended = present[: MOST_ATTENDED if weights else 0]
     height, width = picture.shape[-2:]
     figure = PaperFigure(figsize=((2 + len(attended)) * SMALL_INCHES, SMALL_INCHES + 0.3), layout="constrained")
-    plain, coloured, *others = figure.subplots(1, 2 + len(attended))
-    for frame in (plain, coloured, *others):
+    plain, coloured, *overlays = figure.subplots(1, 2 + len(attended))
+    for frame in (plain, coloured, *overlays):
         _show(frame, picture)
     shade = np.zeros((*classes.shape, 4))
     for label in present:
@@ -80,7 +80,7 @@ def mask_figure(
     coloured.imshow(shade, extent=(0, width, height, 0), interpolation="nearest")
     plain.set_title("picture", fontsize=9)
     coloured.set_title(", ".join(names[label] for label in present) or "nothing", fontsize=9)
-    for frame, label in zip(others, attended, strict=True):
+    for frame, label in zip(overlays, attended, strict=True):
         _shade(frame, weights[label], width, ON_PICTURES[(label - 1) % len(ON_PICTURES)])
         frame.set_title(f"{names[label]} attends to", fontsize=9)
     return figure
@@ -88,31 +88,31 @@ def mask_figure(
 
 def outlined(picture: NDArray[np.float32], boxes: Sequence[Sequence[float]], side: int = SIDE) -> NDArray[np.float32]:
     """A square picture (channels,h,w) as (height,width,3), enlarged to about `side` pixels, with the edges of boxes."""
-    found = _enlarged(picture, side)
+    enlarged = _enlarged(picture, side)
     for number, box in enumerate(boxes):
-        left, top, right, bottom = (min(len(found) - 1, max(0, round(value * len(found)))) for value in box)
+        left, top, right, bottom = (min(len(enlarged) - 1, max(0, round(value * len(enlarged)))) for value in box)
         colour = _colour(number)
         for thick in (0, 1):
-            found[[min(top + thick, bottom), max(bottom - thick, top)], left : right + 1] = colour
-            found[top : bottom + 1, [min(left + thick, right), max(right - thick, left)]] = colour
-    return found
+            enlarged[[min(top + thick, bottom), max(bottom - thick, top)], left : right + 1] = colour
+            enlarged[top : bottom + 1, [min(left + thick, right), max(right - thick, left)]] = colour
+    return enlarged
 
 
 def tinted(picture: NDArray[np.float32], classes: NDArray[Any], side: int = SIDE) -> NDArray[np.float32]:
     """A square picture (channels,h,w) as (height,width,3), enlarged, with a colour over each class but the first."""
-    found = _enlarged(picture, side)
-    each = len(found) // len(classes)
+    enlarged = _enlarged(picture, side)
+    scale = len(enlarged) // len(classes)
     for label in np.unique(classes[classes > 0]).tolist():
-        here = np.kron(classes == label, np.ones((each, each), bool))
-        found[here] = (1 - OPAQUE) * found[here] + OPAQUE * _colour(label - 1)
-    return found
+        mask = np.kron(classes == label, np.ones((scale, scale), bool))
+        enlarged[mask] = (1 - OPAQUE) * enlarged[mask] + OPAQUE * _colour(label - 1)
+    return enlarged
 
 
 def _enlarged(picture: NDArray[np.float32], side: int) -> NDArray[np.float32]:
     """A picture (channels,h,w) as (height,width,3): each pixel becomes a square."""
-    each = max(1, side // picture.shape[-1])
+    scale = max(1, side // picture.shape[-1])
     coloured = np.broadcast_to(picture, (3, *picture.shape[1:])).transpose(1, 2, 0)
-    return coloured.repeat(each, 0).repeat(each, 1).astype(np.float32)
+    return coloured.repeat(scale, 0).repeat(scale, 1).astype(np.float32)
 
 
 def _colour(number: int) -> NDArray[np.float32]:
@@ -128,10 +128,10 @@ def _show(frame: Any, picture: NDArray[np.float32]) -> None:
 
 def _shade(frame: Any, weights: Sequence[float], side: int, colour: str) -> None:
     """Weights of patches, row by row on a square grid, as shades of a colour over a picture."""
-    each = round(len(weights) ** 0.5)
-    if not len(weights) or each * each != len(weights) or max(weights) <= 0:
+    count = round(len(weights) ** 0.5)
+    if not len(weights) or count * count != len(weights) or max(weights) <= 0:
         return
-    shade = np.ones((each, each, 4))
+    shade = np.ones((count, count, 4))
     shade[..., :3] = rgb(colour)
-    shade[..., 3] = np.asarray(weights).reshape(each, each) / max(weights) * DEEPEST
+    shade[..., 3] = np.asarray(weights).reshape(count, count) / max(weights) * DEEPEST
     frame.imshow(shade, extent=(0, side, side, 0), interpolation="nearest")

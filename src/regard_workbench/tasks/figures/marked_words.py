@@ -27,16 +27,16 @@ def marked_words_figure(words: Sequence[str], spans: Sequence[tuple[int, int, st
 
     def width(text: str) -> float:
         drawn = figure.text(0, 0, text, fontsize=SIZE, parse_math=False)
-        found = drawn.get_window_extent(renderer).width / figure.dpi
+        inches = drawn.get_window_extent(renderer).width / figure.dpi
         drawn.remove()
-        return found
+        return inches
 
     kinds = {kind: COLOURS[n % len(COLOURS)] for n, kind in enumerate(sorted({kind for *_, kind in spans}))}
-    whole = {at: (first, last, kind) for first, last, kind in spans for at in range(first, last + 1)}
+    span_at = {at: (first, last, kind) for first, last, kind in spans for at in range(first, last + 1)}
     groups = [
-        range(at, whole[at][1] + 1 if at in whole else at + 1)
+        range(at, span_at[at][1] + 1 if at in span_at else at + 1)
         for at in range(len(words))
-        if at not in whole or whole[at][0] == at
+        if at not in span_at or span_at[at][0] == at
     ]
     placed: list[tuple[float, int, str, str]] = []
     x, line = 0.15, 0
@@ -45,9 +45,9 @@ def marked_words_figure(words: Sequence[str], spans: Sequence[tuple[int, int, st
         wide = width(text)
         if x + wide > WIDTH - 0.15 and x > 0.15:
             x, line = 0.15, line + 1
-        x += SPACE / 2 if group[0] in whole else 0.0
-        placed.append((x, line, text, whole[group[0]][2] if group[0] in whole else ""))
-        x += wide + (1.5 * SPACE if group[0] in whole else SPACE)
+        x += SPACE / 2 if group[0] in span_at else 0.0
+        placed.append((x, line, text, span_at[group[0]][2] if group[0] in span_at else ""))
+        x += wide + (1.5 * SPACE if group[0] in span_at else SPACE)
     height = LINE * (line + 1) + 0.1
     figure.set_size_inches(WIDTH, height)
     frame = figure.add_axes((0, 0, 1, 1))

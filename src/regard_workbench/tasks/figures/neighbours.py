@@ -54,13 +54,13 @@ def neighbours_figure(
         _node(frame, x, y, names[node], classes[node], 17)
     _node(frame, 0, 0, names[0], classes[0], 24)
     frame.text(0.14, -0.2, f"itself {weights[0]:.2f}", fontsize=8, color=INK, bbox=ground, zorder=2)
-    seen = sorted({classes[node] for node in (0, *around) if classes[node] >= 0})
-    handles = [Line2D([], [], linestyle="none", marker="o", markersize=8, color=_colour(one)) for one in seen]
+    labels = sorted({classes[node] for node in (0, *around) if classes[node] >= 0})
+    handles = [Line2D([], [], linestyle="none", marker="o", markersize=8, color=_colour(label)) for label in labels]
     figure.legend(
         handles,
-        [called[one] for one in seen],
+        [called[label] for label in labels],
         loc="outside lower center",
-        ncols=min(4, max(1, len(seen))),
+        ncols=min(4, max(1, len(labels))),
         frameon=False,
         fontsize=8,
     )

@@ -59,8 +59,8 @@ def shaded(
     alpha = np.kron(row / (row.max() or 1.0), np.ones((height // grid[0], width // grid[1]), np.float32))
     alpha = np.clip(DEEPEST * alpha, 0, 1)[..., None]
     below = DIMMED * (picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, 2))
-    found: NDArray[np.float32] = ((1 - alpha) * below + alpha * rgb(colour)).astype(np.float32)
-    return found
+    blended: NDArray[np.float32] = ((1 - alpha) * below + alpha * rgb(colour)).astype(np.float32)
+    return blended
 
 
 def rgb(code: str) -> NDArray[np.float32]:

@@ -36,5 +36,5 @@ def path_figure(
     for (across, down), numbers in again.items():
         axes.text(across, down, " ".join(numbers), ha="center", va="center", fontsize=8)
     axes.set_axis_off()
-    axes.set_title("after each glimpse: " + ", ".join(str(one) for one in said), fontsize=10)
+    axes.set_title("after each glimpse: " + ", ".join(str(answer) for answer in said), fontsize=10)
     return figure

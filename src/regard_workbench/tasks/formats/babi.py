@@ -61,23 +61,23 @@ def words_of(sentence: str) -> list[str]:
 
 def kind_of(path: Path) -> str:
     """The name of the task that a file belongs to: "qa1" for qa1_single-supporting-fact_train.txt."""
-    found = _NAME.match(path.name)
-    return f"qa{found[1]}" if found else re.sub(r"[_.-]*(train|valid|test)\b.*", "", path.name) or path.stem
+    match = _NAME.match(path.name)
+    return f"qa{match[1]}" if match else re.sub(r"[_.-]*(train|valid|test)\b.*", "", path.name) or path.stem
 
 
 @reads_file
 def read_questions(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> Iterator[Asked]:
     """The questions of a file in order."""
-    kind, whole, count = kind_of(path), 0, 0
+    kind, story_number, count = kind_of(path), 0, 0
     story: list[str] = []
     places: dict[int, int | None] = {}  # of each id, which sentence of the story it is; None: a question
     for line, text in enumerate(read_lines(path, encoding, other), 1):
         if not trimmed(text):
             continue
-        number, rest = _numbered(path, line, text, len(places))
+        number, content = _numbered(path, line, text, len(places))
         if number == 1:
-            story, places, whole = [], {}, whole + 1
-        cells = [trimmed(cell) for cell in rest.split("\t")]
+            story, places, story_number = [], {}, story_number + 1
+        cells = [trimmed(cell) for cell in content.split("\t")]
         if len(cells) == 1:
             _check_sentence(path, line, cells[0])
             places[number] = len(story)
@@ -88,20 +88,20 @@ def read_questions(path: Path, encoding: str = "utf-8", other: str = "latin-1") 
             raise wrong(path, line, "a question without a sentence before it in its story. Put the sentences first.")
         places[number] = None
         count += 1
-        yield Asked(StoryBefore(story, len(story)), question, answer, supports, kind, whole, path, line)
+        yield Asked(StoryBefore(story, len(story)), question, answer, supports, kind, story_number, path, line)
     if not count:
         raise wrong(path, None, "holds no question. Expected lines 'id question TAB answer TAB supporting ids'.")
 
 
 def _numbered(path: Path, line: int, text: str, before: int) -> tuple[int, str]:
     """The id of a line and the rest of it; ids count from 1 in each story."""
-    number, _, rest = text.strip(" ").partition(" ")
+    number, _, content = text.strip(" ").partition(" ")
     expected = f"{before + 1}, or 1 where a story begins" if before else "1"
-    if not (number.isascii() and number.isdecimal()) or not trimmed(rest):
+    if not (number.isascii() and number.isdecimal()) or not trimmed(content):
         raise wrong(path, line, f"expected 'id text' with the id {expected}, got {excerpt(text)}.")
     if int(number[:9]) not in (1, before + 1):
         raise wrong(path, line, f"expected the id {expected}, got {number[:20]}. Is a line missing before it?")
-    return int(number[:9]), rest
+    return int(number[:9]), content
 
 
 def _check_sentence(path: Path, line: int, text: str) -> None:

@@ -44,15 +44,15 @@ class BadFiles:
         """Warn once of everything that was noted since the last time."""
         from regard_workbench.tasks.formats.image_files import PicturesRead
 
-        for one, several, texts in (
+        for single, several, texts in (
             ("1 file was skipped", "{} files were skipped", self.skipped),
             ("on 1 file", "on {} files", self.notes),
         ):
             if texts:
-                words = one if len(texts) == 1 else several.format(f"{len(texts):,}")
-                told = " ".join(text.removeprefix("data: ") for text in texts[:TOLD])
+                words = single if len(texts) == 1 else several.format(f"{len(texts):,}")
+                sample = " ".join(text.removeprefix("data: ") for text in texts[:TOLD])
                 more = f" … and {len(texts) - TOLD:,} more." if len(texts) > TOLD else ""
-                warnings.warn(f"{words}: {told}{more}", PicturesRead, 3)
+                warnings.warn(f"{words}: {sample}{more}", PicturesRead, 3)
             texts.clear()
 
     def each(
@@ -81,8 +81,8 @@ class BadFiles:
         with quiet(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             for start in range(0, len(items), CHUNK):
                 some = items[start : start + CHUNK]
-                found = pool.map(attempt, some, [content(item) for item in some])
-                for item, result in zip(some, found, strict=True):
+                decoded = pool.map(attempt, some, [content(item) for item in some])
+                for item, result in zip(some, decoded, strict=True):
                     if isinstance(result, BadValue):
                         self.met(result)
                     else:
@@ -94,7 +94,7 @@ def task_with(task: str, choice: str) -> str:
     if not task:
         raise BadValue("--bad-files: name the task with it. A resumed run keeps its own choice.")
     name, options = parse(task)
-    able = [one for one in names() if "bad_files" in inspect.signature(TASKS[one]).parameters]
+    able = [candidate for candidate in names() if "bad_files" in inspect.signature(TASKS[candidate]).parameters]
     if name not in able and name in TASKS:
         raise BadValue(f"--bad-files: the task {name} reads no pictures from files. Tasks that do: {', '.join(able)}.")
     return spelled(name, {**options, "bad_files": choice})

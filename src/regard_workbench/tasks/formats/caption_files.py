@@ -40,7 +40,7 @@ def sorted_out(paths: Sequence[Path], encoding: str, other: str) -> CaptionFiles
     for path in paths:
         if path.is_dir():
             texts += listed(path, TEXTS)
-            archives = [one for one in listed(path) if is_store(one)]
+            archives = [archive for archive in listed(path) if is_store(archive)]
             pictures += archives or [path]
         elif is_store(path):
             pictures.append(path)
@@ -68,7 +68,7 @@ def _split_in(path: Path) -> str | None:
 @reads_file
 def read_captions(path: Path, encoding: str, other: str) -> dict[str, tuple[str, ...]]:
     """The captions of each image, in the order of the file."""
-    found: dict[str, list[str]] = {}
+    by_image: dict[str, list[str]] = {}
     for number, line in enumerate(read_lines(path, encoding, other), 1):
         if not trimmed(line):
             continue
@@ -76,8 +76,8 @@ def read_captions(path: Path, encoding: str, other: str) -> dict[str, tuple[str,
         image = re.sub(r"#\d+$", "", trimmed(name))
         if not tab or not image or not trimmed(caption):
             raise wrong(path, number, f"expected image TAB caption, got {excerpt(line)}.")
-        found.setdefault(image, []).append(trimmed(caption))
-    return {image: tuple(captions) for image, captions in found.items()}
+        by_image.setdefault(image, []).append(trimmed(caption))
+    return {image: tuple(captions) for image, captions in by_image.items()}
 
 
 def read_described(
@@ -87,25 +87,25 @@ def read_described(
 
     An image in no list is left out where there are lists. `whole`: everything is for testing.
     """
-    parts: dict[str, list[Described]] = {}
-    known: dict[str, tuple[str, ...]] = {}
+    splits: dict[str, list[Described]] = {}
+    all_captions: dict[str, tuple[str, ...]] = {}
     for path in files.captions:
-        found = read_captions(path, encoding, other)
-        known |= found
-        parts.setdefault(_split_in(path) or "train", []).extend(
-            Described(image, captions) for image, captions in found.items()
+        by_image = read_captions(path, encoding, other)
+        all_captions |= by_image
+        splits.setdefault(_split_in(path) or "train", []).extend(
+            Described(image, captions) for image, captions in by_image.items()
         )
     if files.lists:
-        parts = {split: _listed(path, known, encoding, other) for split, path in files.lists.items()}
-    return divided(parts, lambda one: one.image, seed, files.captions, whole)
+        splits = {split: _listed(path, all_captions, encoding, other) for split, path in files.lists.items()}
+    return divided(splits, lambda one: one.image, seed, files.captions, whole)
 
 
 def _listed(path: Path, known: dict[str, tuple[str, ...]], encoding: str, other: str) -> list[Described]:
-    found = []
+    described = []
     for number, line in enumerate(read_lines(path, encoding, other), 1):
         image = trimmed(line)
         if image and image not in known:
             raise wrong(path, number, f"the image {excerpt(image)} has no caption.")
         if image:
-            found.append(Described(image, known[image]))
-    return found
+            described.append(Described(image, known[image]))
+    return described

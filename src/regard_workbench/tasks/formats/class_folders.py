@@ -24,7 +24,7 @@ from regard_workbench.tasks.formats.splits import NAMES, complete
 from regard_workbench.tasks.pictures.examples import LabelledPicture
 from regard_workbench.tasks.pictures.pixels import fitted, held_bytes
 
-SPLIT_OF = {name: split for split, known in NAMES.items() for name in known}
+SPLIT_OF = {name: split for split, synonyms in NAMES.items() for name in synonyms}
 LARGEST_SIDE = 64  # of pictures from files whose size nobody chose
 
 Splits = dict[str, list[LabelledPicture]]
@@ -40,24 +40,24 @@ def load_pictures(data: Data, size: int | None, *, patch: int = 1, bad: BadFiles
         bad: what to do about a file that cannot be read
         seed: which pictures are taken for validation and testing
     """
-    found: Splits = {}
+    splits: Splits = {}
     for path in paths_of(data):
         with stores.opened(path) as store:
             if idx_names(store):
-                _read_idx_files(store, size, found)
+                _read_idx_files(store, size, splits)
             else:
-                _read_folders(store, size, patch, bad, found)
-    if "train" in found:
-        keys = [hashlib.sha256(one.pixels.tobytes()).hexdigest() for one in found["train"]]
-        found = complete(found, keys, seed, data)
-    return found
+                _read_folders(store, size, patch, bad, splits)
+    if "train" in splits:
+        keys = [hashlib.sha256(picture.pixels.tobytes()).hexdigest() for picture in splits["train"]]
+        splits = complete(splits, keys, seed, data)
+    return splits
 
 
 def _read_idx_files(store: stores.FolderFiles, size: int | None, found: Splits) -> None:
     for split, (pixels, labels, shown) in read_pairs(store).items():
         for number, (picture, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
-            here = picture[None] if size is None else _resized(picture, size)
-            found.setdefault(split, []).append(LabelledPicture(here, str(label), f"{shown}, {number}"))
+            resized = picture[None] if size is None else _resized(picture, size)
+            found.setdefault(split, []).append(LabelledPicture(resized, str(label), f"{shown}, {number}"))
 
 
 def _resized(picture: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
@@ -75,10 +75,10 @@ def _read_folders(store: stores.FolderFiles, size: int | None, patch: int, bad: 
         picture = decoded(content, store.shown(name))
         return fitted(picture.image, side, side), picture.notes
 
-    held = 0
+    byte_count = 0
     for name, (pixels, notes) in bad.each(names, lambda name: store.read(name, MOST_BYTES), decode):
         bad.notes += [f"{store.shown(name)}: {note}" for note in notes]
-        held = held_bytes(held + pixels.nbytes, store.path, side)
+        byte_count = held_bytes(byte_count + pixels.nbytes, store.path, side)
         split, label = placed[name]
         found.setdefault(split, []).append(LabelledPicture(pixels, label, store.shown(name)))
     if not found:
@@ -93,18 +93,18 @@ def _placed(store: stores.FolderFiles, names: Sequence[str]) -> dict[str, tuple[
             f"{', '.join(ENDINGS)}, or the four IDX files of the MNIST family."
         )
     folders = {name: PurePosixPath(name).parts[:-1] for name in names}
-    while len({parts[:1] for parts in folders.values()}) == 1 and all(len(p) > 1 for p in folders.values()):
+    while len({levels[:1] for levels in folders.values()}) == 1 and all(len(p) > 1 for p in folders.values()):
         if next(iter(folders.values()))[0].lower() in SPLIT_OF:
             break
-        folders = {name: parts[1:] for name, parts in folders.items()}  # a folder around everything
-    splits = all(parts and parts[0].lower() in SPLIT_OF for parts in folders.values())
-    found = {}
-    for name, parts in folders.items():
-        inside = parts[1:] if splits else parts
+        folders = {name: levels[1:] for name, levels in folders.items()}  # a folder around everything
+    splits = all(levels and levels[0].lower() in SPLIT_OF for levels in folders.values())
+    placed = {}
+    for name, levels in folders.items():
+        inside = levels[1:] if splits else levels
         if not inside:
             raise BadValue(f"data: {store.shown(name)} lies in no class folder. Expected class/picture.png.")
-        found[name] = (SPLIT_OF[parts[0].lower()] if splits else "train", inside[0])
-    return found
+        placed[name] = (SPLIT_OF[levels[0].lower()] if splits else "train", inside[0])
+    return placed
 
 
 def _side(store: stores.FolderFiles, names: Sequence[str], patch: int) -> int:

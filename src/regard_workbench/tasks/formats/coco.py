@@ -73,8 +73,8 @@ class CocoReader:
         labels = tuple(self.classes[box.category] for box in one.boxes)
         crowd = tuple(box.crowd for box in one.boxes)
         boxes = corners / np.float32(scale)
-        made = replace(self.canvas.fit(image), labels=labels, boxes=boxes, crowd=crowd, name=one.path.name)
-        return made, notes
+        located = replace(self.canvas.fit(image), labels=labels, boxes=boxes, crowd=crowd, name=one.path.name)
+        return located, notes
 
 
 @reads_file
@@ -87,7 +87,7 @@ def load(paths: Sequence[Path], seed: int, bad: BadFiles) -> tuple[dict[str, lis
     """
     folders = [path for path in paths if path.is_dir()]
     files = [path for path in paths if not path.is_dir()] or _annotation_files(folders)
-    parts: dict[str, list[CocoImage]] = {}
+    splits: dict[str, list[CocoImage]] = {}
     categories: list[str] | None = None
     for file in files:
         images, names = read(file, folders, bad)
@@ -95,52 +95,52 @@ def load(paths: Sequence[Path], seed: int, bad: BadFiles) -> tuple[dict[str, lis
             raise wrong(file, None, f"has other categories than {files[0]}. All files of one set must agree.")
         categories = names
         split = named_split(file) or folder_split(file.parent) or "train"
-        if split in parts:
+        if split in splits:
             raise wrong(file, None, f"is a second file for {split}. Give one annotation file for each split.")
-        parts[split] = images
+        splits[split] = images
     assert categories is not None
-    if "train" not in parts:
-        return parts, categories
-    return complete(parts, [one.path.name for one in parts["train"]], seed, files), categories
+    if "train" not in splits:
+        return splits, categories
+    return complete(splits, [image.path.name for image in splits["train"]], seed, files), categories
 
 
 def _annotation_files(folders: Sequence[Path]) -> list[Path]:
-    below = [one for folder in folders for one in sorted(folder.iterdir()) if one.is_dir()]
-    found = [file for folder in [*folders, *below] for file in listed(folder, (".json",))]
-    if not found:
+    below = [subfolder for folder in folders for subfolder in sorted(folder.iterdir()) if subfolder.is_dir()]
+    files = [file for folder in [*folders, *below] for file in listed(folder, (".json",))]
+    if not files:
         raise BadValue(
             f"data: {', '.join(map(str, folders))} holds no annotation file. Expected COCO's form: a .json file with "
             f"{', '.join(LISTS)}, and a folder of pictures."
         )
-    return found
+    return files
 
 
 @reads_file
 def read(file: Path, folders: Sequence[Path], bad: BadFiles) -> tuple[list[CocoImage], list[str]]:
     """The pictures of one annotation file, and the names of its categories."""
-    whole = _parsed(file)
+    document = _parsed(file)
     names: dict[Any, str] = {}
-    taken: set[str] = set()
-    for number, entry in enumerate(whole["categories"]):
+    used_names: set[str] = set()
+    for number, entry in enumerate(document["categories"]):
         where = f"categories[{number}]"
         key, name = _id(file, where, entry, "id"), _text(file, where, entry, "name")
-        if key in names or name in taken:
+        if key in names or name in used_names:
             raise wrong(file, None, f"{where}: the id {key!r} or the name {excerpt(name)} stands twice.")
         names[key] = name
-        taken.add(name)
+        used_names.add(name)
     images: dict[Any, tuple[Mapping[str, Any], str]] = {}
-    for number, entry in enumerate(whole["images"]):
+    for number, entry in enumerate(document["images"]):
         where = f"images[{number}]"
         key = _id(file, where, entry, "id")
         if key in images:
             raise wrong(file, None, f"{where}: the id {key!r} stands twice.")
         images[key] = (entry, where)
     boxes: dict[Any, list[CocoBox]] = {key: [] for key in images}
-    for number, entry in enumerate(whole["annotations"]):
+    for number, entry in enumerate(document["annotations"]):
         where = f"annotations[{number}]"
         image, category = (_id(file, where, entry, name) for name in ("image_id", "category_id"))
-        for name, key, known in (("image_id", image, images), ("category_id", category, names)):
-            if key not in known:
+        for name, key, declared in (("image_id", image, images), ("category_id", category, names)):
+            if key not in declared:
                 raise wrong(file, None, f"{where}: {name} {key!r} is the id of nothing in this file.")
         height, width = _size(file, *reversed(images[image]))
         box = _box(file, where, entry, width, height)
@@ -155,49 +155,49 @@ def read(file: Path, folders: Sequence[Path], bad: BadFiles) -> tuple[list[CocoI
             )
             continue
         boxes[image].append(CocoBox(names[category], box, bool(entry.get("iscrowd", 0))))
-    found = []
+    pictures = []
     for key, (entry, where) in images.items():
         height, width = _size(file, where, entry)
         path = _picture(file, where, _text(file, where, entry, "file_name"), folders)
-        found.append(CocoImage(path, width, height, tuple(boxes[key]), f"{file}: {where}"))
-    if not found or not names:
+        pictures.append(CocoImage(path, width, height, tuple(boxes[key]), f"{file}: {where}"))
+    if not pictures or not names:
         raise wrong(file, None, "has no images or no categories. Expected at least one of each.")
-    return found, [names[key] for key in sorted(names, key=lambda key: (isinstance(key, str), key))]
+    return pictures, [names[key] for key in sorted(names, key=lambda key: (isinstance(key, str), key))]
 
 
 def _parsed(file: Path) -> dict[str, Any]:
-    whole = read_json(file)
-    if not isinstance(whole, dict):
-        raise wrong(file, None, f"expected an object with {', '.join(LISTS)}, got a {type(whole).__name__}.")
+    document = read_json(file)
+    if not isinstance(document, dict):
+        raise wrong(file, None, f"expected an object with {', '.join(LISTS)}, got a {type(document).__name__}.")
     for name in LISTS:
-        if not isinstance(whole.get(name), list):
+        if not isinstance(document.get(name), list):
             raise wrong(file, None, f"expected a list under {name!r}. An annotation file has {', '.join(LISTS)}.")
-        for number, entry in enumerate(whole[name]):
+        for number, entry in enumerate(document[name]):
             if not isinstance(entry, dict):
                 raise wrong(file, None, f"{name}[{number}]: expected an object, got {excerpt(repr(entry))}.")
-    return whole
+    return document
 
 
 def _id(file: Path, where: str, entry: Mapping[str, Any], name: str) -> int | str:
-    found = entry.get(name)
-    if isinstance(found, bool) or not isinstance(found, (int, str)):
-        raise wrong(file, None, f"{where}: {name}: expected a whole number or a text, got {excerpt(repr(found))}.")
-    return found
+    identifier = entry.get(name)
+    if isinstance(identifier, bool) or not isinstance(identifier, (int, str)):
+        raise wrong(file, None, f"{where}: {name}: expected a whole number or a text, got {excerpt(repr(identifier))}.")
+    return identifier
 
 
 def _text(file: Path, where: str, entry: Mapping[str, Any], name: str) -> str:
-    found = entry.get(name)
-    if not isinstance(found, str) or not found:
-        raise wrong(file, None, f"{where}: {name}: expected a text, got {excerpt(repr(found))}.")
-    return found
+    text = entry.get(name)
+    if not isinstance(text, str) or not text:
+        raise wrong(file, None, f"{where}: {name}: expected a text, got {excerpt(repr(text))}.")
+    return text
 
 
 def _size(file: Path, where: str, entry: Mapping[str, Any]) -> tuple[int, int]:
     """Height and width."""
     for name in ("height", "width"):
-        given = entry.get(name)
-        if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_PIXELS:
-            raise wrong(file, None, f"{where}: {name}: expected a number of pixels, got {excerpt(repr(given))}.")
+        size = entry.get(name)
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MOST_PIXELS:
+            raise wrong(file, None, f"{where}: {name}: expected a number of pixels, got {excerpt(repr(size))}.")
     return entry["height"], entry["width"]
 
 
@@ -205,12 +205,12 @@ def _box(
     file: Path, where: str, entry: Mapping[str, Any], width: int, height: int
 ) -> tuple[float, float, float, float]:
     """Left, top, right, bottom; what stands out of the picture is cut off. Without area where nothing is left."""
-    given = entry.get("bbox")
-    plain = isinstance(given, list) and len(given) == 4 and all(_is_number(one) for one in given)
+    numbers = entry.get("bbox")
+    plain = isinstance(numbers, list) and len(numbers) == 4 and all(_is_number(number) for number in numbers)
     if not plain:
-        raise wrong(file, None, f"{where}: bbox: expected [left, top, width, height], got {excerpt(repr(given))}.")
-    assert isinstance(given, list)
-    x, y, wide, high = (float(one) for one in given)
+        raise wrong(file, None, f"{where}: bbox: expected [left, top, width, height], got {excerpt(repr(numbers))}.")
+    assert isinstance(numbers, list)
+    x, y, wide, high = (float(number) for number in numbers)
     box = (max(0.0, x), max(0.0, y), min(float(width), x + wide), min(float(height), y + high))
     return box
 

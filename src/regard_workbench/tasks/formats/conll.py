@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.errors import BadValue
 from regard_workbench.files import shown
 from regard_workbench.tasks.answers.tags import OUTSIDE
 from regard_workbench.tasks.formats.file_errors import reads_file
 from regard_workbench.tasks.formats.reading import excerpt, read_lines, wrong
+from regard_workbench.tasks.formats.splits import chosen_files, listed, named_split
 from regard_workbench.tasks.measures.entities import BIO, IOB1, as_bio, wrong_begins
+from regard_workbench.tasks.parts.task import SPLITS
 from regard_workbench.tasks.text.split_words import split_words, trimmed
 
 DOCUMENT = "-DOCSTART-"
@@ -35,6 +38,20 @@ class TaggedSentence(NamedTuple):
     tags: tuple[str, ...]
     path: Path
     line: int
+
+
+def tagged_files(paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """The files of each split, of one set alone; those that are called after none are for training."""
+    every = [file for path in paths for file in (listed(path) if path.is_dir() else [path])]
+    for split in SPLITS:
+        named = [path for path in every if named_split(path) == split]
+        if len(named) > 1:
+            raise BadValue(
+                f"data: {named[0]} and {named[1]} are both called {split}. Give the files of one set: TRAIN,DEV,TEST."
+            )
+    if not every:
+        raise BadValue(f"data: there is no file in {', '.join(map(str, paths))}.")
+    return chosen_files(paths)
 
 
 @reads_file

@@ -32,11 +32,11 @@ def of_files(source: Path, target: Path) -> Direction:
 
 def of_folder(folder: Path, files: Sequence[Path], learned: Direction | None, example: str) -> Direction:
     """The two endings of a folder's files: in the order a run learned them, else English first, else by alphabet."""
-    known = {name for names in NAMES.values() for name in names}
+    split_names = {name for names in NAMES.values() for name in names}
     endings = {
         plain_name(path).rsplit(".", 1)[1]
         for path in files
-        if "." in plain_name(path) and plain_name(path).split(".")[0] in known
+        if "." in plain_name(path) and plain_name(path).split(".")[0] in split_names
     }
     if learned is not None and endings == set(learned):
         return learned

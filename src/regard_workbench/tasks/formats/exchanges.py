@@ -31,13 +31,13 @@ class Exchange(NamedTuple):
 
 def of_dialogue(dialogue: Dialogue) -> list[Exchange]:
     """Each turn of the system after the first words of the user, with all that was said before."""
-    found: list[Exchange] = []
+    exchanges: list[Exchange] = []
     before: list[str] = []
     for turn in dialogue.turns:
         if before and turn.system:
-            found.append(Exchange(tuple(before), turn.system, True, dialogue.path, turn.line))
-        before += [part for part in (turn.system, turn.user) if part]
-    return found
+            exchanges.append(Exchange(tuple(before), turn.system, True, dialogue.path, turn.line))
+        before += [utterance for utterance in (turn.system, turn.user) if utterance]
+    return exchanges
 
 
 @reads_file
@@ -49,20 +49,26 @@ def read_exchanges(
     `other`: how another encoding is named, as the reader can type it.
     """
     if data is None:
-        parts: dict[str, list[Dialogue]] = {
+        splits: dict[str, list[Dialogue]] = {
             split: list(restaurants.dialogues(split, count)) for split, count in GENERATED.items()
         }
-        return {split: [one for dialogue in some for one in of_dialogue(dialogue)] for split, some in parts.items()}
-    given = paths_of(data)
-    files = [file for path in given for file in (listed(path, (*ENDINGS, ".json")) if path.is_dir() else [path])]
+        return {
+            split: [exchange for dialogue in some for exchange in of_dialogue(dialogue)]
+            for split, some in splits.items()
+        }
+    paths = paths_of(data)
+    files = [file for path in paths for file in (listed(path, (*ENDINGS, ".json")) if path.is_dir() else [path])]
     if any(".json" in file.suffixes for file in files):
-        parts, _ = woz.read_splits(data, encoding, seed, whole, other)
-        return {split: [one for dialogue in some for one in of_dialogue(dialogue)] for split, some in parts.items()}
+        splits, _ = woz.read_splits(data, encoding, seed, whole, other)
+        return {
+            split: [exchange for dialogue in some for exchange in of_dialogue(dialogue)]
+            for split, some in splits.items()
+        }
     if not files:
         raise BadValue(f"data: expected files that end in {', '.join((*ENDINGS, '.json'))}, found none in {data}.")
     lines = {
-        split: [one for path in some for one in read_turns(path, encoding, labelled, other)]
-        for split, some in chosen_files(given, ENDINGS).items()
+        split: [exchange for path in some for exchange in read_turns(path, encoding, labelled, other)]
+        for split, some in chosen_files(paths, ENDINGS).items()
     }
     return divided(lines, lambda one: "\t".join(one.context), seed, data, whole)
 
@@ -70,7 +76,7 @@ def read_exchanges(
 @reads_file
 def read_turns(path: Path, encoding: str, labelled: bool, other: str = "latin-1") -> list[Exchange]:
     """Lines `turn TAB … TAB reply`, after `1 TAB` or `0 TAB` where they are labelled."""
-    found = []
+    exchanges = []
     form = "label TAB turn TAB … TAB reply" if labelled else "turn TAB … TAB reply"
     for number, line in enumerate(read_lines(path, encoding, other), 1):
         if not trimmed(line):
@@ -85,8 +91,8 @@ def read_turns(path: Path, encoding: str, labelled: bool, other: str = "latin-1"
         if not turns[-1] or not any(turns[:-1]):
             raise wrong(path, number, f"the {'context' if turns[-1] else 'reply'} is empty. Expected {form}.")
         right = not labelled or trimmed(cells[0]) == "1"
-        found.append(Exchange(tuple(turn for turn in turns[:-1] if turn), turns[-1], right, path, number))
-    return found
+        exchanges.append(Exchange(tuple(turn for turn in turns[:-1] if turn), turns[-1], right, path, number))
+    return exchanges
 
 
 class ReplyChoice(NamedTuple):
@@ -103,18 +109,18 @@ def grouped(exchanges: Sequence[Exchange]) -> list[ReplyChoice]:
 
     A dialogue gives each context one reply, which is right: neighbours are then choices of their own.
     """
-    several = not all(one.right for one in exchanges)
+    several = not all(exchange.right for exchange in exchanges)
     runs: list[list[Exchange]] = []
-    for one in exchanges:
-        if several and runs and runs[-1][-1].context == one.context:
-            runs[-1].append(one)
+    for exchange in exchanges:
+        if several and runs and runs[-1][-1].context == exchange.context:
+            runs[-1].append(exchange)
         else:
-            runs.append([one])
-    found = []
+            runs.append([exchange])
+    choices = []
     for run in runs:
-        right = tuple(one.right for one in run)
+        right = tuple(exchange.right for exchange in run)
         if not any(right):
             last = run[-1]
             raise wrong(last.path, last.line, "no reply to this context has the label 1. Expected one at least.")
-        found.append(ReplyChoice(run[0].context, tuple(one.reply for one in run), right))
-    return found
+        choices.append(ReplyChoice(run[0].context, tuple(exchange.reply for exchange in run), right))
+    return choices

@@ -28,7 +28,7 @@ def load_figures(paths: Sequence[Path], seed: int) -> dict[str, Figures] | None:
         with stores.opened(path) as store:
             if idx_names(store):
                 pairs = read_pairs(store).items()
-                return _divided({split: (one.pixels, one.labels.tolist()) for split, one in pairs}, seed, path)
+                return _divided({split: (pair.pixels, pair.labels.tolist()) for split, pair in pairs}, seed, path)
     return None
 
 
@@ -39,8 +39,8 @@ def _divided(parts: dict[str, Figures], seed: int, path: Path) -> dict[str, Figu
     """
     if "train" not in parts:
         return parts
-    given = {split: list(range(len(figures))) for split, (figures, _) in parts.items()}
-    places = complete(given, [str(number) for number in given["train"]], seed, path)
+    numbers = {split: list(range(len(figures))) for split, (figures, _) in parts.items()}
+    places = complete(numbers, [str(number) for number in numbers["train"]], seed, path)
     return {
         split: parts[split] if split in parts and split != "train" else _some(parts["train"], chosen)
         for split, chosen in places.items()

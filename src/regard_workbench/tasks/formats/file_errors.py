@@ -64,4 +64,4 @@ def named(path: str | Path | Sequence[str | Path] | None) -> str:
     if path is None:
         return "the generated data"
     several = [path] if isinstance(path, (str, Path)) else list(path)
-    return ", ".join(files.shown(one) for one in several[:3]) + (" …" if len(several) > 3 else "")
+    return ", ".join(files.shown(file_path) for file_path in several[:3]) + (" …" if len(several) > 3 else "")

@@ -46,9 +46,13 @@ class Goals:
     def restored(cls, state: Any) -> Goals:
         """Those of a task's state."""
         lists = isinstance(state, Mapping) and all(isinstance(some, list) for some in state.values())
-        if not lists or not all(isinstance(one, str) for some in state.values() for one in some):
+        if not lists or not all(isinstance(value, str) for some in state.values() for value in some):
             raise BadValue("slots: expected an object of lists of values, as `state` makes it.")
         return cls(state)
+
+    def state(self) -> dict[str, list[str]]:
+        """The values of each slot, as a task keeps them."""
+        return {slot: list(values) for slot, values in self.values.items()}
 
     @property
     def columns(self) -> int:
@@ -72,35 +76,35 @@ class Goals:
 
     def target(self, label: Sequence[tuple[str, str]]) -> list[int]:
         """The columns of a target for the slots and values of a turn."""
-        found: list[int] = []
-        said: dict[str, list[str]] = {}
+        columns: list[int] = []
+        by_slot: dict[str, list[str]] = {}
         for slot, value in label:
-            said.setdefault(slot, []).append(value)
+            by_slot.setdefault(slot, []).append(value)
         for slot, some in self.values.items():
-            here = said.get(slot, [])
+            slot_values = by_slot.get(slot, [])
             if slot == REQUEST:
-                found += [int(value in here) for value in some]
-            elif here:
-                place = self._places[slot].get(here[-1])
-                found.append(OUTSIDE if place is None else place + 1)
+                columns += [int(value in slot_values) for value in some]
+            elif slot_values:
+                place = self._places[slot].get(slot_values[-1])
+                columns.append(OUTSIDE if place is None else place + 1)
             else:
-                found.append(0)
-        return found
+                columns.append(0)
+        return columns
 
     def meaning(self, choice: Sequence[int]) -> tuple[dict[str, str], set[str]]:
         """The goals of a choice, in columns of a target, and what it asks for."""
         goals: dict[str, str] = {}
-        asked: set[str] = set()
+        requested: set[str] = set()
         column = 0
         for slot, some in self.values.items():
             if slot == REQUEST:
-                asked = {value for value, chosen in zip(some, choice[column:], strict=False) if chosen}
+                requested = {value for value, chosen in zip(some, choice[column:], strict=False) if chosen}
                 column += len(some)
                 continue
             if choice[column] > 0:
                 goals[slot] = some[choice[column] - 1]
             column += 1
-        return goals, asked
+        return goals, requested
 
     def swapped(self, turn: Turn, often: float, generator: torch.Generator) -> Turn:
         """The turn with a value of its label replaced by another of the slot, wherever the words stand; or as it is.
@@ -109,22 +113,27 @@ class Goals:
         """
         if float(torch.rand((), generator=generator)) >= often:
             return turn
-        said = [(slot, value) for slot, value in turn.label if slot != REQUEST and value in self.values[slot]]
-        said = [(slot, value) for slot, value in said if f" {spoken(value)} " in f" {turn.user} {turn.system} "]
-        if not said:
+        replaceable = [(slot, value) for slot, value in turn.label if slot != REQUEST and value in self.values[slot]]
+        replaceable = [
+            (slot, value) for slot, value in replaceable if f" {spoken(value)} " in f" {turn.user} {turn.system} "
+        ]
+        if not replaceable:
             return turn
-        slot, value = said[int(torch.randint(len(said), (), generator=generator))]
-        others = [one for one in self.values[slot] if one not in (value, ANY)]
-        if not others:
+        slot, value = replaceable[int(torch.randint(len(replaceable), (), generator=generator))]
+        alternatives = [alternative for alternative in self.values[slot] if alternative not in (value, ANY)]
+        if not alternatives:
             return turn
-        other = others[int(torch.randint(len(others), (), generator=generator))]
+        replacement = alternatives[int(torch.randint(len(alternatives), (), generator=generator))]
 
         def replaced(text: str) -> str:
-            return f" {text} ".replace(f" {spoken(value)} ", f" {spoken(other)} ").strip()
+            return f" {text} ".replace(f" {spoken(value)} ", f" {spoken(replacement)} ").strip()
 
         return turn._replace(
             user=replaced(turn.user),
             system=replaced(turn.system),
-            acts=tuple(tuple(other if part == value else part for part in act) for act in turn.acts),
-            label=tuple((name, other if (name, one) == (slot, value) else one) for name, one in turn.label),
+            acts=tuple(tuple(replacement if field == value else field for field in act) for act in turn.acts),
+            label=tuple(
+                (name, replacement if (name, old_value) == (slot, value) else old_value)
+                for name, old_value in turn.label
+            ),
         )

@@ -40,10 +40,10 @@ class Quality:
 @reads_file
 def read_gold(path: str | Path, first: int = 1) -> list[Gold]:
     """Gold links from a file; `first` is the index of the first word in it."""
-    found = []
+    links = []
     for sure, possible in _read(path, first):
-        found.append(Gold(sure, sure | possible))
-    return found
+        links.append(Gold(sure, sure | possible))
+    return links
 
 
 @reads_file
@@ -74,8 +74,8 @@ def quality(found: Sequence[Pairs], gold: Sequence[Gold]) -> Quality:
         raise BadValue(
             f"found: expected links for each of the {len(gold)} sentence pairs of the gold file, got {len(found)}."
         )
-    counts = [tally(links, one) for links, one in zip(found, gold, strict=True)]
-    total = {name: sum(one[name] for one in counts) for name in COUNTED}
+    counts = [tally(links, gold_pair) for links, gold_pair in zip(found, gold, strict=True)]
+    total = {name: sum(count[name] for count in counts) for name in COUNTED}
     return Quality(
         error_rate(total),
         total["in possible"] / total["links"] if total["links"] else 1.0,

@@ -77,7 +77,7 @@ def checked_graph(
 
 
 def _check_splits(path: Path, labels: NDArray[Any], splits: Mapping[str, NDArray[Any]]) -> None:
-    seen: dict[int, str] = {}
+    split_of: dict[int, str] = {}
     count = len(labels)
     for split, chosen in splits.items():
         if chosen.ndim != 1 or not len(chosen):
@@ -87,8 +87,8 @@ def _check_splits(path: Path, labels: NDArray[Any], splits: Mapping[str, NDArray
                 raise wrong(path, None, f"{split}: there is no node {node}; nodes are 0 to {count - 1}.")
             if labels[node] < 0:
                 raise wrong(path, None, f"{split}: node {node} has no class. Remove it from the split.")
-            if seen.setdefault(node, split) != split:
-                raise wrong(path, None, f"node {node} is in {seen[node]} and in {split}. Keep it in one.")
+            if split_of.setdefault(node, split) != split:
+                raise wrong(path, None, f"node {node} is in {split_of[node]} and in {split}. Keep it in one.")
 
 
 def zero_features(path: Path, place: str, count: int, width: int, packed: int) -> Features:
@@ -110,13 +110,13 @@ def dense_features(path: Path, prefix: str, parts: Mapping[str, Any], packed: in
     shape = parts.get("shape", parts.get("_shape"))
     begins, columns, numbers = (np.asarray(parts.get(name)) for name in ("indptr", "indices", "data"))
     sizes = [int(size) for size in (() if shape is None else shape)]
-    whole = begins.dtype.kind in "iu" and columns.dtype.kind in "iu" and numbers.dtype.kind in "iufb"
-    if len(sizes) != 2 or min(sizes) < 1 or not whole:
+    numeric = begins.dtype.kind in "iu" and columns.dtype.kind in "iu" and numbers.dtype.kind in "iufb"
+    if len(sizes) != 2 or min(sizes) < 1 or not numeric:
         raise wrong(path, None, f"{prefix}shape: expected nodes and features in CSR form, got shape {sizes}.")
     count, width = sizes
     if not begins.ndim == columns.ndim == numbers.ndim == 1:
         raise wrong(path, None, f"{prefix}indptr, {prefix}indices, {prefix}data: expected one axis each.")
-    found = zero_features(path, f"{prefix}shape", count, width, packed)
+    features = zero_features(path, f"{prefix}shape", count, width, packed)
     fits = len(begins) == count + 1 and begins[0] == 0 and bool((begins[1:] >= begins[:-1]).all())
     if not fits or not begins[-1] == len(columns) == len(numbers):
         raise wrong(path, None, f"{prefix}indptr: it does not fit {count:,} nodes and {len(columns):,} entries.")
@@ -124,5 +124,5 @@ def dense_features(path: Path, prefix: str, parts: Mapping[str, Any], packed: in
         raise wrong(path, None, f"{prefix}indices: feature {columns.max()} is not among the {width:,} features.")
     with np.errstate(over="ignore"):  # what becomes infinite is refused by `checked_graph`
         ends = begins.astype(np.int64)
-        found[np.repeat(np.arange(count), ends[1:] - ends[:-1]), columns] = numbers
-    return found
+        features[np.repeat(np.arange(count), ends[1:] - ends[:-1]), columns] = numbers
+    return features

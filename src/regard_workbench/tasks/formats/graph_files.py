@@ -24,17 +24,17 @@ EDGES, NODES = (".cites", ".edges", ".edgelist"), (".content", ".nodes")
 @reads_file
 def read_graph(paths: Sequence[Path], seed: int, dangling: str) -> GraphData:
     """The graph in some files; `dangling`: "refuse" or "drop" edges of nodes that are not there."""
-    found: list[Path] = []
+    file_paths: list[Path] = []
     for path in paths:
-        found += sorted(path.iterdir()) if path.is_dir() else [path]
-    archives = [path for path in found if path.suffix == ".npz"]
+        file_paths += sorted(path.iterdir()) if path.is_dir() else [path]
+    archives = [path for path in file_paths if path.suffix == ".npz"]
     if archives:
         return read_npz(archives[0])
-    planetoid = [path for path in found if path.name.startswith("ind.")]
+    planetoid = [path for path in file_paths if path.name.startswith("ind.")]
     if planetoid:
         return read_planetoid(planetoid)
-    tables = [path for path in found if plain_name(path).endswith(NODES) or path.name.startswith("nodes")]
-    lists = [path for path in found if plain_name(path).endswith(EDGES) or path.name.startswith("edges")]
+    tables = [path for path in file_paths if plain_name(path).endswith(NODES) or path.name.startswith("nodes")]
+    lists = [path for path in file_paths if plain_name(path).endswith(EDGES) or path.name.startswith("edges")]
     if tables and lists:
         return read_edge_list(lists[0], tables[0], seed, dangling)
     wanted = f"a table of nodes ({', '.join(NODES)})" if lists else f"an edge list ({', '.join(EDGES)})"

@@ -26,21 +26,21 @@ def read_npz(path: Path) -> GraphData:
     packed = path.stat().st_size
     try:
         with files.opened(path) as file, zipfile.ZipFile(file) as archive:
-            sizes = {part.filename: part.file_size for part in archive.infolist()}
+            sizes = {member.filename: member.file_size for member in archive.infolist()}
             check_unpacked(path, sum(sizes.values()), packed, "Make it smaller.")
             missing = [name for name in PARTS if f"{name}.npy" not in sizes]
             if missing:
                 raise wrong(path, None, f"has no array {missing[0]!r}. Expected {', '.join(PARTS)}.")
-            parts = {name: _array(path, name, archive, sizes[f"{name}.npy"]) for name in PARTS}
+            arrays = {name: _array(path, name, archive, sizes[f"{name}.npy"]) for name in PARTS}
     except zipfile.BadZipFile as error:
         raise wrong(path, None, f"cannot be read as an npz: {error}. Is it complete?") from None
-    if parts["x_shape"].shape != (2,):
-        shape = parts["x_shape"].shape
+    if arrays["x_shape"].shape != (2,):
+        shape = arrays["x_shape"].shape
         raise wrong(path, None, f"x_shape: expected two numbers (nodes, width), got shape {shape}.")
-    csr = {name[2:]: parts[name] for name in PARTS if name.startswith("x_")}
-    splits = {"train": parts["train"], "validation": parts["val"], "test": parts["test"]}
+    csr = {name[2:]: arrays[name] for name in PARTS if name.startswith("x_")}
+    splits = {"train": arrays["train"], "validation": arrays["val"], "test": arrays["test"]}
     features = dense_features(path, "x_", csr, packed)
-    return checked_graph(path, features, parts["y"], parts["edges"], splits)
+    return checked_graph(path, features, arrays["y"], arrays["edges"], splits)
 
 
 def _array(path: Path, name: str, archive: zipfile.ZipFile, size: int) -> NDArray[Any]:

@@ -20,7 +20,7 @@ def read_histories(path: Path, encoding: str, other: str) -> dict[str, list[tupl
     item …`: read as `user item` with further columns, nobody would have taken more than one item.
     """
     lines = [(line, split_words(text)) for line, text in enumerate(read_lines(path, encoding, other), 1)]
-    found: dict[str, list[tuple[str, int]]] = {}
+    histories: dict[str, list[tuple[str, int]]] = {}
     longer: int | None = None  # the first line with more than a user and an item
     again: int | None = None  # the first line whose user was on a line before it
     for line, cells in lines:
@@ -31,7 +31,7 @@ def read_histories(path: Path, encoding: str, other: str) -> dict[str, list[tupl
                 path, line, f"expected a user and an item, got {excerpt(cells[0])}. Complete the line or delete it."
             )
         longer = line if longer is None and len(cells) > 2 else longer
-        again = line if again is None and cells[0] in found else again
+        again = line if again is None and cells[0] in histories else again
         if longer is not None and again is not None:
             raise wrong(
                 path,
@@ -40,8 +40,8 @@ def read_histories(path: Path, encoding: str, other: str) -> dict[str, list[tupl
                 f"than an item, and the user of line {again} is on a line before it. Leave out what follows the item "
                 "(a rating, a time), or bring each user's items into one line, in time order.",
             )
-        found.setdefault(cells[0], []).extend((item, line) for item in cells[1:])
-    return found
+        histories.setdefault(cells[0], []).extend((item, line) for item in cells[1:])
+    return histories
 
 
 def titles_beside(path: Path) -> Path | None:
@@ -57,7 +57,7 @@ def read_titles(path: Path, data: Path | None = None) -> dict[str, str]:
     Where a file of the data's name and `.sas_to_original_items.txt` lies beside the data, it says which id an item has.
     """
     movies = path.name.endswith(".dat")
-    found: dict[str, str] = {}
+    titles: dict[str, str] = {}
     for line, text in enumerate(read_lines(path, "latin-1" if movies else "utf-8"), 1):
         cells = text.split("::" if movies else "\t")
         if not trimmed(text):
@@ -65,15 +65,15 @@ def read_titles(path: Path, data: Path | None = None) -> dict[str, str]:
         if len(cells) < 2:
             form = "id::title" if movies else "an item, a tab and its title"
             raise wrong(path, line, f"expected {form}, got {excerpt(text)}.")
-        found[trimmed(cells[0])] = trimmed(cells[1])
+        titles[trimmed(cells[0])] = trimmed(cells[1])
     mapping = None if data is None else data.with_name(data.name.partition(".")[0] + MAPPING)
     if mapping is None or not mapping.is_file():
-        return found
+        return titles
     named: dict[str, str] = {}
     for line, text in enumerate(read_lines(mapping), 1):
         pair = split_words(text)
         if pair and len(pair) != 2:
             raise wrong(mapping, line, f"expected an item and its id in the titles, got {excerpt(text)}.")
-        if pair and pair[1] in found:
-            named[pair[0]] = found[pair[1]]
+        if pair and pair[1] in titles:
+            named[pair[0]] = titles[pair[1]]
     return named

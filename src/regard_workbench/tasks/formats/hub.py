@@ -36,35 +36,35 @@ def load(data: str) -> dict[str, Rows]:
         sets = datasets.load_dataset(name, configuration or None)
     except Exception as error:  # the library raises errors of many kinds: network, name, script, disk
         raise BadValue(f"data: the set {name!r} could not be loaded: {error}") from error
-    found: dict[str, Rows] = {}
-    for split, known in NAMES.items():
-        for theirs in known:
-            if theirs in sets and split not in found:
-                found[split] = _named(sets[theirs])
-    if "train" not in found:
+    splits: dict[str, Rows] = {}
+    for split, split_names in NAMES.items():
+        for theirs in split_names:
+            if theirs in sets and split not in splits:
+                splits[split] = _named(sets[theirs])
+    if "train" not in splits:
         raise BadValue(f"data: the set {name!r} has no split 'train'. It has: {', '.join(map(str, sets))}.")
-    return {split: rows for split, rows in found.items() if rows}
+    return {split: rows for split, rows in splits.items() if rows}
 
 
 def _named(part: Any) -> Rows:
     classes = {column: list(feature.names) for column, feature in part.features.items() if hasattr(feature, "names")}
     rows = []
     for row in part:
-        known = dict(row)
-        if any(known[column] == -1 for column in classes):
+        fields = dict(row)
+        if any(fields[column] == -1 for column in classes):
             continue
-        known.update({column: names[known[column]] for column, names in classes.items()})
-        rows.append(known)
+        fields.update({column: names[fields[column]] for column, names in classes.items()})
+        rows.append(fields)
     return rows
 
 
 def column(rows: Rows, place: str, option: str, given: str | None, usual: tuple[str, ...]) -> str:
     """The name of a column: the one given, or the first usual one there is."""
-    there = list(rows[0]) if rows else []
+    columns = list(rows[0]) if rows else []
     for name in (given,) if given is not None else usual:
-        if name in there:
+        if name in columns:
             return name
     raise BadValue(
         f"{option}: {place} has no column {' or '.join(usual) if given is None else repr(given)}. "
-        f"It has: {', '.join(there)}."
+        f"It has: {', '.join(columns)}."
     )

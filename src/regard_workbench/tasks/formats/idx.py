@@ -36,10 +36,10 @@ def read_idx(content: bytes, name: str) -> NDArray[np.uint8]:
     if plain[2] != BYTES:
         raise BadValue(f"data: {name}: expected unsigned bytes (sort 8), got sort {plain[2]}.")
     shape = tuple(int.from_bytes(plain[4 + 4 * axis : 8 + 4 * axis], "big") for axis in range(axes))
-    expected, found = math.prod(shape), len(plain) - 4 - 4 * axes
-    if expected != found:
+    expected, actual = math.prod(shape), len(plain) - 4 - 4 * axes
+    if expected != actual:
         sizes = " × ".join(str(size) for size in shape)
-        raise BadValue(f"data: {name} says that it holds {sizes} numbers, and holds {found:,}. Is it complete?")
+        raise BadValue(f"data: {name} says that it holds {sizes} numbers, and holds {actual:,}. Is it complete?")
     return np.frombuffer(plain, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 

@@ -30,24 +30,24 @@ class IdxPair(NamedTuple):
 
 def idx_names(store: FolderFiles) -> dict[tuple[str, str], str]:
     """The IDX files of a folder or an archive by their split and part; of a plain and a packed one, the plain one."""
-    found: dict[tuple[str, str], str] = {}
+    names: dict[tuple[str, str], str] = {}
     for name in store.names(ENDINGS):
-        said = IDX.fullmatch(PurePosixPath(name).name)
-        if said is not None:
-            found.setdefault((SPLITS[said[1]], said[2]), name)
-    return found
+        match = IDX.fullmatch(PurePosixPath(name).name)
+        if match is not None:
+            names.setdefault((SPLITS[match[1]], match[2]), name)
+    return names
 
 
 def read_pairs(store: FolderFiles) -> dict[str, IdxPair]:
     """The pictures of each split with as many labels."""
     files = idx_names(store)
-    found = {}
+    pairs = {}
     for split in dict.fromkeys(split for split, _ in files):
         pair = []
-        for part in PARTS:
-            if (split, part) not in files:
-                raise BadValue(f"data: {store.path} holds no {part} for {split}. Expected four IDX files.")
-            name = files[split, part]
+        for kind in PARTS:
+            if (split, kind) not in files:
+                raise BadValue(f"data: {store.path} holds no {kind} for {split}. Expected four IDX files.")
+            name = files[split, kind]
             pair.append(read_idx(store.read(name, MOST_UNPACKED), store.shown(name)))
         pixels, labels = pair
         shown = store.shown(files[split, "images"])
@@ -55,5 +55,5 @@ def read_pairs(store: FolderFiles) -> dict[str, IdxPair]:
             raise BadValue(f"data: {shown}: expected pictures (count, height, width) and as many labels.")
         if len(pixels) != len(labels):
             raise BadValue(f"data: {shown} holds {len(pixels):,} pictures, its labels are {len(labels):,}.")
-        found[split] = IdxPair(pixels, labels, shown)
-    return found
+        pairs[split] = IdxPair(pixels, labels, shown)
+    return pairs

@@ -77,12 +77,12 @@ def read_frames(path: str | Path, count: int, argument: str = "--image") -> list
     name = files.shown(path)
     with quiet(), _opened(picture_bytes(path, argument), name, argument) as image, _decoding(image):
         try:
-            found = [_plain(frame) for frame in itertools.islice(ImageSequence.Iterator(image), count)]
+            frames = [_plain(frame) for frame in itertools.islice(ImageSequence.Iterator(image), count)]
         except Exception as trouble:
             raise _unreadable(argument, name, trouble) from None
-    if len(found) < count:
-        raise BadValue(f"{argument}: expected at least {count} frames, {name!r} has {len(found)}.")
-    return found
+    if len(frames) < count:
+        raise BadValue(f"{argument}: expected at least {count} frames, {name!r} has {len(frames)}.")
+    return frames
 
 
 def decoded(content: bytes, name: str, argument: str = "data") -> DecodedPicture:
@@ -107,8 +107,8 @@ def picture_bytes(path: str | Path, argument: str) -> bytes:
     try:
         if not file.is_file():
             missing = not file.exists()
-            what = f"there is no file {str(path)!r}" if missing else f"{str(path)!r} is not a file"
-            raise BadValue(f"{argument}: {what}.")
+            fault = f"there is no file {str(path)!r}" if missing else f"{str(path)!r} is not a file"
+            raise BadValue(f"{argument}: {fault}.")
         size = file.stat().st_size
     except OSError as trouble:
         raise BadValue(f"{argument}: {str(path)!r} cannot be read: {trouble.strerror or trouble}.") from None
@@ -156,13 +156,13 @@ def _plain(image: Any) -> Any:
 
 def _eight_bits(numbers: Any) -> Any:
     """Grey numbers as bytes. 65535 is white; of 32 bits 255 where none is above it, of floats likewise 1.0."""
-    found = np.nan_to_num(numbers.astype(np.float64), posinf=0.0, neginf=0.0)
-    top = found.max(initial=0.0)
+    finite = np.nan_to_num(numbers.astype(np.float64), posinf=0.0, neginf=0.0)
+    top = finite.max(initial=0.0)
     if numbers.itemsize > 2 and top <= 255.0:
         white = 1.0 if numbers.dtype.kind == "f" and top <= 1.0 else 255.0
     else:
         white = 65535.0
-    return np.clip(np.rint(found * (255.0 / white)), 0, 255).astype(np.uint8)
+    return np.clip(np.rint(finite * (255.0 / white)), 0, 255).astype(np.uint8)
 
 
 def _unreadable(argument: str, name: str, trouble: Exception) -> BadValue:

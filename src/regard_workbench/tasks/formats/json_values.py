@@ -43,10 +43,10 @@ def read_json(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> An
 def json_object(path: Path, line: int, text: str, form: str = "a JSON object in each line") -> dict[str, Any]:
     """The object in a line of a file of JSON lines. `form`: what is expected, for the message."""
     with json_errors(path, line):
-        found = json.loads(text)
-    if not isinstance(found, dict):
+        fields = json.loads(text)
+    if not isinstance(fields, dict):
         raise wrong(path, line, f"expected {form}, got {excerpt(text)}.")
-    return found
+    return fields
 
 
 class JsonWalk:
@@ -77,9 +77,9 @@ class JsonWalk:
     def value(self) -> Any:
         """The next value."""
         with json_errors(self.path):
-            found, self._place = self._decoder.raw_decode(self._text, self._place)
+            decoded, self._place = self._decoder.raw_decode(self._text, self._place)
         self._skip_space()
-        return found
+        return decoded
 
     def elements(self, what: str) -> Iterator[None]:
         """Stop before each element of the list that comes next; `what` they are, for the message if it is none."""

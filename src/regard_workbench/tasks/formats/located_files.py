@@ -36,20 +36,20 @@ class LocatedFiles(Generic[Entry]):
 
     def read(self, bad: BadFiles) -> HeldPictures:
         """All pictures that can be read, in the order of the entries."""
-        found = HeldPictures()
-        held = 0
+        pictures = HeldPictures()
+        byte_count = 0
 
         def fetch(entry: Entry) -> bytes:
             return picture_bytes(self.path(entry), "data")
 
-        for entry, (made, notes) in bad.each(self.entries, fetch, self.make):
+        for entry, (located, notes) in bad.each(self.entries, fetch, self.make):
             path = self.path(entry)
             bad.notes += [f"{path}: {note}" for note in notes]
-            held = held_bytes(held + found.add(made), path.parent, made.picture.shape[-1])
-        if not len(found):
+            byte_count = held_bytes(byte_count + pictures.add(located), path.parent, located.picture.shape[-1])
+        if not len(pictures):
             raise BadValue(f"data: none of the {len(self.entries):,} pictures can be read.")
         bad.tell()
-        return found
+        return pictures
 
 
 class HeldPictures(Sequence[Located]):
@@ -79,6 +79,6 @@ class HeldPictures(Sequence[Located]):
     def __getitem__(self, index: int | slice) -> Located | Sequence[Located]:
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
-        rest, picture, pixels = self._held[index]
+        located, picture, pixels = self._held[index]
         classes = None if pixels is None else pixels.astype(np.int64)
-        return replace(rest, picture=picture.astype(np.float32) / np.float32(255), pixels=classes)
+        return replace(located, picture=picture.astype(np.float32) / np.float32(255), pixels=classes)

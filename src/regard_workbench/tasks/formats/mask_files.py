@@ -52,8 +52,8 @@ class MaskReader:
                 f"holds the class {int(above[0])}, expected numbers below {self.classes}, or {UNCOUNTED} for pixels "
                 "that do not count.",
             )
-        made = replace(self.canvas.fit(image), pixels=self.canvas.fit_pixels(classes), name=picture.name)
-        return made, notes
+        located = replace(self.canvas.fit(image), pixels=self.canvas.fit_pixels(classes), name=picture.name)
+        return located, notes
 
 
 @reads_file
@@ -65,21 +65,21 @@ def load(
     paths: a folder with `images` and `masks`, or folders that hold these for each split. `classes`: how many there
     are, where that is known; no mask is read then. `bad` says what happens to masks that cannot be read.
     """
-    parts: dict[str, list[tuple[Path, Path]]] = {}
+    splits: dict[str, list[tuple[Path, Path]]] = {}
     for folder in _folders(paths):
         split = folder_split(folder) or "train"
-        if split in parts:
+        if split in splits:
             raise wrong(folder, None, f"is a second folder for {split}. Give one for each split.")
-        parts[split] = _pairs(folder)
+        splits[split] = _pairs(folder)
     if classes is None:
-        largest = {split: _largest_of_each(part, bad) for split, part in parts.items()}
-        parts = {split: list(found) for split, found in largest.items() if found}
-        if not parts:
+        largest = {split: _largest_of_each(pairs, bad) for split, pairs in splits.items()}
+        splits = {split: list(numbers) for split, numbers in largest.items() if numbers}
+        if not splits:
             raise BadValue("data: none of the masks can be read.")
-        classes = 1 + max(max(found.values()) for found in largest.values() if found)
-    if "train" in parts:
-        parts = complete(parts, [picture.name for picture, _ in parts["train"]], seed, paths)
-    return parts, classes
+        classes = 1 + max(max(numbers.values()) for numbers in largest.values() if numbers)
+    if "train" in splits:
+        splits = complete(splits, [picture.name for picture, _ in splits["train"]], seed, paths)
+    return splits, classes
 
 
 def _largest_of_each(part: Sequence[tuple[Path, Path]], bad: BadFiles) -> dict[tuple[Path, Path], int]:
@@ -93,16 +93,16 @@ def _largest_of_each(part: Sequence[tuple[Path, Path]], bad: BadFiles) -> dict[t
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:
-    found = []
+    folders = []
     for path in paths:
-        below = sorted(one for one in path.iterdir() if one.is_dir()) if path.is_dir() else []
-        found += [one for one in [path, *below] if (one / IMAGES).is_dir() and (one / MASKS).is_dir()]
-    if not found:
+        below = sorted(folder for folder in path.iterdir() if folder.is_dir()) if path.is_dir() else []
+        folders += [folder for folder in [path, *below] if (folder / IMAGES).is_dir() and (folder / MASKS).is_dir()]
+    if not folders:
         raise BadValue(
             f"data: {', '.join(map(str, paths))} holds no pictures with masks. Expected a folder with {IMAGES}/x.jpg "
             f"and {MASKS}/x.png, or train, val and test folders of these."
         )
-    return found
+    return folders
 
 
 def _pairs(folder: Path) -> list[tuple[Path, Path]]:
@@ -136,11 +136,11 @@ def _decoded_mask(path: Path, content: bytes) -> NDArray[np.int64]:
                     f"has the mode {opened.mode}. Expected one number for each pixel: a grey PNG, or one with a "
                     "palette.",
                 )
-            found: Any = np.asarray(opened).astype(np.int64)
+            mask: Any = np.asarray(opened).astype(np.int64)
     except (UnidentifiedImageError, Image.DecompressionBombError):
         raise wrong(path, None, "is no PNG that can be read.") from None
     except (OSError, SyntaxError, ValueError) as trouble:
         if isinstance(trouble, BadValue):
             raise
         raise wrong(path, None, f"cannot be read: {trouble}.") from None
-    return found  # type: ignore[no-any-return]
+    return mask  # type: ignore[no-any-return]

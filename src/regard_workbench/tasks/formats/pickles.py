@@ -60,9 +60,9 @@ def _check_memo(raw: bytes) -> None:
 
 def plain(found: Any) -> Any:
     """The loaded object, with arrays in place of what stands for them: itself, or the parts of a matrix."""
-    parts = getattr(found, "parts", None)
-    if isinstance(parts, dict):
-        return {name: _array(part) for name, part in parts.items()}
+    arrays = getattr(found, "parts", None)
+    if isinstance(arrays, dict):
+        return {name: _array(array) for name, array in arrays.items()}
     return _array(found)
 
 
@@ -76,10 +76,10 @@ class _Unpickler(pickle.Unpickler):
         self._stand_ins = _stand_ins()  # made anew for each file: what one does to them reaches no other
 
     def find_class(self, module: str, name: str) -> Any:
-        known = _KNOWN.get((module, name))
-        if known is None:
+        stand_in = _KNOWN.get((module, name))
+        if stand_in is None:
             raise HostilePickle(f"it asks for {f'{module}.{name}'[:80]!r}, which is no part of an array")
-        return self._stand_ins[known]
+        return self._stand_ins[stand_in]
 
     def persistent_load(self, pid: Any) -> Any:
         raise HostilePickle("it refers to something outside of itself")
@@ -124,9 +124,9 @@ def _stand_ins() -> dict[str, Any]:
             raw = raw.encode("latin-1") if isinstance(raw, str) else raw
             if min(sizes, default=0) < 0 or math.prod(sizes) * kind.dtype().itemsize != len(raw):
                 raise HostilePickle(f"it holds {len(raw):,} bytes for an array of shape {sizes}")
-            found = np.frombuffer(raw, kind.dtype())
-            found = found.reshape(sizes, order="F" if columns_first else "C")
-            return found.astype(found.dtype.newbyteorder("="))
+            array = np.frombuffer(raw, kind.dtype())
+            array = array.reshape(sizes, order="F" if columns_first else "C")
+            return array.astype(array.dtype.newbyteorder("="))
 
     class Matrix:
         def __init__(self) -> None:
@@ -135,7 +135,7 @@ def _stand_ins() -> dict[str, Any]:
         def __setstate__(self, state: Any) -> None:
             if not isinstance(state, dict):
                 raise HostilePickle("it holds a matrix of an unknown form")
-            self.parts = {str(name): part for name, part in state.items()}
+            self.parts = {str(name): field for name, field in state.items()}
 
     class Marker:
         """Stands for a class that is only named, never called."""

@@ -25,14 +25,14 @@ class PictureFiles:
         missing, not one file.
         """
         missing = dict.fromkeys(wanted)
-        found: dict[str, Pixels] = {}
-        held = 0
+        pixels_by_name: dict[str, Pixels] = {}
+        byte_count = 0
         for place in self.places:
             with opened(place) as store:
                 inside = store.names(ENDINGS)
                 by_name = {PurePosixPath(name).name: name for name in inside} | {name: name for name in inside}
-                here = [one for one in missing if one in by_name]
-                for name in here:
+                present = [picture_name for picture_name in missing if picture_name in by_name]
+                for name in present:
                     del missing[name]
 
                 def fetch(name: str) -> bytes:
@@ -42,10 +42,10 @@ class PictureFiles:
                     picture = decoded(content, store.shown(by_name[name]))  # noqa: B023
                     return square(picture.image, size), picture.notes
 
-                for name, (pixels, notes) in bad.each(here, fetch, decode):
+                for name, (pixels, notes) in bad.each(present, fetch, decode):
                     bad.notes += [f"{store.shown(by_name[name])}: {note}" for note in notes]
-                    held = held_bytes(held + pixels.nbytes, place, size)
-                    found[name] = pixels
+                    byte_count = held_bytes(byte_count + pixels.nbytes, place, size)
+                    pixels_by_name[name] = pixels
         if missing:
             first = next(iter(missing))
             raise BadValue(
@@ -53,4 +53,4 @@ class PictureFiles:
                 f"which lack {len(missing):,} of the pictures that are named. Give their folder or archive, too."
             )
         bad.tell()
-        return found
+        return pixels_by_name

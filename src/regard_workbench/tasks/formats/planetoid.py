@@ -27,41 +27,41 @@ def read_planetoid(paths: Sequence[Path]) -> GraphData:
     """Planetoid's files: x, y the labelled training nodes, tx, ty the test nodes, allx, ally all but the test nodes."""
     stem = paths[0].name.split(".")[1]
     folder = paths[0].parent
-    found = {part: folder / f"ind.{stem}.{part}" for part in PARTS}
-    missing = [path.name for path in found.values() if not path.is_file()]
+    file_of = {kind: folder / f"ind.{stem}.{kind}" for kind in PARTS}
+    missing = [path.name for path in file_of.values() if not path.is_file()]
     if missing:
         raise BadValue(f"data: {files.shown(folder)} has no file {missing[0]}. Planetoid's eight files go together.")
-    packed = sum(path.stat().st_size for path in found.values())
-    read = {part: pickles.load_arrays(found[part]) for part in PARTS[:-1]}
-    at = _test_nodes(found["test.index"])
+    packed = sum(path.stat().st_size for path in file_of.values())
+    read = {kind: pickles.load_arrays(file_of[kind]) for kind in PARTS[:-1]}
+    at = _test_nodes(file_of["test.index"])
     matrices = {
-        part: dense_features(found[part], "", _mapping(found[part], read[part]), packed) for part in ("allx", "tx")
+        kind: dense_features(file_of[kind], "", _mapping(file_of[kind], read[kind]), packed) for kind in ("allx", "tx")
     }
-    hot = {part: _hot(found[part], read[part]) for part in ("y", "ally", "ty")}
-    known, width = matrices["allx"].shape
+    hot = {kind: _hot(file_of[kind], read[kind]) for kind in ("y", "ally", "ty")}
+    before_test, width = matrices["allx"].shape
     if matrices["tx"].shape[1] != width:
         raise wrong(
-            found["tx"], None, f"has {matrices['tx'].shape[1]:,} features, and allx has {width:,}. Make them equal."
+            file_of["tx"], None, f"has {matrices['tx'].shape[1]:,} features, and allx has {width:,}. Make them equal."
         )
-    edges, nodes = _edges(found["graph"], _mapping(found["graph"], read["graph"]))
+    edges, nodes = _edges(file_of["graph"], _mapping(file_of["graph"], read["graph"]))
     # Some test nodes of Citeseer are in the graph alone.
-    count = max(nodes, known + len(at))
-    fits = len(matrices["tx"]) == len(at) == len(hot["ty"]) and len(hot["ally"]) == known
-    if not fits or int(at.min()) < known or int(at.max()) >= count:
+    count = max(nodes, before_test + len(at))
+    fits = len(matrices["tx"]) == len(at) == len(hot["ty"]) and len(hot["ally"]) == before_test
+    if not fits or int(at.min()) < before_test or int(at.max()) >= count:
         raise wrong(
-            found["test.index"],
+            file_of["test.index"],
             None,
-            f"does not fit the other files: {known:,} nodes come before the test, and there are {count:,}.",
+            f"does not fit the other files: {before_test:,} nodes come before the test, and there are {count:,}.",
         )
     count = max(nodes, int(at.max()) + 1)
-    features = zero_features(found["graph"], "nodes", count, width, packed)
+    features = zero_features(file_of["graph"], "nodes", count, width, packed)
     labels = np.full(count, -1, np.int64)
-    features[:known], labels[:known] = matrices["allx"], _classes(hot["ally"])
+    features[:before_test], labels[:before_test] = matrices["allx"], _classes(hot["ally"])
     features[at], labels[at] = matrices["tx"], _classes(hot["ty"])
     train = np.arange(len(hot["y"]))
-    validation = np.arange(len(train), min(known, len(train) + VALIDATION))
+    validation = np.arange(len(train), min(before_test, len(train) + VALIDATION))
     splits = {"train": train, "validation": validation, "test": np.sort(at)}
-    return checked_graph(found["graph"], features, labels, edges, splits)
+    return checked_graph(file_of["graph"], features, labels, edges, splits)
 
 
 def _edges(path: Path, graph: Mapping[Any, Any]) -> tuple[Ints, int]:
@@ -79,12 +79,12 @@ def _is_node(number: object) -> bool:
 
 
 def _test_nodes(path: Path) -> Ints:
-    found = []
+    nodes = []
     for number, line in enumerate(map(trimmed, read_lines(path)), 1):
         if line and (not line.isdecimal() or len(line) > 12):
             raise wrong(path, number, f"expected the number of a node, got {excerpt(line)}.")
-        found += [int(line)] if line else []
-    return np.array(found, np.int64)
+        nodes += [int(line)] if line else []
+    return np.array(nodes, np.int64)
 
 
 def _mapping(path: Path, found: Any) -> Mapping[Any, Any]:

@@ -33,7 +33,7 @@ def question_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     for path in paths:
         if path.is_dir():
             questions += listed(path, ENDINGS)
-            pictures += [path, *[one for one in listed(path) if is_store(one)]]
+            pictures += [path, *[archive for archive in listed(path) if is_store(archive)]]
         elif is_store(path):
             pictures.append(path)
         else:
@@ -50,21 +50,21 @@ def read_questions(
     files: Sequence[Path], encoding: str, other: str, seed: int, whole: bool = False
 ) -> dict[str, list[ImageQuestion]]:
     """The questions of each split; questions about one image stay together. `whole`: everything is for testing."""
-    parts: dict[str, list[ImageQuestion]] = {}
+    splits: dict[str, list[ImageQuestion]] = {}
     for path in files:
-        part = parts.setdefault(named_split(path) or "train", [])
+        questions = splits.setdefault(named_split(path) or "train", [])
         for number, line in enumerate(read_lines(path, encoding, other), 1):
             if trimmed(line):
-                part.append(_read(path, number, line))
-    return divided(parts, lambda one: one.image, seed, files, whole)
+                questions.append(_read(path, number, line))
+    return divided(splits, lambda one: one.image, seed, files, whole)
 
 
 def _read(path: Path, number: int, line: str) -> ImageQuestion:
     form = '{"image": …, "question": …, "answer": …}'
-    found = json_object(path, number, line, form)
+    fields = json_object(path, number, line, form)
     texts = {}
     for name in ImageQuestion._fields:
-        text = found.get(name, "" if name == "kind" else None)
+        text = fields.get(name, "" if name == "kind" else None)
         if isinstance(text, (int, float)) and not isinstance(text, bool) and name == "answer":
             text = str(text)  # a number that was counted
         if not isinstance(text, str) or (name != "kind" and not trimmed(text)):

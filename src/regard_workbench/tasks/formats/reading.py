@@ -33,17 +33,17 @@ def excerpt(text: str, most: int = 40) -> str:
 def paths_of(data: Data) -> list[Path]:
     """The paths in `data`; a string is split at commas unless it is a path itself."""
     if isinstance(data, Path):
-        given: Sequence[str | Path] = [data]
+        paths: Sequence[str | Path] = [data]
     elif isinstance(data, str):
-        given = [data] if _exists(Path(data)) else [trimmed(part) for part in data.split(",")]
+        paths = [data] if _exists(Path(data)) else [trimmed(path) for path in data.split(",")]
     else:
-        given = list(data) if isinstance(data, Sequence) else [data]
-    for part in given:
-        if not isinstance(part, (str, Path)):
-            raise BadType(f"data: expected a path or several, got {described(part)}.")
-    if not given or not all(str(part) for part in given):
+        paths = list(data) if isinstance(data, Sequence) else [data]
+    for path in paths:
+        if not isinstance(path, (str, Path)):
+            raise BadType(f"data: expected a path or several, got {described(path)}.")
+    if not paths or not all(str(path) for path in paths):
         raise BadValue(f"data: expected a path, got {data!r}.")
-    return [_at_home(Path(part)) for part in given]
+    return [_at_home(Path(path)) for path in paths]
 
 
 def _exists(path: Path) -> bool:
@@ -126,8 +126,8 @@ def _unreadable(path: Path, error: OSError) -> BadValue:
     name = str(path) if len(str(path)) <= files.LONGEST else str(path)[: files.LONGEST] + "…"
     if isinstance(error, FileNotFoundError):
         folder = path.parent
-        names = sorted(other.name for other in folder.iterdir())[:8] if folder.is_dir() else []
-        beside = [files.shown(other) for other in names]
+        names = sorted(sibling.name for sibling in folder.iterdir())[:8] if folder.is_dir() else []
+        beside = [files.shown(sibling) for sibling in names]
         hint = f" In that folder: {', '.join(beside)}." if beside else ""
         return BadValue(f"data: there is no file {name!r}.{hint}")
     return BadValue(f"data: {name!r} cannot be read: {error.strerror or error}.")

@@ -39,13 +39,13 @@ def plain_name(path: Path) -> str:
 def named_split(path: Path) -> str | None:
     """The split that the words of a file's name say: "qa1_train.txt", "wnut17train.conll", "emerging.dev.conll"."""
     words = re.findall(r"[a-z]+", plain_name(path).lower())
-    found = [split for word in words for split, known in NAMES.items() if word in known]
-    return found[-1] if found else None
+    splits = [split for word in words for split, synonyms in NAMES.items() if word in synonyms]
+    return splits[-1] if splits else None
 
 
 def folder_split(folder: Path) -> str | None:
     """The split that a folder is called after, and nothing else: "train", "val". Not that of "my test data"."""
-    return next((split for split, known in NAMES.items() if folder.name.lower() in known), None)
+    return next((split for split, synonyms in NAMES.items() if folder.name.lower() in synonyms), None)
 
 
 def files_by_split(files: Sequence[Path]) -> dict[str, Path]:
@@ -53,21 +53,21 @@ def files_by_split(files: Sequence[Path]) -> dict[str, Path]:
 
     A name that is the split's, or begins with it, comes before one that holds it as a word.
     """
-    found: dict[str, Path] = {}
-    for split, known in NAMES.items():
-        exact = [path for name in known for path in sorted(files) if plain_name(path).split(".")[0] == name]
+    by_split: dict[str, Path] = {}
+    for split, synonyms in NAMES.items():
+        exact = [path for name in synonyms for path in sorted(files) if plain_name(path).split(".")[0] == name]
         longer = [
-            path for name in known for path in sorted(files) if plain_name(path).startswith((f"{name}_", f"{name}-"))
+            path for name in synonyms for path in sorted(files) if plain_name(path).startswith((f"{name}_", f"{name}-"))
         ]
         inside = [
             path
-            for name in known
+            for name in synonyms
             for path in sorted(files)
             if name in plain_name(path).lower().replace("-", "_").replace(".", "_").split("_")
         ]
         for path in [*exact, *longer, *inside][:1]:
-            found[split] = path
-    return found
+            by_split[split] = path
+    return by_split
 
 
 def listed(folder: Path, endings: Sequence[str] | None = None) -> list[Path]:
@@ -87,7 +87,7 @@ def chosen_files(paths: Sequence[Path], endings: Sequence[str] | None = None) ->
     """
     if len(paths) == 1 and not paths[0].is_dir():
         return {"train": [paths[0]]}
-    found: dict[str, list[Path]] = {}
+    by_split: dict[str, list[Path]] = {}
     nameless: list[Path] = []
     for path in paths:
         inside = listed(path, endings) if path.is_dir() else [path]
@@ -95,26 +95,28 @@ def chosen_files(paths: Sequence[Path], endings: Sequence[str] | None = None) ->
         for split in SPLITS:
             named = [file for file in inside if named_split(file) == split]
             if named:
-                found.setdefault(split, []).append(usual.get(split, named[0]))
+                by_split.setdefault(split, []).append(usual.get(split, named[0]))
         nameless += [file for file in inside if named_split(file) is None]
     for path in paths:
-        if found and path in nameless:
-            other = next(file for some in found.values() for file in some)
+        if by_split and path in nameless:
+            sibling = next(file for some in by_split.values() for file in some)
             raise BadValue(
-                f"data: {str(path)!r} does not say which split it is for, and {str(other)!r} does. Name it so, too, "
+                f"data: {str(path)!r} does not say which split it is for, and {str(sibling)!r} does. Name it so, too, "
                 f"for instance train{path.suffix}."
             )
-    return {split: found[split] for split in SPLITS if split in found} or ({"train": nameless} if nameless else {})
+    return {split: by_split[split] for split in SPLITS if split in by_split} or (
+        {"train": nameless} if nameless else {}
+    )
 
 
 def single_file(paths: Sequence[Path], endings: Sequence[str], wanted: str) -> Path:
     """The one file that was given, or the one that ends so in the one folder that was given."""
-    found = listed(paths[0], endings) if len(paths) == 1 and paths[0].is_dir() else list(paths)
-    if len(found) == 1:
-        return found[0]
+    candidates = listed(paths[0], endings) if len(paths) == 1 and paths[0].is_dir() else list(paths)
+    if len(candidates) == 1:
+        return candidates[0]
     if len(paths) != 1:
         raise BadValue(f"data: expected one {wanted}, got {len(paths)} paths.")
-    names = ", ".join(path.name for path in found[:6]) or f"no file that ends in {', '.join(endings)}"
+    names = ", ".join(path.name for path in candidates[:6]) or f"no file that ends in {', '.join(endings)}"
     raise BadValue(f"data: expected one {wanted}, got the folder {str(paths[0])!r}. It has {names}.")
 
 
@@ -127,11 +129,11 @@ def divided(
     is for testing where no file is.
     """
     if whole and "test" not in parts:
-        every = [one for part in parts.values() for one in part]
+        every = [item for items in parts.values() for item in items]
         return {"validation": every, "test": every}
-    if "train" not in parts:
+    if "train" not in parts or set(SPLITS) <= set(parts):
         return parts
-    return complete(parts, [key(one) for one in parts["train"]], seed, data)
+    return complete(parts, [key(item) for item in parts["train"]], seed, data)
 
 
 def complete(parts: dict[str, list[Item]], keys: Sequence[str], seed: int, data: Data | None) -> dict[str, list[Item]]:
@@ -153,8 +155,8 @@ def complete(parts: dict[str, list[Item]], keys: Sequence[str], seed: int, data:
             f"Expected at least {len(missing) + 1}, or a folder with files for each split."
         )
     where = shares(keys, seed, [0.1] * len(missing))
-    found = {**parts, "train": [], **{split: [] for split in missing}}
+    splits = {**parts, "train": [], **{split: [] for split in missing}}
     for key, item in zip(keys, parts["train"], strict=True):
-        part = where[key]
-        found[missing[part] if part < len(missing) else "train"].append(item)
-    return found
+        tenth = where[key]
+        splits[missing[tenth] if tenth < len(missing) else "train"].append(item)
+    return splits

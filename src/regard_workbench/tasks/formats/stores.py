@@ -38,14 +38,14 @@ class FolderFiles:
     def names(self, endings: Sequence[str]) -> list[str]:
         """The files that end so, in order; hidden ones and links are left out."""
         try:
-            found = [
+            names = [
                 path.relative_to(self.path).as_posix()
                 for path in sorted(self.path.rglob("*"))
                 if path.suffix.lower() in endings and path.is_file() and not path.is_symlink()
             ]
         except OSError as error:
             raise BadValue(f"data: the folder {files.shown(self.path)} cannot be read: {error.strerror}.") from None
-        return _visible(self.path, found)
+        return _visible(self.path, names)
 
     def read(self, name: str, most: int) -> bytes:
         """The bytes of a file, of which there are at most `most`."""
@@ -88,8 +88,8 @@ class ZipFiles(FolderFiles):
 
     def names(self, endings: Sequence[str]) -> list[str]:
         """The files that end so, in order."""
-        found = [name for name in sorted(self._sizes) if PurePosixPath(name).suffix.lower() in endings]
-        return _visible(self.path, [_inside(self.path, name) for name in found])
+        names = [name for name in sorted(self._sizes) if PurePosixPath(name).suffix.lower() in endings]
+        return _visible(self.path, [_inside(self.path, name) for name in names])
 
     def read(self, name: str, most: int) -> bytes:
         """The bytes of a file, of which there are at most `most`."""
@@ -131,20 +131,20 @@ class TarFiles(FolderFiles):
 
     def _regular(self, length: int) -> dict[str, tarfile.TarInfo]:
         """The members that are regular files, by their names; `length`: of the plain archive, in bytes."""
-        found = {}
+        members = {}
         for number, member in enumerate(self._tar):
             if number >= 2 * MOST_FILES:  # folders and links count, too
                 raise BadValue(f"data: {files.shown(self.path)} holds more than {2 * MOST_FILES:,} members.")
             if member.isreg():
                 if not 0 <= member.size <= length:  # a header can state any size
                     raise BadValue(f"data: {self.shown(member.name)} states more bytes than the archive holds.")
-                found[member.name] = member
-        return found
+                members[member.name] = member
+        return members
 
     def names(self, endings: Sequence[str]) -> list[str]:
         """The files that end so, in order."""
-        found = [name for name in sorted(self._members) if PurePosixPath(name).suffix.lower() in endings]
-        return _visible(self.path, [_inside(self.path, name) for name in found])
+        names = [name for name in sorted(self._members) if PurePosixPath(name).suffix.lower() in endings]
+        return _visible(self.path, [_inside(self.path, name) for name in names])
 
     def read(self, name: str, most: int) -> bytes:
         """The bytes of a file, of which there are at most `most`."""
@@ -155,12 +155,12 @@ class TarFiles(FolderFiles):
         with file_errors(self.path / name):
             try:
                 member = self._tar.extractfile(self._members[name])
-                found = b"" if member is None else member.read()
+                content = b"" if member is None else member.read()
             except (tarfile.TarError, OSError, EOFError) as error:
                 raise BadValue(f"data: {self.shown(name)} cannot be unpacked: {error}.") from None
-        if len(found) < self._members[name].size:
+        if len(content) < self._members[name].size:
             raise BadValue(f"data: {self.shown(name)} is cut off. Is the archive complete?")
-        return found
+        return content
 
     def __exit__(self, *trouble: object) -> None:
         """Close the archive."""
@@ -203,8 +203,14 @@ def opened(path: Path) -> FolderFiles:
 
 def _inside(path: Path, name: str) -> str:
     """A name that stays below the folder or the archive."""
-    parts = PurePosixPath(name.replace("\\", "/"))
-    if parts.is_absolute() or ".." in parts.parts or not parts.parts or ":" in parts.parts[0] or "\0" in name:
+    relative = PurePosixPath(name.replace("\\", "/"))
+    if (
+        relative.is_absolute()
+        or ".." in relative.parts
+        or not relative.parts
+        or ":" in relative.parts[0]
+        or "\0" in name
+    ):
         raise BadValue(f"data: {files.shown(path)}: the name {name[:80]!r} points outside of it.")
     return name
 
@@ -216,5 +222,5 @@ def _visible(path: Path, names: list[str]) -> list[str]:
     return [
         name
         for name in names
-        if not any(part.startswith(".") or part == "__MACOSX" for part in PurePosixPath(name).parts)
+        if not any(component.startswith(".") or component == "__MACOSX" for component in PurePosixPath(name).parts)
     ]

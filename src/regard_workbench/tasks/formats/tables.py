@@ -107,21 +107,21 @@ def find_columns(
 
     Found are usual names, or in a table of two columns the one with fewer different entries as label.
     """
-    found = [_given(table, "text_column", text), _given(table, "label_column", label)]
+    keys = [_given(table, "text_column", text), _given(table, "label_column", label)]
     for place, usual in enumerate((TEXT, LABEL)):
-        if found[place] is None and table.names is not None:
+        if keys[place] is None and table.names is not None:
             position = _position(table.names, None, usual)
-            found[place] = None if position is None else table.names[position]
-    if None in found and table.width == 2:
-        if found == [None, None]:
+            keys[place] = None if position is None else table.names[position]
+    if None in keys and table.width == 2:
+        if keys == [None, None]:
             variety = [len({cells[column] for _, cells in table.rows}) for column in range(2)]
             labels = 0 if variety[0] < variety[1] else 1
-            found = [_key(table, 1 - labels), _key(table, labels)]
+            keys = [_key(table, 1 - labels), _key(table, labels)]
         else:
-            known = 0 if found[0] is not None else 1
-            other = 1 - _index(table, found[known])
-            found[1 - known] = _key(table, other)
-    if found[0] is None or found[1] is None:
+            settled = 0 if keys[0] is not None else 1
+            remaining = 1 - _index(table, keys[settled])
+            keys[1 - settled] = _key(table, remaining)
+    if keys[0] is None or keys[1] is None:
         raise wrong(
             table.path,
             None,
@@ -129,9 +129,9 @@ def find_columns(
             f"Say which, by name or by number from 1, for instance {typed(text_column=1, label_column=2)}. "
             f"Columns: {table.columns()}.",
         )
-    if found[0] == found[1]:
-        raise BadValue(f"label_column: expected another column than text_column, got {found[1]!r} for both.")
-    return Columns(found[0], found[1])
+    if keys[0] == keys[1]:
+        raise BadValue(f"label_column: expected another column than text_column, got {keys[1]!r} for both.")
+    return Columns(keys[0], keys[1])
 
 
 def labelled(table: Table, columns: Columns) -> Iterator[Row]:
@@ -167,16 +167,16 @@ def _comma_separated(path: Path, lines: list[str]) -> Iterator[tuple[int, list[s
 
 
 def _objects(path: Path, lines: list[str]) -> Table:
-    found: list[tuple[int, dict[str, object]]] = []
+    objects: list[tuple[int, dict[str, object]]] = []
     names: dict[str, None] = {}
     for number, line in enumerate(lines, 1):
         if not trimmed(line):
             continue
         entry = json_object(path, number, line)
         names.update(dict.fromkeys(entry))
-        found.append((number, entry))
+        objects.append((number, entry))
     columns = list(names)
-    return Table(path, columns, [(number, _ObjectCells(entry, columns)) for number, entry in found])
+    return Table(path, columns, [(number, _ObjectCells(entry, columns)) for number, entry in objects])
 
 
 class _ObjectCells(Sequence[str | None]):
@@ -223,8 +223,8 @@ def _given(table: Table, option: str, given: str | int | None) -> str | int | No
         if not 1 <= int(given) <= table.width:
             raise BadValue(f"{option}: expected a number from 1 to {table.width} for {table.path}, got {given}.")
         return _key(table, int(given) - 1)
-    known = f"Columns: {table.columns()}." if table.names else "The file has no header; give a number."
-    raise BadValue(f"{option}: {table.path} has no column {given!r}. {known}")
+    hint = f"Columns: {table.columns()}." if table.names else "The file has no header; give a number."
+    raise BadValue(f"{option}: {table.path} has no column {given!r}. {hint}")
 
 
 def _key(table: Table, position: int) -> str | int:

@@ -47,11 +47,11 @@ class Dialogue(NamedTuple):
     @property
     def text(self) -> str:
         """All that was said, by which dialogues are told apart."""
-        return "\n".join(part for turn in self.turns for part in (turn.system, turn.user))
+        return "\n".join(utterance for turn in self.turns for utterance in (turn.system, turn.user))
 
     def utterances(self) -> list[str]:
         """What was said, one speaker after the other, without the empty opening of the system."""
-        return [part for turn in self.turns for part in (turn.system, turn.user) if part]
+        return [utterance for turn in self.turns for utterance in (turn.system, turn.user) if utterance]
 
 
 Ontology = dict[str, list[str]]  # the values of each slot; those of "request" are the slots one can ask for
@@ -69,10 +69,10 @@ def joined(turns: Sequence[str]) -> str:
 
 def typed_turns(text: str) -> list[str]:
     """The turns of a line, separated by "|"."""
-    said = [spoken(part) for part in text.split("|")]
-    if not all(said):
+    turns = [spoken(turn) for turn in text.split("|")]
+    if not all(turns):
         raise BadValue(f'--text: expected turns separated by "|", none of them empty, got {excerpt(text)}.')
-    return said
+    return turns
 
 
 @reads_file
@@ -80,32 +80,33 @@ def read_splits(
     data: Data, encoding: str, seed: int, whole: bool, other: str = "latin-1"
 ) -> tuple[dict[str, list[Dialogue]], Ontology | None]:
     """The dialogues of each split and the ontology, if there is a file of it beside them."""
-    given = paths_of(data)
-    files = [file for path in given for file in (listed(path, (".json",)) if path.is_dir() else [path])]
+    paths = paths_of(data)
+    files = [file for path in paths for file in (listed(path, (".json",)) if path.is_dir() else [path])]
     ontologies = [file for file in files if "ontology" in file.name.lower()]
-    rest = [file for file in files if file not in ontologies]
-    if not rest:
-        raise BadValue(f"data: expected a .json file of dialogues, found none in {', '.join(map(str, given))}.")
-    folders = any(path.is_dir() for path in given)
-    chosen = files_by_split(rest)
-    if not chosen or (len(rest) == 1 and not folders):
-        named = {"train": rest}
+    dialogue_files = [file for file in files if file not in ontologies]
+    if not dialogue_files:
+        raise BadValue(f"data: expected a .json file of dialogues, found none in {', '.join(map(str, paths))}.")
+    folders = any(path.is_dir() for path in paths)
+    chosen = files_by_split(dialogue_files)
+    if not chosen or (len(dialogue_files) == 1 and not folders):
+        named = {"train": dialogue_files}
     else:
         named = {split: [path] for split, path in chosen.items()}
-    parts = {
-        split: [one for path in some for one in read_dialogues(path, encoding, other)] for split, some in named.items()
+    splits = {
+        split: [dialogue for path in some for dialogue in read_dialogues(path, encoding, other)]
+        for split, some in named.items()
     }
     ontology = read_ontology(ontologies[0], encoding, other) if ontologies else None
-    return divided(parts, lambda dialogue: dialogue.text, seed, data, whole), ontology
+    return divided(splits, lambda dialogue: dialogue.text, seed, data, whole), ontology
 
 
 @reads_file
 def read_dialogues(path: Path, encoding: str = "utf-8", other: str = "latin-1") -> list[Dialogue]:
     """The dialogues of a file."""
     walk = JsonWalk(path, read_text(path, encoding, other))
-    found: list[Dialogue] = []
+    dialogues: list[Dialogue] = []
     for _ in walk.elements("dialogues"):
-        number, line = len(found) + 1, walk.line
+        number, line = len(dialogues) + 1, walk.line
         turns: list[tuple[int, Any]] | None = None
         for key in walk.members(f"dialogue {number}"):  # of equal keys the last counts, as in every reader of JSON
             if key == "dialogue":
@@ -117,10 +118,10 @@ def read_dialogues(path: Path, encoding: str = "utf-8", other: str = "latin-1") 
         turned = (
             _turn(path, where, f"dialogue {number}, turn {count}", turn) for count, (where, turn) in enumerate(turns, 1)
         )
-        found.append(Dialogue(tuple(turned), path, line, number))
-    if not found:
+        dialogues.append(Dialogue(tuple(turned), path, line, number))
+    if not dialogues:
         raise wrong(path, None, "holds no dialogue. Expected a list of them.")
-    return found
+    return dialogues
 
 
 @reads_file
@@ -131,9 +132,9 @@ def read_ontology(path: Path, encoding: str = "utf-8", other: str = "latin-1") -
     if not isinstance(slots, dict) or not slots:
         raise wrong(path, None, 'expected an object of slots, or {"informable": {slot: [value, …]}}.')
     for slot, values in slots.items():
-        if not isinstance(values, list) or not all(isinstance(one, str) and one.strip() for one in values):
+        if not isinstance(values, list) or not all(isinstance(name, str) and name.strip() for name in values):
             raise wrong(path, None, f"slot {excerpt(slot)}: expected a list of values, all of them text.")
-    return {slot: list(dict.fromkeys(known_value(one) for one in values)) for slot, values in slots.items()}
+    return {slot: list(dict.fromkeys(known_value(name) for name in values)) for slot, values in slots.items()}
 
 
 def known_value(value: str) -> str:
@@ -145,29 +146,31 @@ def known_value(value: str) -> str:
 def _turn(path: Path, line: int, where: str, value: Any) -> Turn:
     if not isinstance(value, Mapping):
         raise wrong(path, line, f"{where}: expected an object, got {excerpt(json.dumps(value))}.")
-    said = []
+    utterances = []
     for name in ("system_transcript", "transcript"):
         text = value.get(name, "" if name == "system_transcript" else None)
         if not isinstance(text, str):
             raise wrong(path, line, f"{where}: expected a text {name!r}, got {excerpt(json.dumps(text))}.")
-        said.append(spoken(text))
-    if not said[1]:
+        utterances.append(spoken(text))
+    if not utterances[1]:
         raise wrong(path, line, f"{where}: the user says nothing ('transcript' is empty). Remove the turn.")
     label = _pairs(path, line, f"{where}: turn_label", value.get("turn_label", []))
     state: list[tuple[str, str]] = []
     goals = value.get("belief_state", [])
-    for part in goals if isinstance(goals, list) else [goals]:
-        if not isinstance(part, Mapping) or not isinstance(part.get("slots"), list):
+    for goal in goals if isinstance(goals, list) else [goals]:
+        if not isinstance(goal, Mapping) or not isinstance(goal.get("slots"), list):
             raise wrong(path, line, f"{where}: belief_state: expected objects with act and slots.")
-        if part.get("act") != REQUEST:
-            state += _pairs(path, line, f"{where}: belief_state", part["slots"])
-    return Turn(said[0], said[1], _acts(path, line, where, value.get("system_acts", [])), label, tuple(state), line)
+        if goal.get("act") != REQUEST:
+            state += _pairs(path, line, f"{where}: belief_state", goal["slots"])
+    return Turn(
+        utterances[0], utterances[1], _acts(path, line, where, value.get("system_acts", [])), label, tuple(state), line
+    )
 
 
 def _pairs(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, list) or not all(_texts(pair, (2,)) for pair in value):
         raise wrong(path, line, f"{where}: expected pairs [slot, value], got {excerpt(json.dumps(value))}.")
-    return tuple((slot.strip(), known_value(said)) for slot, said in value)
+    return tuple((slot.strip(), known_value(slot_value)) for slot, slot_value in value)
 
 
 def _acts(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, ...], ...]:
@@ -180,4 +183,4 @@ def _acts(path: Path, line: int, where: str, value: Any) -> tuple[tuple[str, ...
 
 
 def _texts(value: Any, lengths: Sequence[int]) -> bool:
-    return isinstance(value, list) and len(value) in lengths and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and len(value) in lengths and all(isinstance(text, str) for text in value)

@@ -52,8 +52,8 @@ def _cost(answered: Answered) -> float:
     targets, keep = answered.batch.targets, answered.batch.target_keep
     assert targets is not None and keep is not None
     wide = widened(answered.outputs)
-    each = F.binary_cross_entropy_with_logits(wide, targets.to(wide), reduction="none")
-    return float(each.masked_fill(~keep[..., None], 0.0).double().sum())
+    costs = F.binary_cross_entropy_with_logits(wide, targets.to(wide), reduction="none")
+    return float(costs.masked_fill(~keep[..., None], 0.0).double().sum())
 
 
 def _wrong(answered: Answered) -> Tensor:

@@ -105,18 +105,18 @@ def _pattern(draws: Draws) -> list[str]:
     who = f"{draws.among(TITLES)} <person>" if draws.happens(50) else "<person>"
     kind = draws.below(6)
     if kind == 0:
-        said = f"{who} {draws.among(SAYING)} {draws.among(DAYS)} {draws.among(CLAIMS)} ."
+        sentence = f"{who} {draws.among(SAYING)} {draws.among(DAYS)} {draws.among(CLAIMS)} ."
     elif kind == 1:
-        said = f"{draws.among(DAYS).capitalize()} {who} {draws.among(GOING)} <place> ."
+        sentence = f"{draws.among(DAYS).capitalize()} {who} {draws.among(GOING)} <place> ."
     elif kind == 2:
-        said = f"{who} of <company> {draws.among(GOING)} <place> {draws.among(DAYS)} ."
+        sentence = f"{who} of <company> {draws.among(GOING)} <place> {draws.among(DAYS)} ."
     elif kind == 3:
-        said = f"<company> , based in <place> , {draws.among(SAYING)} {draws.among(CLAIMS)} ."
+        sentence = f"<company> , based in <place> , {draws.among(SAYING)} {draws.among(CLAIMS)} ."
     elif kind == 4:
-        said = f"{who} and {draws.among(TITLES)} <person> {draws.among(BUYING)} <company> ."
+        sentence = f"{who} and {draws.among(TITLES)} <person> {draws.among(BUYING)} <company> ."
     else:
-        said = draws.among(PLAIN)
-    return said.split()
+        sentence = draws.among(PLAIN)
+    return sentence.split()
 
 
 def dispatch(seed: int, split: str, index: int) -> Tagged:

@@ -42,8 +42,8 @@ class Draws:
         until = self._used + count
         if until > len(self._bytes):
             self._bytes = _stream(self._key, max(64, 2 * until))
-        taken, self._used = self._bytes[self._used : until], until
-        return taken
+        chunk, self._used = self._bytes[self._used : until], until
+        return chunk
 
     def below(self, bound: int) -> int:
         """A whole number from 0 to bound − 1."""
@@ -52,8 +52,8 @@ class Draws:
     def several(self, bound: int, count: int) -> list[int]:
         """So many whole numbers from 0 to bound − 1, at most 2³² of them different; quicker than one by one."""
         raw = np.frombuffer(self._take(4 * count), dtype=">u4").astype(np.uint64)
-        found: list[int] = (raw * np.uint64(bound) >> np.uint64(32)).tolist()
-        return found
+        numbers: list[int] = (raw * np.uint64(bound) >> np.uint64(32)).tolist()
+        return numbers
 
     def among(self, things: Sequence[Item]) -> Item:
         """One of several things."""
@@ -105,11 +105,11 @@ def shares(keys: Iterable[str], seed: int, parts: Sequence[float]) -> dict[str, 
     are enough.
     """
     order = sorted(set(keys), key=lambda key: rank("split", seed, key))
-    found: dict[str, int] = {}
+    assigned: dict[str, int] = {}
     begin = 0
-    for part, fraction in enumerate(parts):
+    for index, fraction in enumerate(parts):
         end = min(len(order), begin + max(1, round(fraction * len(order))))
-        found.update(dict.fromkeys(order[begin:end], part))
+        assigned.update(dict.fromkeys(order[begin:end], index))
         begin = end
-    found.update(dict.fromkeys(order[begin:], len(parts)))
-    return found
+    assigned.update(dict.fromkeys(order[begin:], len(parts)))
+    return assigned

@@ -65,8 +65,8 @@ def shape(side: int) -> Drawn:
     """Circles and squares, `side` pixels wide."""
     steps = np.arange(side) - (side - 1) / 2
     circle = (steps[:, None] ** 2 + steps**2 <= (side / 2) ** 2).astype(np.float32)
-    known = [(circle, "circle"), (np.ones((side, side), np.float32), "square")]
-    return lambda draws: draws.among(known)
+    figures = [(circle, "circle"), (np.ones((side, side), np.float32), "square")]
+    return lambda draws: draws.among(figures)
 
 
 def scenery(size: int, count: int, drawn: Drawn, draws: Draws) -> Scenery:
@@ -75,13 +75,13 @@ def scenery(size: int, count: int, drawn: Drawn, draws: Draws) -> Scenery:
     while True:
         figures = [drawn(draws) for _ in names]
         colours = [COLOURS[name] for name in names]
-        made = compose([one for one, _ in figures], range(count), size, size, draws, colours=colours)
-        if len(made.labels) == count:
-            found = [
-                Figure(name, what, (box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
-                for name, (_, what), box in zip(names, figures, made.boxes.tolist(), strict=True)
+        scene = compose([pixels for pixels, _ in figures], range(count), size, size, draws, colours=colours)
+        if len(scene.labels) == count:
+            placed = [
+                Figure(name, noun, (box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
+                for name, (_, noun), box in zip(names, figures, scene.boxes.tolist(), strict=True)
             ]
-            return Scenery(made.picture, found)
+            return Scenery(scene.picture, placed)
 
 
 def distance(one: Figure, other: Figure) -> float:
@@ -97,10 +97,12 @@ def answered(kind: str, asked: Figure, figures: Sequence[Figure], size: int) -> 
         before = size / 2 - (asked.x if kind == "left" else asked.y)
         return None if abs(before) < CLEAR else "yes" if before > 0 else "no"
     if kind == "count":
-        return str(sum(one.what == asked.what for one in figures))
+        return str(sum(figure.what == asked.what for figure in figures))
     far = kind == "furthest"
-    others = sorted((one for one in figures if one is not asked), key=lambda one: distance(asked, one), reverse=far)
-    first, second = others[:2]
+    by_distance = sorted(
+        (figure for figure in figures if figure is not asked), key=lambda one: distance(asked, one), reverse=far
+    )
+    first, second = by_distance[:2]
     clear = abs(distance(asked, first) - distance(asked, second)) >= CLEAR
     return first.what if clear or first.what == second.what else None
 
@@ -109,7 +111,7 @@ def question(scene: Scenery, kinds: Sequence[str], draws: Draws) -> tuple[str, s
     """A question of one of these kinds about a scene, whose answer is clear; its answer, and its kind."""
     wordings = OTHER | RELATIONAL
     while True:
-        kind, asked = draws.among(list(kinds)), draws.among(scene.figures)
-        answer = answered(kind, asked, scene.figures, scene.picture.shape[-1])
+        kind, subject = draws.among(list(kinds)), draws.among(scene.figures)
+        answer = answered(kind, subject, scene.figures, scene.picture.shape[-1])
         if answer is not None:
-            return wordings[kind].format(colour=asked.colour), answer, kind
+            return wordings[kind].format(colour=subject.colour), answer, kind

@@ -52,7 +52,7 @@ def sentences(digits: Sequence[int], boxes: Sequence[Box]) -> list[str]:
 
 def every_sentence() -> list[str]:
     """Sentences that hold every word and every form, each digit in each form."""
-    here, beside, below = (0, 0, 4, 4), (9, 0, 13, 4), (0, 9, 4, 13)
-    found = [sentences([digit], [here]) for digit in range(len(NUMBERS))]
-    found += [sentences([digit, digit], [here, there]) for digit in range(len(NUMBERS)) for there in (beside, below)]
-    return [text for texts in found for text in texts]
+    origin, beside, below = (0, 0, 4, 4), (9, 0, 13, 4), (0, 9, 4, 13)
+    groups = [sentences([digit], [origin]) for digit in range(len(NUMBERS))]
+    groups += [sentences([digit, digit], [origin, place]) for digit in range(len(NUMBERS)) for place in (beside, below)]
+    return [text for texts in groups for text in texts]

@@ -27,15 +27,15 @@ def readings(seed: int) -> NDArray[np.float64]:
 
 def _machine(seed: int, name: str) -> NDArray[np.float64]:
     draws = Draws("machines", seed, name)
-    found: list[float] = []
-    while len(found) < ROWS:
+    values: list[float] = []
+    while len(values) < ROWS:
         period = SHORTEST + draws.below(LONGEST - SHORTEST + 1)
         rising = 1 + draws.below(period - 1)  # hours; the rest of the period it falls
         times = KEPT[0] + draws.below(KEPT[1] - KEPT[0] + 1)
         up = np.linspace(-1, 1, rising, endpoint=False)
         down = np.linspace(1, -1, period - rising, endpoint=False)
-        found += np.tile(np.concatenate([up, down]), times).tolist()
-    tooth = np.array(found[:ROWS])
+        values += np.tile(np.concatenate([up, down]), times).tolist()
+    tooth = np.array(values[:ROWS])
     coins = draws.bits(ROWS, COINS).sum(1).astype(np.float64)
     noise = (coins - COINS / 2) / (COINS**0.5 / 2) * NOISE
     level, height = 10 * (1 + draws.below(10)), 1 + draws.below(5)

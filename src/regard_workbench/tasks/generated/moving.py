@@ -31,9 +31,9 @@ def moving(
     `step`: how far it moves down and to the right from one frame to the next."""
     height, width = figure.shape
     # Around the canvas lies a margin, so that what leaves it needs no cutting.
-    margin = max(height, width) + (frames - 1) * max(abs(part) for part in step)
-    found = np.zeros((frames, side + 2 * margin, side + 2 * margin), np.float32)
+    margin = max(height, width) + (frames - 1) * max(abs(offset) for offset in step)
+    canvas = np.zeros((frames, side + 2 * margin, side + 2 * margin), np.float32)
     for number in range(frames):
         top, left = (margin + begin + number * by for begin, by in zip(start, step, strict=True))
-        found[number, top : top + height, left : left + width] = figure
-    return np.ascontiguousarray(found[:, margin : margin + side, margin : margin + side])
+        canvas[number, top : top + height, left : left + width] = figure
+    return np.ascontiguousarray(canvas[:, margin : margin + side, margin : margin + side])

@@ -74,9 +74,9 @@ def _clause(draws: Draws, positive: bool) -> str:
 @functools.cache
 def opinions(count: int = 6000) -> tuple[tuple[str, str], ...]:
     """Different sentences with "positive" or "negative"."""
-    found: dict[str, str] = {}
+    label_of: dict[str, str] = {}
     number = 0
-    while len(found) < count:
+    while len(label_of) < count:
         draws = Draws("opinion", number)
         number += 1
         positive = draws.happens(50)
@@ -84,5 +84,5 @@ def opinions(count: int = 6000) -> tuple[tuple[str, str], ...]:
         if draws.happens(40):
             text = f"{_clause(draws, not positive)} , but {text}"
         text = draws.among(FRAMES).format(text) + " ."
-        found[text] = LABELS[positive]
-    return tuple(found.items())
+        label_of[text] = LABELS[positive]
+    return tuple(label_of.items())

@@ -98,8 +98,8 @@ def dialogue(split: str, index: int) -> Dialogue:
         turns.append(Turn(spoken(system), spoken(user), tuple(acts), tuple(label), tuple(state.items())))
 
     opened = [slot for slot in GOALS if draws.happens(40) and goal[slot] != ANY] or ["food"]
-    said = " , ".join(_revealed(draws, slot, goal[slot]) for slot in opened)
-    say("", said, [], [(slot, goal[slot]) for slot in opened])
+    utterance = " , ".join(_revealed(draws, slot, goal[slot]) for slot in opened)
+    say("", utterance, [], [(slot, goal[slot]) for slot in opened])
     while missing := [slot for slot in GOALS if slot not in state]:
         slot = missing[0]
         user, label = _answered(draws, slot, goal[slot])
@@ -117,12 +117,12 @@ def dialogue(split: str, index: int) -> Dialogue:
         before, after = state[slot], draws.among(GOALS[slot])
         if ANY not in (before, after) and before != after:
             say(_offer(state), draws.among(_REFUSE).format(before, after), [], [(slot, after)])
-    wanted = [one for one in ASKED if draws.happens(55)]
+    wanted = [request for request in ASKED if draws.happens(55)]
     system = _offer(state)
-    for one in wanted:
-        word = draws.among(_REQUESTS[one])
-        say(system, draws.among(_REQUESTING).format(word), [], [(REQUEST, one)])
-        system = _detail(state, one)
+    for request in wanted:
+        word = draws.among(_REQUESTS[request])
+        say(system, draws.among(_REQUESTING).format(word), [], [(REQUEST, request)])
+        system = _detail(state, request)
     say(system, draws.among(_THANKS), [], [])
     return Dialogue(tuple(turns), GENERATED)
 

@@ -35,22 +35,24 @@ def _sentence(draws: Draws, world: _World, number: int) -> str:
     """Something happens, and the world is changed by it."""
     who = draws.among(PEOPLE)
     mine = sorted(thing for thing, owner in world.carried.items() if owner == who)
-    here = world.at.get(who)
-    free = sorted(thing for thing in THINGS if thing not in world.carried and world.lies.get(thing, here) == here)
-    if here and mine and draws.happens(25):
+    current_room = world.at.get(who)
+    free = sorted(
+        thing for thing in THINGS if thing not in world.carried and world.lies.get(thing, current_room) == current_room
+    )
+    if current_room and mine and draws.happens(25):
         thing = draws.among(mine)
         del world.carried[thing]
-        world.lies[thing] = here
+        world.lies[thing] = current_room
         world.told[thing] = (number, *world.told[who])
         return f"{who} {draws.among(LEAVING)} the {thing}"
-    if here and free and draws.happens(50):
+    if current_room and free and draws.happens(50):
         thing = draws.among(free)
         world.carried[thing] = who
         world.taken[thing] = (who, number)
         world.lies.pop(thing, None)
         world.told[thing] = (number,)
         return f"{who} {draws.among(TAKING)} the {thing}"
-    room = draws.among([room for room in ROOMS if room != here])
+    room = draws.among([room for room in ROOMS if room != current_room])
     world.at[who] = room
     world.told[who] = (number,)
     return f"{who} {draws.among(GOING)} the {room}"
@@ -62,14 +64,14 @@ def _question(draws: Draws, world: _World, kind: str) -> tuple[str, str, tuple[i
     if kind == "person":
         return f"Where is {who}", world.at[who], world.told[who]
     if kind == "thing":
-        known = sorted({*world.carried, *world.lies})
-        if not known:
+        things = sorted({*world.carried, *world.lies})
+        if not things:
             return None
-        thing = draws.among(known)
+        thing = draws.among(things)
         owner = world.carried.get(thing)
         place = world.at[owner] if owner else world.lies[thing]
-        told = world.told[thing] + (world.told[owner] if owner else ())
-        return f"Where is the {thing}", place, tuple(sorted(set(told)))
+        evidence = world.told[thing] + (world.told[owner] if owner else ())
+        return f"Where is the {thing}", place, tuple(sorted(set(evidence)))
     if kind == "taker":
         if not world.taken:
             return None
@@ -88,6 +90,6 @@ def story(seed: int, split: str, index: int, longest: int = 10) -> tuple[list[st
     while True:
         world = _World()
         sentences = [_sentence(draws, world, number) for number in range(2 + draws.below(longest - 1))]
-        asked = _question(draws, world, kind)
-        if asked is not None:
-            return sentences, *asked, kind
+        question = _question(draws, world, kind)
+        if question is not None:
+            return sentences, *question, kind

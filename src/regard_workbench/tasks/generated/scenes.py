@@ -54,9 +54,9 @@ def compose(
     """
     channels = 1 if colours is None else 3
     picture = np.zeros((channels, height, width), np.float32)
-    taken = np.zeros((height, width), bool)
+    occupied = np.zeros((height, width), bool)
     strew(picture, figures, clutter, draws)
-    found: list[int] = []
+    placed: list[int] = []
     boxes: list[tuple[int, ...]] = []
     masks: list[NDArray[np.bool_]] = []
     for number, (figure, label) in enumerate(zip(figures, labels, strict=True)):
@@ -67,8 +67,8 @@ def compose(
         ink = drawn >= INK
         for _ in range(TRIES):
             top, left = draws.below(height - high + 1), draws.below(width - wide + 1)
-            here = np.s_[top : top + high, left : left + wide]
-            if (ink & taken[here]).sum() <= overlap * ink.sum():
+            window = np.s_[top : top + high, left : left + wide]
+            if (ink & occupied[window]).sum() <= overlap * ink.sum():
                 break
         else:
             continue
@@ -76,17 +76,20 @@ def compose(
         below = picture[:, top : top + high, left : left + wide]
         below[...] = np.where(ink, drawn * colour[:, None, None], below)
         mask = np.zeros((height, width), bool)
-        mask[here] = ink
-        taken |= mask
-        for other in masks:  # what lies above hides what lies below
-            other &= ~mask
+        mask[window] = ink
+        occupied |= mask
+        for covered in masks:  # what lies above hides what lies below
+            covered &= ~mask
         rows, columns = np.flatnonzero(ink.any(1)), np.flatnonzero(ink.any(0))
         box = (left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
         boxes.append(box if ink.any() else (left, top, left + wide, top + high))
         masks.append(mask)
-        found.append(label)
+        placed.append(label)
     return Scene(
-        picture, found, np.asarray(boxes, np.float32).reshape(-1, 4), np.asarray(masks, bool).reshape(-1, height, width)
+        picture,
+        placed,
+        np.asarray(boxes, np.float32).reshape(-1, 4),
+        np.asarray(masks, bool).reshape(-1, height, width),
     )
 
 
@@ -95,8 +98,8 @@ def resized(figure: NDArray[np.float32], height: int) -> NDArray[np.float32]:
     from PIL import Image
 
     width = max(1, round(figure.shape[1] * height / figure.shape[0]))
-    made = Image.fromarray(figure.astype(np.float32), mode="F").resize((width, height), Image.Resampling.BILINEAR)
-    return np.clip(np.asarray(made, np.float32), 0, 1)
+    image = Image.fromarray(figure.astype(np.float32), mode="F").resize((width, height), Image.Resampling.BILINEAR)
+    return np.clip(np.asarray(image, np.float32), 0, 1)
 
 
 def strew(
@@ -109,5 +112,5 @@ def strew(
         y, x = (draws.below(max(1, figure.shape[0] - side + 1)), draws.below(max(1, figure.shape[1] - side + 1)))
         piece = figure[y : y + side, x : x + side]
         top, left = draws.below(height - piece.shape[0] + 1), draws.below(width - piece.shape[1] + 1)
-        here = picture[:, top : top + piece.shape[0], left : left + piece.shape[1]]
-        here[...] = np.maximum(here, piece)
+        window = picture[:, top : top + piece.shape[0], left : left + piece.shape[1]]
+        window[...] = np.maximum(window, piece)

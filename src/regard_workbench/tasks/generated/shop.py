@@ -15,7 +15,7 @@ SHORTEST, LONGEST = 9, 24  # actions of a user
 
 def histories(seed: int) -> dict[str, list[str]]:
     """The items of each user, in time order: "s7v3" is volume 3 of story 7."""
-    found = {}
+    by_user = {}
     for user in range(USERS):
         draws = Draws("shop", seed, user)
         stories: list[int] = []
@@ -24,10 +24,10 @@ def histories(seed: int) -> dict[str, list[str]]:
             if story not in stories:
                 stories.append(story)
         place = {story: draws.below(VOLUMES // 2) for story in stories}
-        taken = []
+        items = []
         for _ in range(SHORTEST + draws.below(LONGEST - SHORTEST + 1)):
             story = draws.among(stories)
-            taken.append(f"s{story}v{place[story]}")
+            items.append(f"s{story}v{place[story]}")
             place[story] = (place[story] + 1) % VOLUMES
-        found[str(user)] = taken
-    return found
+        by_user[str(user)] = items
+    return by_user

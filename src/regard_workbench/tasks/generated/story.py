@@ -95,7 +95,7 @@ def _definite(thing: str) -> str:
 
 
 def _story(draws: Draws) -> str:
-    name, pronoun, own = draws.among(PEOPLE)
+    name, pronoun, possessive = draws.among(PEOPLE)
     form = 1 if pronoun == PLURAL else 0
     first, second = draws.among(PLACES), draws.among(PLACES)
     thing = draws.among(THINGS)
@@ -107,11 +107,13 @@ def _story(draws: Draws) -> str:
         lines.append(f"{_capital(pronoun)} {be} {mood}.")
     lines.append(f"There {pronoun} {draws.among(FINDING)[form]} {thing}.")
     if draws.happens(50):
-        lines.append(f"{_capital(pronoun)} {draws.among(KEEPING)[form]} {_definite(thing)} on {own} way to {second}.")
+        lines.append(
+            f"{_capital(pronoun)} {draws.among(KEEPING)[form]} {_definite(thing)} on {possessive} way to {second}."
+        )
     if draws.happens(40):
-        other, their_pronoun, _ = draws.among([person for person in PEOPLE if person[0] != name])
+        speaker, their_pronoun, _ = draws.among([person for person in PEOPLE if person[0] != name])
         verb = draws.among(SAYING)[1 if their_pronoun == PLURAL else 0]
-        lines.append(f'{_capital(other)} {verb}: "{_capital(draws.among(WORDS))}."')
+        lines.append(f'{_capital(speaker)} {verb}: "{_capital(draws.among(WORDS))}."')
     if draws.happens(70):
         lines.append(f"At {second} {pronoun} {draws.among(LEAVING)[form]} {_definite(thing)}.")
     lines.append(f"So {name} {be} {mood if draws.happens(50) else draws.among(MOODS)} again.")

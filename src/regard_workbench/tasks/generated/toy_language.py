@@ -53,12 +53,12 @@ def sentence(*key: object) -> AlignedTexts:
 
     phrase()
     denied, verb = draws.happens(40), draws.among(VERBS)
-    said: list[tuple[str, int]] = [(verb[::-1] + "e", len(source) + int(denied))]
+    predicate: list[tuple[str, int]] = [(verb[::-1] + "e", len(source) + int(denied))]
     if denied:
         source.append("not")
-        said = [("ne", len(source) - 1), *said, ("pas", len(source) - 1)]
+        predicate = [("ne", len(source) - 1), *predicate, ("pas", len(source) - 1)]
     source.append(verb)
-    for word, place in said:
+    for word, place in predicate:
         links.add((place, len(target)))
         target.append(word)
     phrase()

@@ -49,8 +49,8 @@ def map_of(weights: Mapping[str, Tensor], batch: Batch, example: int, rows: str 
     first = int(rows == "read")
     real = slice(None) if keep is None else keep[example]
     return {
-        layer: found[example].mean(0)[first : first + lengths[0] - 1][:, real].float().cpu()
-        for layer, found in weights.items()
+        layer: weight_map[example].mean(0)[first : first + lengths[0] - 1][:, real].float().cpu()
+        for layer, weight_map in weights.items()
     }
 
 
@@ -61,8 +61,8 @@ def mean_map(maps: Mapping[str, Tensor]) -> Tensor:
 
 def not_one_to_one(links: Pairs, targets: int) -> dict[str, float]:
     """How many target words have no link, share a source word, or have a link that crosses another; and all words."""
-    found = {kind: float(len(words)) for kind, words in unusual_words(links, targets).items()}
-    return {**found, "words": float(targets)}
+    counts = {kind: float(len(words)) for kind, words in unusual_words(links, targets).items()}
+    return {**counts, "words": float(targets)}
 
 
 def unusual_words(links: Pairs, targets: int) -> dict[str, list[int]]:
@@ -71,12 +71,14 @@ def unusual_words(links: Pairs, targets: int) -> dict[str, list[int]]:
     by_source: dict[int, set[int]] = {}
     for source, target in links:
         by_source.setdefault(source, set()).add(target)
-    shared = {target for others in by_source.values() if len(others) > 1 for target in others}
+    shared = {target for aligned in by_source.values() if len(aligned) > 1 for target in aligned}
     crossing = {
-        target for source, target in links if any((source - other) * (target - place) < 0 for other, place in links)
+        target
+        for source, target in links
+        if any((source - other_source) * (target - place) < 0 for other_source, place in links)
     }
-    found = ({*range(targets)} - linked, shared, crossing)
-    return dict(zip(NOT_ONE_TO_ONE, map(sorted, found), strict=True))
+    groups = ({*range(targets)} - linked, shared, crossing)
+    return dict(zip(NOT_ONE_TO_ONE, map(sorted, groups), strict=True))
 
 
 def shape_metrics(shapes: Mapping[str, Mapping[str, float]]) -> list[tuple[Metric, State]]:
@@ -114,6 +116,6 @@ def measured_shapes(
         batch = task.collate([examples[index] for index in chosen], torch.Generator()).to(device)
         weights = model.attention_to_source(batch) if batch.targets is not None else {}
         for example in range(batch.size if weights else 0):
-            found = mean_map(map_of(weights, batch, example))
-            total = added(total, not_one_to_one(attended_links(found), len(found)))
+            alignment = mean_map(map_of(weights, batch, example))
+            total = added(total, not_one_to_one(attended_links(alignment), len(alignment)))
     return [] if total is None else shape_metrics({"": total})

@@ -34,13 +34,13 @@ def judged(found: Sequence[FoundBox], target: Tensor) -> list[list[Any]]:
     target: (n,6), the boxes that are there.
     """
     rows: list[list[Any]] = []
-    for label in sorted({one["label"] for one in found}):
-        ours = sorted((one for one in found if one["label"] == label), key=lambda one: -one["score"])[:MOST]
+    for label in sorted({box["label"] for box in found}):
+        ours = sorted((box for box in found if box["label"] == label), key=lambda one: -one["score"])[:MOST]
         theirs = target[target[:, LABEL] == label].double()
         theirs = theirs[theirs[:, CROWD].argsort(stable=True)]  # crowds last
-        boxes = torch.tensor([one["box"] for one in ours], dtype=torch.float64)
+        boxes = torch.tensor([box["box"] for box in ours], dtype=torch.float64)
         verdicts = _verdicts(boxes, theirs[:, BOX], (theirs[:, CROWD] > 0).tolist())
-        rows += [[label, one["score"], given] for one, given in zip(ours, verdicts, strict=True)]
+        rows += [[label, box["score"], verdict] for box, verdict in zip(ours, verdicts, strict=True)]
     return rows
 
 
@@ -49,23 +49,23 @@ def _verdicts(found: Tensor, boxes: Tensor, crowd: list[bool]) -> list[list[int]
     overlap = iou(found, boxes)
     inside = shared_area(found, boxes) / area(found).clamp(min=1e-12)[:, None]
     table: list[list[float]] = torch.where(torch.tensor(crowd, dtype=torch.bool), inside, overlap).tolist()
-    given = [[WRONG] * len(THRESHOLDS) for _ in table]
+    verdicts = [[WRONG] * len(THRESHOLDS) for _ in table]
     for place, threshold in enumerate(THRESHOLDS):
-        taken: set[int] = set()
+        matched: set[int] = set()
         for row, overlaps in enumerate(table):
             best, least = -1, threshold
             for number, value in enumerate(overlaps):
-                if number in taken:
+                if number in matched:
                     continue
                 if best >= 0 and not crowd[best] and crowd[number]:
                     break  # a box of its own comes before any crowd
                 if value >= least:
                     best, least = number, value
             if best >= 0:
-                given[row][place] = IGNORED if crowd[best] else RIGHT
+                verdicts[row][place] = IGNORED if crowd[best] else RIGHT
                 if not crowd[best]:
-                    taken.add(best)
-    return given
+                    matched.add(best)
+    return verdicts
 
 
 def _look(answered: Answered) -> State:
@@ -74,10 +74,10 @@ def _look(answered: Answered) -> State:
     assert targets is not None
     rows: list[list[Any]] = []
     boxes: dict[str, int] = {}
-    for number, found in enumerate(answered.predicted):
+    for number, predicted in enumerate(answered.predicted):
         target = targets[number] if keep is None else targets[number][keep[number]]
         target = target.cpu()
-        rows += judged(found, target)
+        rows += judged(predicted, target)
         for label in target[target[:, CROWD] == 0][:, LABEL].long().tolist():
             boxes[str(label)] = boxes.get(str(label), 0) + 1
     return {"found": rows, "boxes": boxes}
@@ -109,19 +109,19 @@ class AveragePrecision(Metric):
         places = [THRESHOLDS.index(threshold) for threshold in self.thresholds]
         rows = [(number, row) for number, state in enumerate(states) for row in state["found"]]
         labels = sorted({label for state in states for label in state["boxes"]}, key=int)
-        parts = []  # of each class: the state of each prediction, its verdicts, the boxes of each state
+        by_class = []  # of each class: the state of each prediction, its verdicts, the boxes of each state
         for label in labels:
-            ours = sorted((one for one in rows if one[1][0] == int(label)), key=lambda one: -one[1][1])
+            ours = sorted((pair for pair in rows if pair[1][0] == int(label)), key=lambda one: -one[1][1])
             owner = np.array([number for number, _ in ours], np.int64)
             verdicts = np.array([row[2] for _, row in ours], np.int64).reshape(len(ours), len(THRESHOLDS))
             counts = np.array([state["boxes"].get(label, 0) for state in states], np.int64)
-            parts.append((owner, verdicts[:, places], counts))
-        found = []
+            by_class.append((owner, verdicts[:, places], counts))
+        resamples = []
         for times in drawn:
-            values = [_precision(verdicts, times[owner], int(times @ counts)) for owner, verdicts, counts in parts]
-            known = [value for value in values if value is not None]
-            found.append(float(np.mean(known)) if known else float("nan"))
-        return np.array(found, dtype=np.float64)
+            values = [_precision(verdicts, times[owner], int(times @ counts)) for owner, verdicts, counts in by_class]
+            defined = [value for value in values if value is not None]
+            resamples.append(float(np.mean(defined)) if defined else float("nan"))
+        return np.array(resamples, dtype=np.float64)
 
 
 def _precision(verdicts: NDArray[np.int64], times: NDArray[np.int64], boxes: int) -> float | None:

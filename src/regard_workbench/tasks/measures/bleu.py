@@ -20,21 +20,21 @@ class Bleu:
 
     def counts(self, texts: Sequence[str], references: Sequence[str | Sequence[str]]) -> dict[str, float]:
         """The counts for texts with one reference each, or with several of which any may be met."""
-        each = [[one] if isinstance(one, str) else list(one) for one in references]
+        alternatives = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
         # One stream for all first references, one for all second ones …; sacrebleu leaves out those that are None.
-        streams = [list(stream) for stream in itertools.zip_longest(*each)]
+        streams = [list(stream) for stream in itertools.zip_longest(*alternatives)]
         score = self._made().corpus_score(list(texts), streams)
-        found: dict[str, float] = {"texts": len(texts), "system": score.sys_len, "reference": score.ref_len}
+        counts: dict[str, float] = {"texts": len(texts), "system": score.sys_len, "reference": score.ref_len}
         for order, (right, total) in zip(ORDERS, zip(score.counts, score.totals, strict=True), strict=True):
-            found[f"right {order}"], found[f"total {order}"] = right, total
-        return found
+            counts[f"right {order}"], counts[f"total {order}"] = right, total
+        return counts
 
     def score(self, counts: Mapping[str, float], longest: int = ORDERS[-1]) -> float:
         """BLEU of counts that were added up, over n-grams of up to `longest` words."""
         if longest not in ORDERS:
             raise BadValue(f"longest: expected {ORDERS[0]} to {ORDERS[-1]}, got {longest}.")
         bleu, orders = self._made(), range(1, longest + 1)
-        made = bleu.compute_bleu(
+        corpus_score = bleu.compute_bleu(
             [int(counts[f"right {order}"]) for order in orders],
             [int(counts[f"total {order}"]) for order in orders],
             int(counts["system"]),
@@ -43,7 +43,7 @@ class Bleu:
             smooth_value=bleu.smooth_value,
             max_ngram_order=longest,
         )
-        return float(made.score)
+        return float(corpus_score.score)
 
     def signature(self) -> str:
         """How it is computed, in sacrebleu's own words."""

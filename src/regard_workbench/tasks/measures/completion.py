@@ -40,7 +40,7 @@ SHORTEST = 4  # tokens: half of less is no opening
 
 def sentences_of(text: str) -> list[str]:
     """The sentences of a text, in order."""
-    return [found.group().strip() for found in _SENTENCE.finditer(text)]
+    return [match.group().strip() for match in _SENTENCE.finditer(text)]
 
 
 def evenly(things: Sequence[Thing], most: int) -> list[Thing]:
@@ -92,8 +92,8 @@ def examine(
     model: Answering, batches: Iterable[Batch], metrics: Sequence[Metric], device: torch.device | str
 ) -> list[tuple[Metric, State]]:
     """The state of each metric over all batches."""
-    parts = [observe(metrics, Answered(model, batch.to(device))) for batch in batches]
-    states = merged(metrics, parts)
+    batch_states = [observe(metrics, Answered(model, batch.to(device))) for batch in batches]
+    states = merged(metrics, batch_states)
     return [(metric, states[metric.name]) for metric in metrics if metric.name in states]
 
 
@@ -116,15 +116,15 @@ def _continued(answered: Answered) -> tuple[Tensor, Tensor]:
     """What a language model writes after the openings, as targets (b,n), and its logits for them on its own prefix."""
     batch, targets = answered.batch, answered.batch.targets
     assert targets is not None
-    rest = int(answered.counts[0].sum())  # all sentences of a batch have one length
+    length = int(answered.counts[0].sum())  # all sentences of a batch have one length
     if not batch.size:
         return targets, answered.outputs
-    opening = batch.inputs[:, : targets.shape[1] - rest + 1]
-    found = answered.model.generate(Batch.of(opening), method="greedy", max_length=rest)
-    rows = [list(best[0].tokens) for best in found]
-    written = torch.tensor([row + row[-1:] * (rest - len(row)) for row in rows]).to(targets)
+    opening = batch.inputs[:, : targets.shape[1] - length + 1]
+    hypotheses = answered.model.generate(Batch.of(opening), method="greedy", max_length=length)
+    rows = [list(best[0].tokens) for best in hypotheses]
+    written = torch.tensor([row + row[-1:] * (length - len(row)) for row in rows]).to(targets)
     inputs = torch.cat([opening, written[:, :-1]], 1)
-    return torch.cat([targets[:, :-rest], written], 1), answered.model(Batch.of(inputs))
+    return torch.cat([targets[:, :-length], written], 1), answered.model(Batch.of(inputs))
 
 
 def _rewritten(answered: Answered) -> tuple[Tensor, Tensor]:

@@ -27,9 +27,9 @@ class Distinct(Metric):
         total = 0
         for text in texts:
             words = split_words(text)
-            here = [" ".join(words[at : at + self.order]) for at in range(len(words) - self.order + 1)]
-            grams.update(here)
-            total += len(here)
+            ngrams = [" ".join(words[at : at + self.order]) for at in range(len(words) - self.order + 1)]
+            grams.update(ngrams)
+            total += len(ngrams)
         return {"grams": sorted(grams), "total": total}
 
     def merge(self, states: Sequence[State]) -> State:

@@ -34,16 +34,16 @@ def begins(before: str, tag: str) -> bool:
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """The entities of a sentence, in order."""
-    found: list[Entity] = []
+    spans: list[Entity] = []
     before, opened = OUTSIDE, -1
     for at, tag in enumerate([*tags, OUTSIDE]):
         if opened >= 0 and (tag == OUTSIDE or begins(before, tag)):
-            found.append(Entity(before[2:], opened, at))
+            spans.append(Entity(before[2:], opened, at))
             opened = -1
         if begins(before, tag):
             opened = at
         before = tag
-    return found
+    return spans
 
 
 def as_bio(tags: Sequence[str]) -> list[str]:
@@ -57,38 +57,38 @@ def wrong_begins(tags: Sequence[str], scheme: str) -> list[int]:
 
     BIO: I-TYPE where an entity begins. IOB1: B-TYPE that does not directly follow an entity of the same type.
     """
-    found = []
+    wrong = []
     before = OUTSIDE
     for at, tag in enumerate(tags):
         follows = before != OUTSIDE and before[2:] == tag[2:]
         if (scheme == BIO and tag[:2] == "I-" and not follows) or (scheme == IOB1 and tag[:2] == "B-" and not follows):
-            found.append(at)
+            wrong.append(at)
         before = tag
-    return found
+    return wrong
 
 
 def counted(true: Sequence[str], guessed: Sequence[str]) -> Counter[str]:
     """Entities of a sentence that are right, guessed and true, together and for each type ("right person")."""
     theirs, ours = set(entities(true)), set(entities(guessed))
-    found: Counter[str] = Counter({"right": 0, "guessed": 0, "true": 0})
+    counts: Counter[str] = Counter({"right": 0, "guessed": 0, "true": 0})
     for name, some in (("right", ours & theirs), ("guessed", ours), ("true", theirs)):
         for entity in some:
-            found[name] += 1
-            found[f"{name} {entity.type}"] += 1
-    return found
+            counts[name] += 1
+            counts[f"{name} {entity.type}"] += 1
+    return counts
 
 
 def _counts(answered: Answered) -> dict[str, float]:
     """The entities of a batch. Its notes hold the tags of each sentence in words, and the words for guesses."""
-    found: Counter[str] = Counter({"right": 0, "guessed": 0, "true": 0, "words": 0, "right words": 0})
+    counts: Counter[str] = Counter({"right": 0, "guessed": 0, "true": 0, "words": 0, "right words": 0})
     notes = answered.batch.notes
     for true, guessed, names in zip(notes["tags"], answered.predicted, notes["names"], strict=True):
-        said = [names[number] for number in guessed[: len(true)]]
-        said += [OUTSIDE] * (len(true) - len(said))  # words behind the longest text that the model reads
-        found.update(counted(true, said))
-        found["words"] += len(true)
-        found["right words"] += sum(one == other for one, other in zip(true, said, strict=True))
-    return dict(found)
+        tags = [names[number] for number in guessed[: len(true)]]
+        tags += [OUTSIDE] * (len(true) - len(tags))  # words behind the longest text that the model reads
+        counts.update(counted(true, tags))
+        counts["words"] += len(true)
+        counts["right words"] += sum(truth == guess for truth, guess in zip(true, tags, strict=True))
+    return dict(counts)
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -63,16 +63,16 @@ class Frechet(Metric):
 
     def of(self, answered: Answered) -> State | None:
         features = self.look(answered)
-        return None if features is None else [moments(one) for one in features]
+        return None if features is None else [moments(vectors) for vectors in features]
 
     def merge(self, states: Sequence[State]) -> State:
         return np.sum(np.array(states, np.float64), 0).tolist()
 
     def value(self, state: State) -> float:
-        made, real = np.array(state, np.float64)
-        if min(made[0], real[0]) < 2 or not np.isfinite(state).all():
+        generated, real = np.array(state, np.float64)
+        if min(generated[0], real[0]) < 2 or not np.isfinite(state).all():
             return math.nan
-        return frechet_distance(*mean_and_covariance(made), *mean_and_covariance(real))
+        return frechet_distance(*mean_and_covariance(generated), *mean_and_covariance(real))
 
     def count(self, state: State) -> float:
         return float(state[0][0])

@@ -16,24 +16,24 @@ FAILS_ABOVE = 0.05
 
 
 def _counted(answered: Answered) -> dict[str, float]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for kind, right in zip(answered.batch.notes["kind"], answered.right.tolist(), strict=True):
-        found["asked"] += 1
-        found[f"asked {kind}"] += 1
-        found[f"wrong {kind}"] += not right
-    return dict(found)
+        counts["asked"] += 1
+        counts[f"asked {kind}"] += 1
+        counts[f"wrong {kind}"] += not right
+    return dict(counts)
 
 
 def errors(counts: Mapping[str, float]) -> dict[str, float]:
     """The share of wrong answers of each kind."""
-    asked = {name.removeprefix("asked "): counts[name] for name in counts if name.startswith("asked ")}
-    return {kind: counts.get(f"wrong {kind}", 0.0) / number for kind, number in asked.items() if number}
+    questions = {name.removeprefix("asked "): counts[name] for name in counts if name.startswith("asked ")}
+    return {kind: counts.get(f"wrong {kind}", 0.0) / number for kind, number in questions.items() if number}
 
 
 def mean_error(counts: Mapping[str, float]) -> float:
     """The mean of the errors of all kinds."""
-    found = errors(counts)
-    return sum(found.values()) / len(found) if found else math.nan
+    shares = errors(counts)
+    return sum(shares.values()) / len(shares) if shares else math.nan
 
 
 def failed(counts: Mapping[str, float]) -> float:

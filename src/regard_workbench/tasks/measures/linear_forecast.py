@@ -35,11 +35,11 @@ def fitted(windows: Iterable[tuple[Tensor, Tensor, Tensor]], penalty: float = PE
     Windows whose continuation is not completely known are left out, column by column.
     """
     count, sums, products = 0, None, None
-    for past, future, known in windows:
+    for past, future, mask in windows:
         last = past[:, -1:].double()
         inputs, targets = (past.double() - last).transpose(1, 2), (future.double() - last).transpose(1, 2)
-        whole = known.all(1)
-        rows = torch.cat([inputs[whole], targets[whole]], 1)  # (windows · columns, context + horizon)
+        complete = mask.all(1)
+        rows = torch.cat([inputs[complete], targets[complete]], 1)  # (windows · columns, context + horizon)
         count += len(rows)
         sums = rows.sum(0) if sums is None else sums + rows.sum(0)
         # All that is needed: the products of inputs with inputs and with targets.
@@ -54,5 +54,5 @@ def fitted(windows: Iterable[tuple[Tensor, Tensor, Tensor]], penalty: float = PE
 
 
 def _product(rows: Tensor, context: int, before: Tensor | None) -> Tensor:
-    found = rows[:, :context].T @ rows
-    return found if before is None else before + found
+    product = rows[:, :context].T @ rows
+    return product if before is None else before + product

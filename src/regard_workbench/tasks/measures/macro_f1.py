@@ -14,12 +14,12 @@ def _of_classes(answered: Answered) -> dict[str, float]:
     """For each class: the number of correct predictions, of predictions and of targets."""
     guessed, true = answered.outputs.argmax(-1), answered.batch.targets
     assert true is not None
-    found: dict[str, float] = {"texts": len(true)}
+    counts: dict[str, float] = {"texts": len(true)}
     for name, values in (("hits", true[guessed == true]), ("guessed", guessed), ("true", true)):
         for number, count in enumerate(torch.bincount(values).tolist()):
             if count:
-                found[f"{name} {number}"] = count
-    return found
+                counts[f"{name} {number}"] = count
+    return counts
 
 
 def _macro_f1(counts: Mapping[str, float]) -> float:

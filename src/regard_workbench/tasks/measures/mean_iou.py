@@ -17,8 +17,8 @@ def _look(answered: Answered) -> dict[str, float]:
     outputs, targets = answered.outputs, answered.batch.targets
     assert targets is not None
     classes = outputs.shape[-1]
-    found, right = outputs.argmax(-1)[answered.counts], targets[answered.counts]
-    pairs = torch.bincount(right * classes + found, minlength=classes**2).reshape(classes, classes)
+    guessed, right = outputs.argmax(-1)[answered.counts], targets[answered.counts]
+    pairs = torch.bincount(right * classes + guessed, minlength=classes**2).reshape(classes, classes)
     both = pairs.diagonal()
     either = pairs.sum(0) + pairs.sum(1) - both
     counts = {f"{BOTH} {label}": float(number) for label, number in enumerate(both.tolist())}

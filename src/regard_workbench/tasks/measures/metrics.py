@@ -68,8 +68,8 @@ class Answered:
         """What a function makes of this, computed once for all metrics that ask."""
         if function not in self._known:
             self._known[function] = function(self)
-        found: Found = self._known[function]
-        return found
+        computed: Found = self._known[function]
+        return computed
 
     @cached_property
     def outputs(self) -> Any:
@@ -90,8 +90,8 @@ class Answered:
     @cached_property
     def right(self) -> Tensor:
         """Where the likeliest class is the target, shaped as the target."""
-        found: Tensor = self.outputs.argmax(-1) == self.batch.targets
-        return found
+        hits: Tensor = self.outputs.argmax(-1) == self.batch.targets
+        return hits
 
     @cached_property
     def counts(self) -> Tensor:
@@ -129,11 +129,11 @@ class Metric:
 
     def resampled(self, states: Sequence[State], drawn: NDArray[np.int64]) -> Numbers:
         """The value of each resample: `drawn` (resamples, states) says how often each state comes in it."""
-        found = []
+        per_resample = []
         for times in drawn:
             chosen = [state for state, count in zip(states, times, strict=True) for _ in range(count)]
-            found.append(self.value(self.merge(chosen)))
-        return np.array(found, dtype=np.float64)
+            per_resample.append(self.value(self.merge(chosen)))
+        return np.array(per_resample, dtype=np.float64)
 
     def text(self, value: float) -> str:
         """A value as people read it."""
@@ -245,11 +245,11 @@ class Counts(Metric):
         return {name: _number(number, f"{expected}; of {name!r}") for name, number in numbers.items()}
 
     def merge(self, states: Sequence[State]) -> State:
-        found: dict[str, float] = {}
+        sums: dict[str, float] = {}
         for state in states:
             for name, number in state.items():
-                found[name] = found.get(name, 0.0) + number
-        return found
+                sums[name] = sums.get(name, 0.0) + number
+        return sums
 
     def value(self, state: State) -> float:
         return self.made(state)
@@ -281,18 +281,18 @@ ACCURACY = Mean("accuracy", unit=SHARE, look=_correct)
 
 def observe(metrics: Sequence[Metric], answered: Answered) -> States:
     """The state of each metric for one batch."""
-    found = {metric.name: metric.of(answered) for metric in metrics}
-    return {name: state for name, state in found.items() if state is not None}
+    states = {metric.name: metric.of(answered) for metric in metrics}
+    return {name: state for name, state in states.items() if state is not None}
 
 
 def merged(metrics: Sequence[Metric], parts: Sequence[States]) -> States:
     """The states of all parts together."""
-    found: States = {}
+    by_metric: States = {}
     for metric in metrics:
-        states = [part[metric.name] for part in parts if metric.name in part]
+        states = [batch_states[metric.name] for batch_states in parts if metric.name in batch_states]
         if states:
-            found[metric.name] = states[0] if len(states) == 1 else metric.merge(states)
-    return found
+            by_metric[metric.name] = states[0] if len(states) == 1 else metric.merge(states)
+    return by_metric
 
 
 def values(metrics: Sequence[Metric], states: States) -> dict[str, float]:

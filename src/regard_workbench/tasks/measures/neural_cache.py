@@ -65,8 +65,12 @@ class NeuralCache:
 
     def choose(self, text: Sequence[Read]) -> NeuralCache:
         """The cache with the numbers that predict a text best: the validation text, never the one that is measured."""
-        mean = sum(float(part.rows.double().square().sum()) for part in text) / sum(len(part.rows) for part in text)
-        sharp = [one / max(mean, 1e-30) for one in SHARPNESSES] if self.sharpness is None else [self.sharpness]
+        mean = sum(float(passage.rows.double().square().sum()) for passage in text) / sum(
+            len(passage.rows) for passage in text
+        )
+        sharp = (
+            [sharpness / max(mean, 1e-30) for sharpness in SHARPNESSES] if self.sharpness is None else [self.sharpness]
+        )
         weights = WEIGHTS if self.weight is None else (self.weight,)
         costs = torch.zeros(len(sharp), len(weights), dtype=torch.float64)
         for model, cache in _scored(text, self.size, sharp):
@@ -98,10 +102,10 @@ def read(model: Answering, batches: Iterable[Batch]) -> Iterator[Read]:
         outputs, rows = model.with_rows(batch)
         targets, keep = batch.targets, batch.target_keep
         assert targets is not None
-        asked = torch.ones_like(targets, dtype=torch.bool) if keep is None else keep
-        words = targets[asked]
-        scores = -F.cross_entropy(outputs[asked].float(), words, reduction="none")
-        yield Read(rows[asked].float(), words, scores)
+        counted = torch.ones_like(targets, dtype=torch.bool) if keep is None else keep
+        words = targets[counted]
+        scores = -F.cross_entropy(outputs[counted].float(), words, reduction="none")
+        yield Read(rows[counted].float(), words, scores)
 
 
 def _scored(text: Iterable[Read], size: int, sharpnesses: Sequence[float]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -111,18 +115,21 @@ def _scored(text: Iterable[Read], size: int, sharpnesses: Sequence[float]) -> It
     """
     rows: Tensor | None = None  # the last rows before a strip, and the words after them
     after: Tensor | None = None
-    for part in text:
-        for strip in zip(*(whole.split(STRIP) for whole in part), strict=True):
-            now = Read(*strip)
-            keys = now.rows if rows is None else torch.cat([rows, now.rows])
-            values = now.words if after is None else torch.cat([after, now.words])
-            before = len(keys) - len(now.rows)
-            query = torch.arange(len(now.rows), device=keys.device)[:, None] + before
+    for passage in text:
+        for strip in zip(*(tensor.split(STRIP) for tensor in passage), strict=True):
+            current = Read(*strip)
+            keys = current.rows if rows is None else torch.cat([rows, current.rows])
+            values = current.words if after is None else torch.cat([after, current.words])
+            before = len(keys) - len(current.rows)
+            query = torch.arange(len(current.rows), device=keys.device)[:, None] + before
             key = torch.arange(len(keys), device=keys.device)
-            seen = (key < query) & (key >= query - size)
-            same = seen & (values == now.words[:, None])
-            product = now.rows @ keys.T
-            yield now.scores.double(), torch.stack([_share(product * one, seen, same) for one in sharpnesses])
+            visible = (key < query) & (key >= query - size)
+            same = visible & (values == current.words[:, None])
+            product = current.rows @ keys.T
+            yield (
+                current.scores.double(),
+                torch.stack([_share(product * sharpness, visible, same) for sharpness in sharpnesses]),
+            )
             rows, after = keys[-size:], values[-size:]
 
 

@@ -20,8 +20,8 @@ NEGATIVES, SEEN = "negatives", "seen"  # names in `Batch.answers`
 
 def sampled_places(scores: Tensor, true: Tensor, negatives: Tensor, keep: Tensor | None = None) -> Tensor:
     """Places (b,) among negatives (b,m): scores (b,items), true (b,); `keep` (b,m) is False where there is none."""
-    own = scores.gather(1, true[:, None])
-    ahead = ~(scores.gather(1, negatives) < own)
+    target_scores = scores.gather(1, true[:, None])
+    ahead = ~(scores.gather(1, negatives) < target_scores)
     return 1 + (ahead if keep is None else ahead & keep).sum(1)
 
 
@@ -50,8 +50,8 @@ def _scored(answered: Answered) -> tuple[Tensor, Tensor]:
 
 
 def _sampled(answered: Answered) -> Tensor:
-    others = answered.batch.answers[NEGATIVES]
-    return sampled_places(*_scored(answered), others.data, others.keep)
+    negatives = answered.batch.answers[NEGATIVES]
+    return sampled_places(*_scored(answered), negatives.data, negatives.keep)
 
 
 def _full(answered: Answered) -> Tensor:
@@ -63,8 +63,8 @@ def _mean(
 ) -> tuple[float, float] | None:
     if NEGATIVES not in answered.batch.answers:  # a training batch
         return None
-    found = worth(answered.once(places))
-    return float(found.sum()), float(len(found))
+    worths = worth(answered.once(places))
+    return float(worths.sum()), float(len(worths))
 
 
 HIT = Mean("hit_at_10", unit=SHARE, over="users", look=partial(_mean, _sampled, hits))

@@ -27,11 +27,17 @@ class IBM1:
 
     def __init__(self, pairs: Sequence[tuple[Numbers, Numbers]], rounds: int = ROUNDS) -> None:
         # Source word 0 is the null word, so that source ids move up by one.
-        source = [np.array([0, *(word + 1 for word in one)]) for one, _ in pairs]
-        target = [np.array(other, dtype=np.int64) for _, other in pairs]
-        width = max((int(one.max()) + 1 for one in target if len(one)), default=1)
-        cells = [one[:, None] * width + other[None] for one, other in zip(source, target, strict=True)]
-        priors = [self._prior(len(one) - 1, len(other)) for one, other in zip(source, target, strict=True)]
+        source = [np.array([0, *(word + 1 for word in sentence)]) for sentence, _ in pairs]
+        target = [np.array(target_ids, dtype=np.int64) for _, target_ids in pairs]
+        width = max((int(sentence.max()) + 1 for sentence in target if len(sentence)), default=1)
+        cells = [
+            source_ids[:, None] * width + target_ids[None]
+            for source_ids, target_ids in zip(source, target, strict=True)
+        ]
+        priors = [
+            self._prior(len(source_ids) - 1, len(target_ids))
+            for source_ids, target_ids in zip(source, target, strict=True)
+        ]
         flat = np.concatenate([cell.ravel() for cell in cells]) if cells else np.zeros(0, np.int64)
         self._codes, where = np.unique(flat, return_inverse=True)
         self._width, owner = width, self._codes // width
@@ -55,25 +61,25 @@ class IBM1:
 
     def _odds(self, source: Numbers, target: Numbers) -> Floats:
         """Likelihood times prior of each pair of words, (sources + 1, targets); zeros for pairs never seen."""
-        codes = np.array([0, *(one + 1 for one in source)])[:, None] * self._width + np.array(target, np.int64)
+        codes = np.array([0, *(word + 1 for word in source)])[:, None] * self._width + np.array(target, np.int64)
         if not len(self._codes):
             return np.zeros(codes.shape)
         at = np.searchsorted(self._codes, codes).clip(max=len(self._codes) - 1)
-        known = (self._codes[at] == codes) & (np.array(target, np.int64) < self._width)
-        found: Floats = np.where(known, self._likely[at], 0.0) * self._prior(len(source), len(target))
-        return found
+        learned = (self._codes[at] == codes) & (np.array(target, np.int64) < self._width)
+        odds: Floats = np.where(learned, self._likely[at], 0.0) * self._prior(len(source), len(target))
+        return odds
 
     def shares(self, source: Numbers, target: Numbers) -> Floats:
         """How likely each target word comes from each source word, (targets, sources); what misses to 1 is null."""
         odds = self._odds(source, target)
-        found: Floats = (odds / np.maximum(odds.sum(0, keepdims=True), 1e-300))[1:].T
-        return found
+        shares: Floats = (odds / np.maximum(odds.sum(0, keepdims=True), 1e-300))[1:].T
+        return shares
 
     def links(self, source: Numbers, target: Numbers) -> Pairs:
         """The likeliest source word of each target word; none where the null word is likelier."""
         odds = self._odds(source, target)
         best = odds.argmax(0)
-        return {(int(one) - 1, place) for place, one in enumerate(best) if one and odds[one, place] > 0}
+        return {(int(word) - 1, place) for place, word in enumerate(best) if word and odds[word, place] > 0}
 
 
 class DiagonalModel(IBM1):

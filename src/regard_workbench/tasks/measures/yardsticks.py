@@ -27,9 +27,9 @@ class TfIdf:
     def vector(self, text: str) -> Vector:
         """The vector of a text; words that no text had before are left out."""
         counts = Counter(word for word in split_words(text) if word in self.weights)
-        found = {word: count * self.weights[word] for word, count in counts.items()}
-        length = math.sqrt(sum(value * value for value in found.values())) or 1.0
-        return {word: value / length for word, value in found.items()}
+        vector = {word: count * self.weights[word] for word, count in counts.items()}
+        length = math.sqrt(sum(value * value for value in vector.values())) or 1.0
+        return {word: value / length for word, value in vector.items()}
 
     def between(self, one: str, other: str) -> float:
         """The cosine of two texts."""
@@ -55,8 +55,8 @@ class Nearest:
         """The number of the nearest text; of equally near ones the first, and the first where none shares a word."""
         totals: dict[int, float] = {}
         for word, value in self.likeness.vector(text).items():
-            for number, other in self.places.get(word, ()):
-                totals[number] = totals.get(number, 0.0) + value * other
+            for number, weight in self.places.get(word, ()):
+                totals[number] = totals.get(number, 0.0) + value * weight
         return min(totals, key=lambda number: (-totals[number], number), default=0)
 
 

@@ -76,3 +76,13 @@ class Presenter(Generic[Presented]):
     def draw(self, task: Presented, predicted: Any, example: Any, looked: Looked | None) -> Figure | None:
         """A figure of a prediction for an example and what it was drawn from; None: the usual one, a map of weights."""
         return None
+
+
+class TypedText(Presenter[Presented]):
+    """Reads typed texts by the method `encode` of the task."""
+
+    takes = ("text",)
+
+    def parse(self, task: Any, given: Mapping[str, str]) -> Any:
+        """The example of a text."""
+        return task.encode(given["text"]) if set(given) == {"text"} else super().parse(task, given)

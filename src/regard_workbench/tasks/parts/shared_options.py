@@ -15,9 +15,8 @@ LEVEL = option("word, character or bpe (sub-words)", lambda name, level: checked
 VOCABULARY_SIZE: int | None = option("how many different pieces (bpe: 4096 by default)", default=None)
 MIN_COUNT = option("how often a word must occur in training to be known", at_least(1), default=1)
 MIN_PIECE_COUNT = option("how often a word or character must occur in training to be known", at_least(1), default=1)
-BAD_FILES = option(
-    "at a file that cannot be read: stop, or skip it and say so", one_of(("stop", "skip")), default="stop"
-)
+STOP_OR_SKIP = one_of(("stop", "skip"))
+BAD_FILES = option("at a file that cannot be read: stop, or skip it and say so", STOP_OR_SKIP, default="stop")
 PATCH = option("pixels of a patch's side, which divides the size", at_least(1), default=4)
 ENCODING = option(
     "how the files are encoded", lambda name, encoding: checked_encoding(encoding), default="utf-8", last=True

@@ -20,8 +20,8 @@ def shifted(pictures: Tensor, most: int, generator: torch.Generator) -> Tensor:
     framed = F.pad(pictures, (most, most, most, most))
     rows = down[:, None] + torch.arange(height)
     columns = right[:, None] + torch.arange(width)
-    each = torch.arange(count)[:, None, None]
-    return framed[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    indices = torch.arange(count)[:, None, None]
+    return framed[indices, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def flipped(pictures: Tensor, generator: torch.Generator) -> Tensor:

@@ -31,9 +31,9 @@ def varied(pictures: Tensor, generator: torch.Generator, mirror: bool = True) ->
     grid = torch.empty(size, *pictures.shape[2:], 2)
     grid[..., 0] = ((scale * sign)[:, None] * columns + move[0][:, None])[:, None]
     grid[..., 1] = (scale[:, None] * rows + move[1][:, None])[:, :, None]
-    found = F.grid_sample(pictures, grid, padding_mode="border", align_corners=False)
+    crops = F.grid_sample(pictures, grid, padding_mode="border", align_corners=False)
     contrast = (1 + LIGHT * (2 * draws[4] - 1))[:, None, None, None]
     brightness = (LIGHT * (2 * draws[5] - 1))[:, None, None, None]
     # In place, since this takes as long as the rest: mean + contrast (picture − mean) + brightness.
-    moved = (1 - contrast) * found.mean((1, 2, 3), keepdim=True) + brightness
-    return found.mul_(contrast).add_(moved).clamp_(0, 1)
+    moved = (1 - contrast) * crops.mean((1, 2, 3), keepdim=True) + brightness
+    return crops.mul_(contrast).add_(moved).clamp_(0, 1)

@@ -25,29 +25,29 @@ def light_on_dark(pixels: NDArray[Any]) -> NDArray[np.float32]:
 
 def digit_pictures(data: Data, side: int, bad: BadFiles, seed: int = 0) -> Drawings:
     """The pictures of each digit in each split, from files of the task `images` whose classes are digits."""
-    found: Drawings = {}
+    drawings: Drawings = {}
     try:
         splits = load_pictures(data, side, bad=bad, seed=seed)
     except BadValue as trouble:  # which names the argument of the task `images`
         raise BadValue(f"pictures: {str(trouble).removeprefix('data: ')}") from None
     bad.tell()
-    for split, part in splits.items():
-        for one in part:
-            pixels = np.asarray(one.pixels, np.float32).mean(0).reshape(-1) / 255
-            shown = found.setdefault(split, {}).setdefault(_digit(one.label, one.name), [])
+    for split, pictures in splits.items():
+        for picture in pictures:
+            pixels = np.asarray(picture.pixels, np.float32).mean(0).reshape(-1) / 255
+            shown = drawings.setdefault(split, {}).setdefault(_digit(picture.label, picture.name), [])
             shown.append(light_on_dark(pixels))
     for split in ("train", "validation", "test"):
-        missing = [digit for digit in range(len(WORDS)) if digit not in found.get(split, {})]
+        missing = [digit for digit in range(len(WORDS)) if digit not in drawings.get(split, {})]
         if missing:
             raise BadValue(f"pictures: {split} has no picture of the digit {missing[0]}. Expected some of each.")
-    return found
+    return drawings
 
 
 def _digit(label: str, name: str) -> int:
     """A digit from the name of its class: a figure or an English word."""
-    known = [*map(str, range(len(WORDS))), *WORDS]
-    if label.lower() not in known:
+    names = [*map(str, range(len(WORDS))), *WORDS]
+    if label.lower() not in names:
         raise BadValue(
             f"pictures: {name}: the class {label!r} is no digit. Expected folders 0 to 9 or zero to nine, or IDX files."
         )
-    return known.index(label.lower()) % len(WORDS)
+    return names.index(label.lower()) % len(WORDS)

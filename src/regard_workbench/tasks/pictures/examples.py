@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import BadValue
+from regard_workbench.tasks.parts.data import Fitted
 
 SAMPLE = 10_000  # pictures from which mean and spread are taken
 BRIGHTNESS = np.array([0.299, 0.587, 0.114])  # of red, green and blue (ITU-R BT.601)
@@ -60,7 +61,7 @@ class PictureSet(Sequence[PictureExample]):
 
 
 @dataclass(frozen=True)
-class PictureFacts:
+class PictureFacts(Fitted):
     """Classes, sizes, and the mean and standard deviation of each channel in numbers from 0 to 1."""
 
     classes: tuple[str, ...]
@@ -73,10 +74,10 @@ class PictureFacts:
     @classmethod
     def of(cls, pictures: Sequence[LabelledPicture]) -> Self:
         """Those of a training set. Classes are in the order of their names, or of their numbers."""
-        labels = {one.label for one in pictures}
+        labels = {picture.label for picture in pictures}
         numbers = all(label.isdecimal() for label in labels)
         classes = tuple(sorted(labels, key=int) if numbers else sorted(labels))
-        channels = max(len(one.pixels) for one in pictures)
+        channels = max(len(picture.pixels) for picture in pictures)
         height, width = pictures[0].pixels.shape[1:]
         plain = cls(classes, channels, height, width, (0.0,) * channels, (1.0,) * channels)
         pixels = plain.collected(pictures[:SAMPLE]).pixels.double().div(255).transpose(0, 1).flatten(1)
@@ -84,34 +85,36 @@ class PictureFacts:
         return cls(classes, channels, height, width, tuple(pixels.mean(1).tolist()), tuple(spread.tolist()))
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Self:
+    def restored(cls, state: Mapping[str, Any], task: Any) -> Self:
         """From plain data."""
-        parts: dict[str, Any] = {name: tuple(part) if isinstance(part, list) else part for name, part in state.items()}
-        return cls(**parts)
+        fields: dict[str, Any] = {
+            name: tuple(field) if isinstance(field, list) else field for name, field in state.items()
+        }
+        return cls(**fields)
 
     def state(self) -> dict[str, Any]:
         """Plain data, as JSON holds it."""
-        return {name: list(part) if isinstance(part, tuple) else part for name, part in asdict(self).items()}
+        return {name: list(field) if isinstance(field, tuple) else field for name, field in asdict(self).items()}
 
     def collected(self, pictures: Sequence[LabelledPicture], training: bool = False) -> PictureSet:
         """Pictures side by side; refused where one has another size or an unknown class."""
         places = {name: number for number, name in enumerate(self.classes)}
-        made = np.empty((len(pictures), self.channels, self.height, self.width), np.uint8)
+        pixels = np.empty((len(pictures), self.channels, self.height, self.width), np.uint8)
         labels = []
-        for number, one in enumerate(pictures):
-            if one.label not in places:
+        for number, picture in enumerate(pictures):
+            if picture.label not in places:
                 raise BadValue(
-                    f"data: {one.name}: the class {one.label!r} is not among those of training: "
+                    f"data: {picture.name}: the class {picture.label!r} is not among those of training: "
                     f"{', '.join(self.classes[:10])}{', …' if len(self.classes) > 10 else ''}."
                 )
-            if one.pixels.shape[1:] != (self.height, self.width):
-                sizes = " × ".join(str(side) for side in one.pixels.shape[1:])
+            if picture.pixels.shape[1:] != (self.height, self.width):
+                sizes = " × ".join(str(side) for side in picture.pixels.shape[1:])
                 raise BadValue(
-                    f"data: {one.name} has {sizes} pixels, expected {self.height} × {self.width}. Give size=."
+                    f"data: {picture.name} has {sizes} pixels, expected {self.height} × {self.width}. Give size=."
                 )
-            made[number] = self.channelled(one.pixels)
-            labels.append(places[one.label])
-        return PictureSet(torch.from_numpy(made), torch.tensor(labels, dtype=torch.long), training)
+            pixels[number] = self.channelled(picture.pixels)
+            labels.append(places[picture.label])
+        return PictureSet(torch.from_numpy(pixels), torch.tensor(labels, dtype=torch.long), training)
 
     def channelled(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A picture with the number of channels that is expected: grey three times, or colours as grey."""
@@ -129,8 +132,8 @@ class PictureFacts:
     def visible(self, numbers: Tensor) -> NDArray[np.float32]:
         """A normalised picture (channels,height,width) for people: (height,width[,3]) from 0 to 1."""
         mean, spread = self._columns()
-        found = (numbers.cpu().float() * spread + mean).clamp(0, 1)
-        return np.asarray(found[0] if len(found) == 1 else found.permute(1, 2, 0).numpy(), np.float32)
+        picture = (numbers.cpu().float() * spread + mean).clamp(0, 1)
+        return np.asarray(picture[0] if len(picture) == 1 else picture.permute(1, 2, 0).numpy(), np.float32)
 
     def _columns(self) -> tuple[Tensor, Tensor]:
         return torch.tensor(self.mean)[:, None, None], torch.tensor(self.spread)[:, None, None]

@@ -67,8 +67,8 @@ class PictureJudge:
     def __call__(self, pictures: Tensor) -> Judgement:
         """What it says of pictures."""
         with torch.autocast("cpu", enabled=False):
-            parts = [self._run(_rows(some)) for some in pictures.cpu().split(AT_ONCE)]
-        features, logits = (torch.cat(part) for part in zip(*parts, strict=True))
+            blocks = [self._run(_rows(some)) for some in pictures.cpu().split(AT_ONCE)]
+        features, logits = (torch.cat(block) for block in zip(*blocks, strict=True))
         return Judgement(logits.argmax(1).numpy(), features.numpy())
 
 

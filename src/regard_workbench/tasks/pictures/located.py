@@ -44,8 +44,8 @@ class Located:
         scale = side / max(height, width)
         rows = np.minimum((np.arange(height) + 0.5) * scale, side - 1).astype(int)
         columns = np.minimum((np.arange(width) + 0.5) * scale, side - 1).astype(int)
-        found: NDArray[Any] = pixels[rows][:, columns]
-        return found
+        nearest: NDArray[Any] = pixels[rows][:, columns]
+        return nearest
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Canvas:
         high, wide = (max(1, round(length / scale)) for length in (height, width))
         rows = np.minimum((np.arange(high) + 0.5) * scale, height - 1).astype(int)
         columns = np.minimum((np.arange(wide) + 0.5) * scale, width - 1).astype(int)
-        found = np.full((self.side, self.side), UNCOUNTED, np.int64)
-        found[:high, :wide] = classes[rows][:, columns]
-        return found
+        canvas = np.full((self.side, self.side), UNCOUNTED, np.int64)
+        canvas[:high, :wide] = classes[rows][:, columns]
+        return canvas
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class FigureScenes:
     def __call__(self, number: int) -> Located:
         draws = Draws(*self.key, number)
         chosen = draws.several(len(self.figures), 1 + draws.below(self.most))
-        figures = [self.figures[one].astype(np.float32) / 255 for one in chosen]
-        labels = [self.labels[one] for one in chosen]
+        figures = [self.figures[index].astype(np.float32) / 255 for index in chosen]
+        labels = [self.labels[index] for index in chosen]
         scene = compose(
             figures, labels, self.side, self.side, draws, sizes=self.sizes, overlap=self.overlap, clutter=self.clutter
         )

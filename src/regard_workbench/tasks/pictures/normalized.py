@@ -33,6 +33,6 @@ def from_pixels(pixels: Tensor, spec: Patches) -> Tensor:
 
 def _columns(rows: Tensor, spec: Patches) -> tuple[Tensor, Tensor]:
     """Mean and spread of each number of a patch, whose channels follow each other."""
-    both = (torch.tensor(part, dtype=rows.dtype, device=rows.device) for part in (spec.mean, spec.spread))
-    mean, spread = (part.repeat_interleave(spec.side**2) for part in both)
+    both = (torch.tensor(statistic, dtype=rows.dtype, device=rows.device) for statistic in (spec.mean, spec.spread))
+    mean, spread = (statistic.repeat_interleave(spec.side**2) for statistic in both)
     return mean, spread

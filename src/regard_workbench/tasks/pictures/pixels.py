@@ -34,8 +34,8 @@ def fitted(image: Any, height: int, width: int) -> NDArray[np.uint8]:
 
 def square(image: Any, size: int, channels: int = COLOUR) -> Pixels:
     """A Pillow image as size × size pixels: its shorter side brought to `size`, the middle of the longer one."""
-    found = fitted(image.convert("L" if channels == GREY else "RGB"), size, size)
-    return np.ascontiguousarray(found.transpose(1, 2, 0))
+    cropped = fitted(image.convert("L" if channels == GREY else "RGB"), size, size)
+    return np.ascontiguousarray(cropped.transpose(1, 2, 0))
 
 
 def packed(picture: NDArray[np.float32]) -> Pixels:
@@ -50,8 +50,8 @@ def numbers(pictures: Sequence[Pixels]) -> Tensor:
 
 def shown(pixels: Pixels) -> NDArray[np.float32]:
     """A picture as `Shown` takes it: (height,width) for a grey one, (height,width,3) for one in colours."""
-    found = np.asarray(pixels / 255, np.float32)
-    return found[..., 0] if pixels.shape[2] == GREY else found
+    scaled = np.asarray(pixels / 255, np.float32)
+    return scaled[..., 0] if pixels.shape[2] == GREY else scaled
 
 
 def held_bytes(count: int, where: object, size: int) -> int:

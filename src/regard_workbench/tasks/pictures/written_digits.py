@@ -33,13 +33,13 @@ def split_of() -> tuple[str, ...]:
     next 15 % for validation. Always the same.
     """
     _, digits = images()
-    found = ["train"] * len(digits)
+    splits = ["train"] * len(digits)
     for digit in range(CLASSES):
         order = sorted((n for n, d in enumerate(digits) if d == digit), key=lambda n: rank("digits", n))
         share = round(0.15 * len(order))
         for place, number in enumerate(order[: 2 * share]):
-            found[number] = "test" if place < share else "validation"
-    return tuple(found)
+            splits[number] = "test" if place < share else "validation"
+    return tuple(splits)
 
 
 @functools.cache
@@ -52,9 +52,9 @@ def numbers_of(split: str) -> tuple[int, ...]:
 def figures(split: str) -> tuple[NDArray[np.uint8], tuple[int, ...]]:
     """The images of a split as bytes (n,8,8), to be placed into scenes, and their digits."""
     pixels, digits = images()
-    own = list(numbers_of(split))
-    grey = np.rint(255 * pixels[own]).astype(np.uint8).reshape(-1, SIDE, SIDE)
-    return grey, tuple(digits[number] for number in own)
+    chosen = list(numbers_of(split))
+    grey = np.rint(255 * pixels[chosen]).astype(np.uint8).reshape(-1, SIDE, SIDE)
+    return grey, tuple(digits[number] for number in chosen)
 
 
 def typed(path: str) -> Tensor:

@@ -23,8 +23,8 @@ def uniform(low: float, high: float, generator: torch.Generator) -> float:
 def at_speed(samples: Tensor, factor: float) -> Tensor:
     """The sound played `factor` times as fast (Ko et al. 2015), by linear interpolation."""
     count = max(1, round(len(samples) / factor))
-    found: Tensor = F.interpolate(samples[None, None], count, mode="linear", align_corners=False)[0, 0]
-    return found
+    resampled: Tensor = F.interpolate(samples[None, None], count, mode="linear", align_corners=False)[0, 0]
+    return resampled
 
 
 def with_noise(samples: Tensor, decibels: float, generator: torch.Generator) -> Tensor:

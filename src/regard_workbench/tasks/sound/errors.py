@@ -10,6 +10,6 @@ def distance(heard: Sequence[str], said: Sequence[str]) -> int:
     row = list(range(len(said) + 1))
     for number, word in enumerate(heard, 1):
         diagonal, row[0] = row[0], number
-        for place, other in enumerate(said, 1):
-            diagonal, row[place] = (row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (word != other)))
+        for place, spoken in enumerate(said, 1):
+            diagonal, row[place] = (row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (word != spoken)))
     return row[-1]

@@ -81,17 +81,19 @@ class LogMel:
         # torch centres a window that is shorter than the transform
         before = (self.size - self.window) // 2
         after = (frames - 1) * self.hop + self.size - before - len(samples)
-        whole = torch.nn.functional.pad(samples.float(), (before, after))
+        padded = torch.nn.functional.pad(samples.float(), (before, after))
         window = torch.hann_window(self.window)
-        found = torch.stft(whole, self.size, self.hop, self.window, window=window, center=False, return_complex=True)
-        power = found.real.square() + found.imag.square()
+        spectrum = torch.stft(
+            padded, self.size, self.hop, self.window, window=window, center=False, return_complex=True
+        )
+        power = spectrum.real.square() + spectrum.imag.square()
         return (power.T @ mel_filters(self.rate, self.size, self.bands) + FLOOR).log()
 
     def normalised(self, samples: Tensor) -> Tensor:
         """Log energies with mean 0 in each band and variance 1 over all, so that level and microphone do not matter."""
-        found = self.energies(samples / samples.square().mean().sqrt().clamp(min=1e-8))
-        found = found - found.mean(0)
-        return found / found.square().mean().sqrt().clamp(min=1e-3)
+        energies = self.energies(samples / samples.square().mean().sqrt().clamp(min=1e-8))
+        energies = energies - energies.mean(0)
+        return energies / energies.square().mean().sqrt().clamp(min=1e-3)
 
     def stacked(self, frames: Tensor) -> Tensor:
         """Frames (n · STACK, bands) as positions (n, STACK · bands)."""

@@ -70,67 +70,67 @@ def load(data: Data | None, rate: int, *, unseen: str = "", seed: int = 0, encod
     """
     if data is None:
         return _without(_split(_made(rate), seed, None), unseen)
-    found: dict[str, list[tuple[int, SoundRecording]]] = {}
+    by_split: dict[str, list[tuple[int, SoundRecording]]] = {}
     for path in paths_of(data):
         with _store(path) as store:
             for split, files in _files(store, path, encoding).items():
-                found.setdefault(split, []).extend(_read(store, files, rate))
-    if NAMED in found:
-        if len(found) > 1:
+                by_split.setdefault(split, []).extend(_read(store, files, rate))
+    if NAMED in by_split:
+        if len(by_split) > 1:
             raise BadValue("data: expected files named <digit>_<speaker>_<n>.wav or lists of transcripts, got both.")
-        return _without(_split(found[NAMED], seed, data), unseen)
+        return _without(_split(by_split[NAMED], seed, data), unseen)
     if unseen:
         raise BadValue("unseen: the lines of a list name no speakers. Expected files named <digit>_<speaker>_<n>.wav.")
-    parts = {split: [recording for _, recording in files] for split, files in found.items()}
-    if "train" not in parts:
-        return parts
-    return complete(parts, [recording.name for recording in parts["train"]], seed, data)
+    splits = {split: [recording for _, recording in files] for split, files in by_split.items()}
+    if "train" not in splits:
+        return splits
+    return complete(splits, [recording.name for recording in splits["train"]], seed, data)
 
 
 def speakers(splits: Splits) -> set[str]:
     """Everyone who speaks."""
-    return {recording.speaker for part in splits.values() for recording in part}
+    return {recording.speaker for recordings in splits.values() for recording in recordings}
 
 
 def _made(rate: int) -> list[tuple[int, SoundRecording]]:
     """The tones, at this rate."""
-    found = []
+    recordings = []
     for speaker in tones.SPEAKERS:
         for digit in range(len(tones.TUNES)):
             for take in range(tones.TAKES):
                 samples = resampled(Sound(tones.spoken(digit, speaker, take), tones.RATE), rate)
-                found.append((take, SoundRecording(samples, str(digit), speaker, f"{digit}_{speaker}_{take}.wav")))
-    return found
+                recordings.append((take, SoundRecording(samples, str(digit), speaker, f"{digit}_{speaker}_{take}.wav")))
+    return recordings
 
 
 def _split(recordings: Sequence[tuple[int, SoundRecording]], seed: int, data: Data | None) -> Splits:
     """Splits of named digits: by their takes, validation by a hash."""
-    parts: Splits = {"train": [], "test": []}
+    splits: Splits = {"train": [], "test": []}
     for take, recording in recordings:
-        parts["test" if take < TEST_TAKES else "train"].append(recording)
-    empty = [split for split, part in parts.items() if not part]
+        splits["test" if take < TEST_TAKES else "train"].append(recording)
+    empty = [split for split, members in splits.items() if not members]
     if empty:
         raise BadValue(
             f"data: no recording is for {empty[0]}. Expected <digit>_<speaker>_<n>.wav with n from 0 to "
             f"{TEST_TAKES - 1} for the test and others for training."
         )
     # By the name alone, so that an archive and its folder are split alike.
-    return complete(parts, [PurePosixPath(recording.name).name for recording in parts["train"]], seed, data)
+    return complete(splits, [PurePosixPath(recording.name).name for recording in splits["train"]], seed, data)
 
 
 def _without(splits: Splits, unseen: str) -> Splits:
     """All recordings of the unseen speaker are for the test."""
     if not unseen:
         return splits
-    known = speakers(splits)
-    if unseen not in known:
-        raise unknown_name("unseen", unseen, known)
-    if len(known) == 1:
+    all_speakers = speakers(splits)
+    if unseen not in all_speakers:
+        raise unknown_name("unseen", unseen, all_speakers)
+    if len(all_speakers) == 1:
         raise BadValue(f"unseen: {unseen} is the only speaker, so nothing would be left for training.")
     test = list(splits["test"])
     for split in ("train", "validation"):
         test += [recording for recording in splits[split] if recording.speaker == unseen]
-        splits = {**splits, split: [one for one in splits[split] if one.speaker != unseen]}
+        splits = {**splits, split: [recording for recording in splits[split] if recording.speaker != unseen]}
     return {**splits, "test": test}
 
 
@@ -160,29 +160,29 @@ def _by_name(store: stores.FolderFiles) -> list[Named]:
     names = store.names(SOUNDS)
     if not names:
         raise BadValue(f"data: {store.path} holds no sound. Expected files that end in {', '.join(SOUNDS)}.")
-    found = []
+    named_files = []
     for name in names:
-        said = _NAME.fullmatch(PurePosixPath(name).stem)
-        if not said:
+        match = _NAME.fullmatch(PurePosixPath(name).stem)
+        if not match:
             raise BadValue(
                 f"data: {store.shown(name)}: expected a name of the form <digit>_<speaker>_<n>.wav. For other sounds "
                 "write a list with lines of path TAB transcript."
             )
-        found.append(Named(name, said[1], said[2], int(said[3])))
-    return found
+        named_files.append(Named(name, match[1], match[2], int(match[3])))
+    return named_files
 
 
 def _listed(lines: Sequence[str], path: Path) -> list[Named]:
     """The files of a list, beside which they lie."""
-    found = []
+    named_files = []
     for number, line in enumerate(lines, 1):
         if not trimmed(line):
             continue
         name, tab, transcript = line.partition("\t")
         if not tab or not trimmed(transcript):
             raise wrong(path, number, f"expected path TAB transcript, got {excerpt(line)}.")
-        found.append(Named(trimmed(name), " ".join(split_words(transcript)), listed=f"{path}:{number}"))
-    return found
+        named_files.append(Named(trimmed(name), " ".join(split_words(transcript)), listed=f"{path}:{number}"))
+    return named_files
 
 
 def _read(store: stores.FolderFiles, files: Iterable[Named], rate: int) -> Iterator[tuple[int, SoundRecording]]:

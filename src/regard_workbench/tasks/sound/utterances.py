@@ -29,7 +29,7 @@ class Utterance(NamedTuple):
     @property
     def transcript(self) -> str:
         """What is said."""
-        return " ".join(part.transcript for part in self.parts)
+        return " ".join(recording.transcript for recording in self.parts)
 
     @property
     def speaker(self) -> str:
@@ -37,16 +37,16 @@ class Utterance(NamedTuple):
         return self.parts[0].speaker
 
     def __len__(self) -> int:
-        return sum(len(part.samples) for part in self.parts) + sum(self.gaps)
+        return sum(len(recording.samples) for recording in self.parts) + sum(self.gaps)
 
     def samples(self) -> Tensor:
         """The whole sound."""
-        found = np.zeros(len(self), np.float32)
+        waveform = np.zeros(len(self), np.float32)
         at = 0
-        for part, gap in zip(self.parts, self.gaps, strict=True):
-            found[at : at + len(part.samples)] = part.samples
-            at += len(part.samples) + gap
-        return torch.from_numpy(found)
+        for recording, gap in zip(self.parts, self.gaps, strict=True):
+            waveform[at : at + len(recording.samples)] = recording.samples
+            at += len(recording.samples) + gap
+        return torch.from_numpy(waveform)
 
     def frames(self, mel: LogMel, generator: torch.Generator) -> Tensor:
         """Positions (n, width) of its spectrogram; those of a training utterance are changed at random."""
@@ -76,25 +76,25 @@ def _string(
     draws = Draws("string", *key, index)
     speakers = sorted(by_speaker)
     theirs = by_speaker[speakers[index % len(speakers)]]  # each as often
-    parts = tuple(draws.among(theirs) for _ in range(1 + draws.below(most)))
+    recordings = tuple(draws.among(theirs) for _ in range(1 + draws.below(most)))
     low, high = round(SHORTEST_GAP * rate), round(LONGEST_GAP * rate)
-    gaps = tuple(low + draws.below(high - low + 1) for _ in parts)
-    return Utterance(parts, gaps, training)
+    gaps = tuple(low + draws.below(high - low + 1) for _ in recordings)
+    return Utterance(recordings, gaps, training)
 
 
 def padded_frames(frames: Sequence[Tensor], width: int) -> tuple[Tensor, Tensor | None]:
     """Positions (b,n,width) padded with zeros, and where they are real (b,n); None if nothing is padded."""
-    longest = max((len(one) for one in frames), default=0)
-    found = torch.zeros(len(frames), longest, width)
+    longest = max((len(sequence) for sequence in frames), default=0)
+    padded = torch.zeros(len(frames), longest, width)
     keep = torch.zeros(len(frames), longest, dtype=torch.bool)
-    for row, one in enumerate(frames):
-        found[row, : len(one)], keep[row, : len(one)] = one, True
-    return found, None if bool(keep.all()) else keep
+    for row, sequence in enumerate(frames):
+        padded[row, : len(sequence)], keep[row, : len(sequence)] = sequence, True
+    return padded, None if bool(keep.all()) else keep
 
 
 def spectrogram(positions: Tensor, bands: int) -> NDArray[np.float32]:
     """A picture (bands, frames) from 0 to 1, low bands at the bottom."""
     frames = positions.reshape(-1, bands).T.flip(0).float().cpu()
     low, high = float(frames.min()), float(frames.max())
-    found: NDArray[np.float32] = ((frames - low) / max(high - low, 1e-6)).numpy()
-    return found
+    picture: NDArray[np.float32] = ((frames - low) / max(high - low, 1e-6)).numpy()
+    return picture

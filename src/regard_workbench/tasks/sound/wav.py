@@ -118,12 +118,12 @@ def _numbers(data: bytes, width: int, kind: int) -> NDArray[np.float64]:
 
 
 def _by_soundfile(raw: bytes, kind: int) -> Sound:
-    what = f"is a wav file of format {kind}" if kind else "is no wav file"
+    description = f"is a wav file of format {kind}" if kind else "is no wav file"
     try:
         import soundfile
     except ImportError:
         raise _Damaged(
-            f"{what}. Known: {KNOWN}; others need the package soundfile: pip install 'regard[sound]'."
+            f"{description}. Known: {KNOWN}; others need the package soundfile: pip install 'regard[sound]'."
         ) from None
     try:
         with soundfile.SoundFile(io.BytesIO(raw)) as file:
@@ -131,7 +131,7 @@ def _by_soundfile(raw: bytes, kind: int) -> Sound:
             data = file.read(dtype="float64", always_2d=True)
             rate = int(file.samplerate)
     except (soundfile.SoundFileError, TypeError, ValueError, OSError):
-        raise _Damaged(f"{what}, and soundfile cannot read it either. Known: {KNOWN}.") from None
+        raise _Damaged(f"{description}, and soundfile cannot read it either. Known: {KNOWN}.") from None
     return _mixed(data, rate)
 
 
@@ -167,10 +167,10 @@ def resampled(sound: Sound, rate: int) -> Samples:
 
     ratio = Fraction(rate, sound.rate).limit_denominator(FINEST)
     up, down = ratio.numerator, ratio.denominator
-    found: Samples = resample_poly(sound.samples.astype(np.float64), up, down, window=_low_pass(max(up, down))).astype(
-        np.float32
-    )
-    return found
+    samples: Samples = resample_poly(
+        sound.samples.astype(np.float64), up, down, window=_low_pass(max(up, down))
+    ).astype(np.float32)
+    return samples
 
 
 @lru_cache(maxsize=4)
@@ -178,5 +178,5 @@ def _low_pass(most: int) -> NDArray[np.float64]:
     """The filter that `resample_poly` makes anew for each sound, where up or down is `most`."""
     from scipy.signal import firwin
 
-    found: NDArray[np.float64] = firwin(2 * 10 * most + 1, 1.0 / most, window=("kaiser", 5.0))
-    return found
+    coefficients: NDArray[np.float64] = firwin(2 * 10 * most + 1, 1.0 / most, window=("kaiser", 5.0))
+    return coefficients

@@ -33,12 +33,12 @@ LETTERS = (4, 5, 6)  # in the beginning of a word
 
 def features(words: Sequence[str], longest: int) -> set[str]:
     """The words of a text, its runs of 2 to `longest` words, and beginnings of words, which end with a space."""
-    found = set(words)
+    grams = set(words)
     for size in range(2, longest + 1):
-        found.update(" ".join(words[start : start + size]) for start in range(len(words) - size + 1))
+        grams.update(" ".join(words[start : start + size]) for start in range(len(words) - size + 1))
     for size in LETTERS:
-        found.update(word[:size] + " " for word in words if len(word) >= size)
-    return found
+        grams.update(word[:size] + " " for word in words if len(word) >= size)
+    return grams
 
 
 class NaiveBayes:
@@ -54,19 +54,21 @@ class NaiveBayes:
     @classmethod
     def count(cls, texts: Iterable[Sequence[str]], labels: Sequence[int], classes: int, longest: int = 2) -> NaiveBayes:
         """Count texts, given as words, of these classes; scores are scaled to a root mean square of 1 over them."""
-        found = [features(words, longest) for words in texts]
+        feature_sets = [features(words, longest) for words in texts]
         counts: dict[str, list[int]] = {}
-        for each, label in zip(found, labels, strict=True):
-            for feature in each:
+        for text_features, label in zip(feature_sets, labels, strict=True):
+            for feature in text_features:
                 counts.setdefault(feature, [0] * classes)[label] += 1
         # Sorted, since the order of a set differs between processes.
         kept = {f: counts[f] for f in sorted(counts) if " " not in f or sum(counts[f]) >= FEWEST}
-        made = cls(longest, [labels.count(each) for each in range(classes)], kept)
+        model = cls(longest, [labels.count(number) for number in range(classes)], kept)
         squares = [
-            score * score for each, label in zip(found, labels, strict=True) for score in made._scores(each, label)
+            score * score
+            for text_features, label in zip(feature_sets, labels, strict=True)
+            for score in model._scores(text_features, label)
         ]
-        made.scale = math.sqrt(math.fsum(squares) / max(1, len(squares))) or 1.0
-        return made
+        model.scale = math.sqrt(math.fsum(squares) / max(1, len(squares))) or 1.0
+        return model
 
     def scores(self, words: Sequence[str], own: int | None = None) -> list[float]:
         """A score for each class, with a sum of 0. `own`: the class of this text, if it was counted."""
@@ -75,15 +77,15 @@ class NaiveBayes:
     def _scores(self, found: Iterable[str], own: int | None) -> list[float]:
         rows = [self.counts[feature] for feature in found if feature in self.counts]
         fewest = 1 if own is None else 2  # a text's own feature must be in another one, too
-        told = [row for row in rows if sum(row) >= fewest]
-        each: list[float] = []
+        informative = [row for row in rows if sum(row) >= fewest]
+        scores: list[float] = []
         for number, (texts, total) in enumerate(zip(self.texts, self.totals, strict=True)):
             less = int(number == own)
             below = math.log(max(1, total - less * len(rows)))
-            terms = [math.log(max(0, row[number] - less) + 1) - below for row in told]
-            each.append(math.log(max(0, texts - less) + 1) + math.fsum(terms))
-        mean = math.fsum(each) / len(each)
-        return [score - mean for score in each]
+            terms = [math.log(max(0, row[number] - less) + 1) - below for row in informative]
+            scores.append(math.log(max(0, texts - less) + 1) + math.fsum(terms))
+        mean = math.fsum(scores) / len(scores)
+        return [score - mean for score in scores]
 
     def state(self) -> dict[str, Any]:
         """The counts as plain data."""

@@ -30,7 +30,7 @@ class PairDropout:
         model = vocabulary.state()["tokenizer"]["model"]
         self.vocabulary, self.share, self.seed = vocabulary, share, seed
         self._ids: dict[str, int] = model["vocab"]
-        pairs = (one.split(" ") if isinstance(one, str) else one for one in model["merges"])
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
         self._ranks = {(left, right): rank for rank, (left, right) in enumerate(pairs)}
         self._numbers: dict[str, int] = {}  # of the words that were seen
         self._words: list[str] = []
@@ -41,19 +41,19 @@ class PairDropout:
 
     def words(self, text: str) -> list[int]:
         """The words of a text by number, for `drawn`."""
-        found = []
+        numbers = []
         for word in self.vocabulary.words(text):
             number = self._numbers.setdefault(word, len(self._words))
             if number == len(self._words):
                 self._words.append(word)
-            found.append(number)
-        return found
+            numbers.append(number)
+        return numbers
 
     def drawn(self, words: Sequence[int], generator: torch.Generator) -> list[int]:
         """The ids of a text, with a segmentation of each word that `generator` chooses."""
         chosen = torch.randint(POOL, (len(words),), generator=generator)
-        found: list[int] = self.pieces(np.asarray(words, dtype=np.int64), chosen.numpy())[0].tolist()
-        return found
+        ids: list[int] = self.pieces(np.asarray(words, dtype=np.int64), chosen.numpy())[0].tolist()
+        return ids
 
     def pieces(self, words: NDArray[Any], chosen: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The ids of words, one after the other, each by the chosen one of its segmentations; how many each has."""
@@ -85,12 +85,12 @@ class PairDropout:
         """The segmentations of a word."""
         words, chosen = np.full(POOL, number), np.arange(POOL)
         ids, sizes = self.pieces(words, chosen)
-        return [part.tolist() for part in np.split(ids, sizes.cumsum()[:-1])]
+        return [piece_ids.tolist() for piece_ids in np.split(ids, sizes.cumsum()[:-1])]
 
     def segmented(self, word: str, drawn: random.Random) -> list[int]:
         """The ids of one segmentation of a word."""
-        pieces, share, draw, known = list(word), self.share, drawn.random, self._ranks.get
-        ranks = [known(pair) for pair in pairwise(pieces)]
+        pieces, share, draw, rank_of = list(word), self.share, drawn.random, self._ranks.get
+        ranks = [rank_of(pair) for pair in pairwise(pieces)]
         while True:
             best, at = None, -1
             for place, rank in enumerate(ranks):
@@ -100,10 +100,10 @@ class PairDropout:
                 return [self._ids[piece] + len(SPECIAL) for piece in pieces]
             pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
             around = pieces[max(0, at - 1) : at + 2]  # only the pairs with the new piece are others now
-            ranks[max(0, at - 1) : at + 2] = [known(pair) for pair in pairwise(around)]
+            ranks[max(0, at - 1) : at + 2] = [rank_of(pair) for pair in pairwise(around)]
 
 
 def _longer(array: NDArray[Any], size: int, fill: int) -> NDArray[Any]:
     """The same array with more rows."""
-    rest = np.full((size - len(array), *array.shape[1:]), fill, dtype=array.dtype)
-    return np.concatenate([array, rest])
+    padding = np.full((size - len(array), *array.shape[1:]), fill, dtype=array.dtype)
+    return np.concatenate([array, padding])

@@ -116,9 +116,9 @@ class ParallelTask(Task):
         rows = [row for row, text in enumerate(references) if text is not None]
         if not rows:
             return None
-        found = answered.model.generate(answered.batch.rows(rows))
+        hypotheses = answered.model.generate(answered.batch.rows(rows))
         return Written(
-            [self.decode(best[0].tokens) if best else "" for best in found], [references[row] for row in rows]
+            [self.decode(best[0].tokens) if best else "" for best in hypotheses], [references[row] for row in rows]
         )
 
     def pair(self, source: Sequence[int], target: Sequence[int], reference: str | None) -> Pair:
@@ -133,11 +133,11 @@ class ParallelTask(Task):
         """Both sides padded at their ends; without targets when an example has none."""
         sources = [example.source for example in examples]
         inputs, keep = padded(sources, PADDING, self.multiple, self.max_source)
-        given = [example.target for example in examples if example.target is not None]
+        target_ids = [example.target for example in examples if example.target is not None]
         targets: Tensor | None = None
         target_keep: Tensor | None = None
-        if given and len(given) == len(examples):
-            targets, target_keep = padded(given, PADDING, self.multiple, self.max_target)
+        if target_ids and len(target_ids) == len(examples):
+            targets, target_keep = padded(target_ids, PADDING, self.multiple, self.max_target)
         references = tuple(example.reference for example in examples)
         return Batch.of(inputs, keep, targets, target_keep, references=references)
 

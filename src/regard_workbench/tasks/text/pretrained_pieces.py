@@ -61,8 +61,8 @@ class PretrainedPieces(Vocabulary):
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        found = self._tokenizer.encode_batch([whole_characters(text) for text in texts])
-        return [list(one.ids) for one in found]
+        encodings = self._tokenizer.encode_batch([whole_characters(text) for text in texts])
+        return [list(encoding.ids) for encoding in encodings]
 
     def encode_words(self, words: Sequence[str], most: int | None = None) -> tuple[list[int], list[int]]:
         """The ids of a sentence, at most `most`, and where the first piece of each word stands, of those that fit.
@@ -74,17 +74,17 @@ class PretrainedPieces(Vocabulary):
         begins = list(accumulate((len(word) + 1 for word in words), initial=0))[:-1]
         read = self._tokenizer.encode(" ".join(words))
         around: tuple[list[int], list[int]] = [], []  # special tokens before and behind the text
-        own: list[list[int]] = [[] for _ in words]
+        word_ids: list[list[int]] = [[] for _ in words]
         for number, (begin, end), special in zip(read.ids, read.offsets, read.special_tokens_mask, strict=True):
             if special:
-                around[any(own)].append(number)
+                around[any(word_ids)].append(number)
             else:  # by its last character: some pieces begin with the space before them
-                own[bisect_right(begins, max(begin, end - 1)) - 1].append(number)
-        pieces = [some or [self.unknown] for some in own]
+                word_ids[bisect_right(begins, max(begin, end - 1)) - 1].append(number)
+        pieces = [some or [self.unknown] for some in word_ids]
         room = sum(map(len, pieces)) if most is None else max(0, most - sum(map(len, around)))
         places = accumulate(map(len, pieces), initial=len(around[0]))
         firsts = [place for place, _ in zip(places, pieces, strict=False) if place < len(around[0]) + room]
-        return [*around[0], *[one for some in pieces for one in some][:room], *around[1]], firsts
+        return [*around[0], *[piece for some in pieces for piece in some][:room], *around[1]], firsts
 
     def cut(self, ids: list[int], most: int) -> list[int]:
         """The first ids, and the special tokens behind a text."""
@@ -104,5 +104,5 @@ class PretrainedPieces(Vocabulary):
 
     def _first(self, names: Sequence[str]) -> int:
         """The id of the first of these tokens that there is, else 0."""
-        found = (self._tokenizer.token_to_id(name) for name in names)
-        return next((number for number in found if number is not None), 0)
+        ids = (self._tokenizer.token_to_id(name) for name in names)
+        return next((number for number in ids if number is not None), 0)

@@ -29,17 +29,17 @@ SPEAKER, FIRST_GRAM = 1, 2  # the columns of a position: word, speaker, trigrams
 def trigrams(word: str, grams: int = GRAMS) -> list[int]:
     """The ids of the trigrams of a word between brackets, from 1 to grams − 1."""
     framed = f"<{word}>"
-    found = [framed[at : at + 3] for at in range(len(framed) - 2)]
-    return [1 + zlib.crc32(one.encode("utf-8", "surrogatepass")) % (grams - 1) for one in found[:MOST]]
+    fragments = [framed[at : at + 3] for at in range(len(framed) - 2)]
+    return [1 + zlib.crc32(fragment.encode("utf-8", "surrogatepass")) % (grams - 1) for fragment in fragments[:MOST]]
 
 
 def spelled(vocabulary: Vocabulary, text: str, speaker: int) -> list[tuple[int, ...]]:
     """The words of a text, each as (word, speaker, trigrams …)."""
-    found = []
+    words = []
     for word, number in zip(split_words(text), vocabulary.encode(text), strict=True):
         grams = trigrams(word)
-        found.append((number, speaker, *grams, *[PADDING] * (MOST - len(grams))))
-    return found
+        words.append((number, speaker, *grams, *[PADDING] * (MOST - len(grams))))
+    return words
 
 
 def mark(number: int, speaker: int) -> tuple[int, ...]:
@@ -77,9 +77,9 @@ def hide(data: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     words = data[..., 0] >= len(SPECIAL)
     drawn = torch.rand(words.shape, generator=generator).masked_fill(~words, 2.0)
     most = (HIDDEN * words.sum(1)).round().clamp(min=1).long()
-    asked = (drawn.argsort(1).argsort(1) < most[:, None]) & words
-    gone = asked & (torch.rand(words.shape, generator=generator) < 0.9)
+    targets = (drawn.argsort(1).argsort(1) < most[:, None]) & words
+    gone = targets & (torch.rand(words.shape, generator=generator) < 0.9)
     shown = data.clone()
     shown[..., 0].masked_fill_(gone, BLANK)
     shown[..., FIRST_GRAM:].masked_fill_(gone[..., None], PADDING)
-    return shown, asked
+    return shown, targets

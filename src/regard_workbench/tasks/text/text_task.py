@@ -9,7 +9,7 @@ from typing import Any
 from regard.errors import BadValue
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.tasks.parts.data import Fitted, Kept
-from regard_workbench.tasks.parts.presenter import Presenter
+from regard_workbench.tasks.parts.presenter import TypedText
 from regard_workbench.tasks.parts.rows_from_files import RowsFromFiles
 from regard_workbench.tasks.parts.shown import Shown, Understood, texts, understood
 from regard_workbench.tasks.text.split_words import trimmed
@@ -23,14 +23,8 @@ class KnownPieces(Fitted):
     vocabulary: Vocabulary
 
 
-class TextPresenter(Presenter["TextTask"]):
+class TextPresenter(TypedText["TextTask"]):
     """Shows texts in pieces of the vocabulary."""
-
-    takes = ("text",)
-
-    def parse(self, task: TextTask, given: Mapping[str, str]) -> Any:
-        """A text."""
-        return task.encode(given["text"]) if set(given) == {"text"} else super().parse(task, given)
 
     def understood(self, task: TextTask, given: Mapping[str, str], example: Any) -> Understood:
         """Compare the typed text with what was read: the first pieces of a long text."""

@@ -78,22 +78,22 @@ class _Listed(Vocabulary):
         return len(SPECIAL) + len(self.entries)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        known = (*SPECIAL, *self.entries)
-        return [known[number] for number in ids]
+        names = (*SPECIAL, *self.entries)
+        return [names[number] for number in ids]
 
     def state(self) -> dict[str, Any]:
         return {"level": self.level, "entries": self.entries}
 
     def _written(self, ids: Iterable[int], unknown: str) -> list[str]:
-        found = []
+        words = []
         for number in ids:
             if number == END:
                 break
             if number == UNKNOWN:
-                found.append(unknown)
+                words.append(unknown)
             elif number >= len(SPECIAL):
-                found.append(self.entries[number - len(SPECIAL)])
-        return found
+                words.append(self.entries[number - len(SPECIAL)])
+        return words
 
 
 class Characters(_Listed):
@@ -140,21 +140,21 @@ class BytePairs(Vocabulary):
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        found = self._tokenizer.encode_batch([whole_characters(text) for text in texts])
-        return [[number + len(SPECIAL) for number in one.ids] for one in found]
+        encodings = self._tokenizer.encode_batch([whole_characters(text) for text in texts])
+        return [[number + len(SPECIAL) for number in encoding.ids] for encoding in encodings]
 
     def words(self, text: str) -> list[str]:
         """The words of a text, within which bytes are merged; a character stands for each byte."""
         return [word for word, _ in self._tokenizer.pre_tokenizer.pre_tokenize_str(whole_characters(text))]
 
     def decode(self, ids: Iterable[int]) -> str:
-        known = []
+        piece_ids = []
         for number in ids:
             if number == END:
                 break
             if number >= len(SPECIAL):
-                known.append(number - len(SPECIAL))
-        return str(self._tokenizer.decode(known))
+                piece_ids.append(number - len(SPECIAL))
+        return str(self._tokenizer.decode(piece_ids))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [SPECIAL[number] if number < len(SPECIAL) else self.decode([number]) for number in ids]
@@ -165,12 +165,12 @@ class BytePairs(Vocabulary):
 
 def words_of(text: str) -> list[str]:
     """The words of a text, with "\\n" between those of one line and those of the next."""
-    found: list[str] = []
+    words: list[str] = []
     for number, line in enumerate(whole_characters(text).split("\n")):
         if number:
-            found.append("\n")
-        found += split_words(line)
-    return found
+            words.append("\n")
+        words += split_words(line)
+    return words
 
 
 def checked_level(level: str) -> str:
@@ -238,7 +238,7 @@ def restored(state: Mapping[str, Any]) -> Vocabulary:
             raise BadValue(f"vocabulary: its tokenizer cannot be read: {str(trouble)[:100]}.") from None
     entries = state.get("entries")
     entries = entries if isinstance(entries, list) else [None]
-    if not all(isinstance(one, str) for one in entries) or len(set(entries)) != len(entries):
+    if not all(isinstance(word, str) for word in entries) or len(set(entries)) != len(entries):
         raise BadValue("vocabulary: expected a list of different pieces of text.")
     return (Words if level == "word" else Characters)(entries)
 

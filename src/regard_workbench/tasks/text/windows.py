@@ -66,14 +66,16 @@ class Loose(Generated[Window]):
         """
         begin = self.first.index_select(0, joined(chosen))
         drawn = torch.empty_like(begin)
-        for batch, part, generator in zip(chosen, drawn.split([len(one) for one in chosen]), generators, strict=False):
+        for batch, offsets, generator in zip(
+            chosen, drawn.split([len(indices) for indices in chosen]), generators, strict=False
+        ):
             if self.narrow.isdisjoint(batch):
-                part.random_(0, self.most, generator=generator)
+                offsets.random_(0, self.most, generator=generator)
                 continue
             start = 0
             for places, alike in groupby(self.places[batch].tolist()):
                 end = start + len(list(alike))
-                part[start:end].random_(0, places, generator=generator)
+                offsets[start:end].random_(0, places, generator=generator)
                 start = end
         begin += drawn
         # `index_select` copies whole rows, unlike indexing with a tensor, which copies number by number.
@@ -83,14 +85,14 @@ class Loose(Generated[Window]):
 def asking(ids: Tensor, context: int, overlap: float) -> Sequence[Window]:
     """Windows that predict every token but the first exactly once; `overlap`: the share that is only context."""
     stride = max(1, round(context * (1 - overlap)))
-    rest = max(0, len(ids) - 1 - context)  # what the first window does not reach
-    return Generated(1 + -(-rest // stride), partial(_fixed, ids, context, stride))
+    remaining = max(0, len(ids) - 1 - context)  # what the first window does not reach
+    return Generated(1 + -(-remaining // stride), partial(_fixed, ids, context, stride))
 
 
 def _fixed(ids: Tensor, context: int, stride: int, index: int) -> Window:
-    asked = context + (index - 1) * stride if index else 0  # tokens that earlier windows asked for
-    begin = max(0, min(asked + stride, len(ids) - 1) - context)  # the last window is as long as the others
-    return Window(ids[begin : begin + context + 1], repeated=asked - begin)
+    predicted = context + (index - 1) * stride if index else 0  # tokens that earlier windows asked for
+    begin = max(0, min(predicted + stride, len(ids) - 1) - context)  # the last window is as long as the others
+    return Window(ids[begin : begin + context + 1], repeated=predicted - begin)
 
 
 def _loose(ids: Tensor, context: int, index: int) -> Window:

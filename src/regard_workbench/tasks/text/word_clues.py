@@ -80,27 +80,30 @@ class WordClues:
 
     def _of(self, words: tuple[str, ...]) -> list[list[str]]:
         lower, shapes = [word.lower() for word in words], [shape(word) for word in words]
-        known = [self.about(word) for word in words]
+        descriptions = [self.about(word) for word in words]
         shouted = sum(word[:1].isupper() for word in words) > 0.6 * len(words)
-        found = []
+        rows = []
         for at, word in enumerate(lower):
             row = ["any"]
             for distance in AROUND:
-                other = at + distance
-                if not 0 <= other < len(words):
+                neighbour = at + distance
+                if not 0 <= neighbour < len(words):
                     row.append(f"edge {distance}")
                     continue
-                capitals, groups = known[other]
-                row += [f"word {distance} {lower[other]}", f"shape {distance} {shapes[other]}"]
+                capitals, groups = descriptions[neighbour]
+                row += [f"word {distance} {lower[neighbour]}", f"shape {distance} {shapes[neighbour]}"]
                 row.append(f"capitals {distance} {capitals}")
                 row += [f"group {number} {distance} {group}" for number, group in enumerate(groups)]
             for count in ENDS:
                 row += [f"begins {word[:count]}", f"ends {word[-count:]}"]
-            row += [f"shape and capitals {shapes[at]} {known[at][0]}", f"shape and sentence {shapes[at]} {shouted}"]
+            row += [
+                f"shape and capitals {shapes[at]} {descriptions[at][0]}",
+                f"shape and sentence {shapes[at]} {shouted}",
+            ]
             if at:
                 row += [f"pair {lower[at - 1]} {word}", f"shapes {shapes[at - 1]} {shapes[at]}"]
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
 
 def most_clues(groups: int) -> int:
@@ -110,15 +113,15 @@ def most_clues(groups: int) -> int:
 
 def capital_classes(sentences: Iterable[Sequence[str]]) -> dict[str, int]:
     """The class, 1 to 4, of each lower-case word by how often it has a capital letter inside a sentence."""
-    seen: dict[str, list[int]] = {}
+    counts_of: dict[str, list[int]] = {}
     for sentence in sentences:
         for before, word in itertools.pairwise(sentence):
             if before not in BEFORE_A_CAPITAL:
-                counts = seen.setdefault(word.lower(), [0, 0])
+                counts = counts_of.setdefault(word.lower(), [0, 0])
                 counts[0] += word[:1].isupper()
                 counts[1] += 1
     return {
         word: 1 + sum(capital / count >= share for share in SHARES)
-        for word, (capital, count) in seen.items()
+        for word, (capital, count) in counts_of.items()
         if count >= FEWEST
     }

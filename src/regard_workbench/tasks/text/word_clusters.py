@@ -17,15 +17,15 @@ def clusters(vectors: Tensor, count: int) -> Tensor:
     lengths = vectors.norm(dim=1, keepdim=True)
     real = lengths[:, 0] > 0
     rows = (vectors / lengths.clamp(min=1e-9))[real]
-    found = torch.full((len(vectors),), NONE)
+    groups = torch.full((len(vectors),), NONE)
     if not len(rows):
-        return found
+        return groups
     centres = rows[:count].clone()
-    own = torch.zeros(len(rows), dtype=torch.long)
+    nearest = torch.zeros(len(rows), dtype=torch.long)
     for _ in range(ROUNDS):
-        own = (rows @ centres.T).argmax(1)
-        sums = torch.zeros_like(centres).index_add_(0, own, rows)
+        nearest = (rows @ centres.T).argmax(1)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
         size = sums.norm(dim=1, keepdim=True)
         centres = torch.where(size > 0, sums / size.clamp(min=1e-9), centres)
-    found[real] = own
-    return found
+    groups[real] = nearest
+    return groups

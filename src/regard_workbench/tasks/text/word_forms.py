@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -178,37 +178,34 @@ class WordForms:
             "known_clues": list(self.clues.known),
             "capitals": self.capitals,
             "groups": self.groups,
+            "max_length": None,  # any number of words
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned. Earlier runs had no shapes, parts, vectors and clues."""
-        self.lower = bool(state["lower"])
-        self.width = whole_number("word_length", state["word_length"], 2)
-        self.parts = whole_number("parts", state.get("parts", 0), 0)
-        self.vectors = whole_number("vectors", state.get("vectors", 0), 0)
-        self.counted = None
-        self.words = vocabulary.restored(state["vocabulary"])
-        self.characters = vocabulary.restored(state["characters"])
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Self:
+        """What `state` was made of. Earlier runs had no shapes, parts, vectors and clues."""
         shapes = state.get("shapes")
-        self.shapes = None if shapes is None else vocabulary.restored(shapes)
-        self.clues = WordClues(whole_number("clues", state.get("clues", 0), 0), self._about)
-        given = {name: _numbers(name, state.get(name, [])) for name in ("known_clues", "capitals")}
-        self.clues.restore(given["known_clues"])
-        self.capitals = given["capitals"]
-        self.groups = [_numbers("groups", group) for group in state.get("groups", [])]
-        for table in [self.capitals, *self.groups] if self.clues.least else []:
-            if len(table) != len(self.words):
+        sizes = {name: state.get(name, 0) for name in ("parts", "vectors", "clues")}
+        forms = cls(lower=bool(state["lower"]), width=state["word_length"], shapes=shapes is not None, **sizes)
+        forms.words = vocabulary.restored(state["vocabulary"])
+        forms.characters = vocabulary.restored(state["characters"])
+        forms.shapes = None if shapes is None else vocabulary.restored(shapes)
+        forms.clues.restore(_numbers("known_clues", state.get("known_clues", [])))
+        forms.capitals = _numbers("capitals", state.get("capitals", []))
+        forms.groups = [_numbers("groups", group) for group in state.get("groups", [])]
+        for table in [forms.capitals, *forms.groups] if forms.clues.least else []:
+            if len(table) != len(forms.words):
                 raise BadValue(
-                    f"capitals, groups: expected {len(self.words)} numbers, one for each word, got {len(table)}."
+                    f"capitals, groups: expected {len(forms.words)} numbers, one for each word, got {len(table)}."
                 )
-        self._read = {}
+        return forms
 
 
-def _numbers(name: str, given: Any) -> list[int]:
+def _numbers(name: str, numbers: Any) -> list[int]:
     """A list of whole numbers, as `state` makes it."""
-    if not isinstance(given, list) or not all(type(one) is int for one in given):
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
         raise BadValue(f"{name}: expected whole numbers, as `state` makes them.")
-    return given
+    return numbers
 
 
 def _single(ids: Sequence[int]) -> int:

@@ -49,10 +49,10 @@ def ngrams(word: str, shortest: int = SHORTEST, longest: int = LONGEST) -> list[
 @lru_cache(maxsize=1 << 17)  # most words of a text are repetitions
 def part_ids(word: str, count: int) -> tuple[int, ...]:
     """The ids, from 1 to `count`, of the first `MOST` parts of a word."""
-    return tuple(1 + zlib.crc32(part.encode()) % count for part in ngrams(word)[:MOST])
+    return tuple(1 + zlib.crc32(ngram.encode()) % count for ngram in ngrams(word)[:MOST])
 
 
 def parts_of(words: Iterable[str], count: int) -> Tensor:
     """The ids of the parts of each word, (n,MOST), filled up with zeros."""
-    rows = [[*found, *[0] * (MOST - len(found))] for found in (part_ids(word, count) for word in words)]
+    rows = [[*ids, *[0] * (MOST - len(ids))] for ids in (part_ids(word, count) for word in words)]
     return torch.tensor(rows, dtype=torch.long).view(-1, MOST)

@@ -10,7 +10,7 @@ import torch
 from regard.support.arguments import whole_number
 from regard_workbench.tasks.parts.batch import ASKED, TARGETS, Batch, Stream
 from regard_workbench.tasks.parts.padding import padded
-from regard_workbench.tasks.parts.streams import Tokens
+from regard_workbench.tasks.parts.streams import StreamSpec, Tokens
 from regard_workbench.tasks.text.pretrained_pieces import PretrainedPieces
 from regard_workbench.tasks.text.vocabulary import PRETRAINED, restored
 from regard_workbench.tasks.text.word_forms import WORDS
@@ -44,9 +44,9 @@ class WordPieces:
         """The vocabulary and the longest text, as JSON data."""
         return {"vocabulary": self.vocabulary.state(), "max_length": self.longest}
 
-    def stream(self) -> Tokens:
+    def streams(self) -> dict[str, StreamSpec]:
         """The pieces of a sentence."""
-        return Tokens(len(self.vocabulary), self.vocabulary.padding, self.longest)
+        return {WORDS: Tokens(len(self.vocabulary), self.vocabulary.padding, self.longest)}
 
     def batch(self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[int]] | None) -> Batch:
         """The pieces of sentences, padded at their ends; tags at the first piece of each word."""

@@ -24,8 +24,8 @@ def _sort(char: str) -> str:
 
 def shape(word: str) -> str:
     """The sorts of a word's characters, each run of one sort as one character."""
-    found = ""
+    sorts = ""
     for sort in map(_sort, word):
-        if not found.endswith(sort):
-            found += sort
-    return found[:LONGEST]
+        if not sorts.endswith(sort):
+            sorts += sort
+    return sorts[:LONGEST]

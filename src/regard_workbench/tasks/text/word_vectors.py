@@ -44,15 +44,15 @@ def counted_vectors(sentences: Iterable[Sequence[int]], count: int, width: int) 
     """
     text = [number for sentence in sentences for number in (*sentence, *[-1] * max(DISTANCES))]
     table = _surprise(np.array([*[-1] * max(DISTANCES), *text], dtype=np.int64), count)
-    found = torch.zeros(count, width)
+    vectors = torch.zeros(count, width)
     rank = min(width, *table.shape)
     if rank and table._nnz():
         with torch.random.fork_rng(devices=[]):  # the decomposition starts from random numbers: always the same ones
             torch.manual_seed(0)
             left, sizes, _ = torch.svd_lowrank(table, min(rank + 10, *table.shape), niter=4)
-        found[:, :rank] = (left * sizes.sqrt())[:, :rank]
-    lengths = found.norm(dim=1, keepdim=True)
-    return torch.where(lengths > 1e-6, found / lengths.clamp(min=1e-6), 0.0)
+        vectors[:, :rank] = (left * sizes.sqrt())[:, :rank]
+    lengths = vectors.norm(dim=1, keepdim=True)
+    return torch.where(lengths > 1e-6, vectors / lengths.clamp(min=1e-6), 0.0)
 
 
 def _surprise(text: np.ndarray, count: int) -> Tensor:
@@ -60,16 +60,16 @@ def _surprise(text: np.ndarray, count: int) -> Tensor:
     contexts = min(CONTEXTS, count)
     pairs = []
     for place, distance in enumerate(DISTANCES):
-        here = text[max(0, -distance) : len(text) - max(0, distance)]
-        there = text[max(0, distance) : len(text) + min(0, distance)]
-        real = (here >= 0) & (there >= 0) & (there < contexts)
-        pairs.append(here[real] * (len(DISTANCES) * contexts) + there[real] + place * contexts)
-    cells, seen = np.unique(np.concatenate(pairs), return_counts=True)
+        left = text[max(0, -distance) : len(text) - max(0, distance)]
+        right = text[max(0, distance) : len(text) + min(0, distance)]
+        real = (left >= 0) & (right >= 0) & (right < contexts)
+        pairs.append(left[real] * (len(DISTANCES) * contexts) + right[real] + place * contexts)
+    cells, frequencies = np.unique(np.concatenate(pairs), return_counts=True)
     rows, columns = np.divmod(cells, len(DISTANCES) * contexts)
-    of_row = np.bincount(rows, seen, minlength=count)
-    of_column = np.bincount(columns, seen, minlength=len(DISTANCES) * contexts) ** SMOOTHING
-    of_column *= seen.sum() / max(of_column.sum(), 1e-9)
-    value = np.log(seen * seen.sum() / (of_row[rows] * of_column[columns]))
+    of_row = np.bincount(rows, frequencies, minlength=count)
+    of_column = np.bincount(columns, frequencies, minlength=len(DISTANCES) * contexts) ** SMOOTHING
+    of_column *= frequencies.sum() / max(of_column.sum(), 1e-9)
+    value = np.log(frequencies * frequencies.sum() / (of_row[rows] * of_column[columns]))
     kept = value > 0
     where = torch.from_numpy(np.stack([rows[kept], columns[kept]]))
     values = torch.from_numpy(value[kept].astype(np.float32))

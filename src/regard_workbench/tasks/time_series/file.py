@@ -78,19 +78,19 @@ def _delimiter(text: str) -> str:
 
 def _lines(path: Path, text: str, delimiter: str, most: int | None = None) -> list[tuple[int, list[str]]]:
     """The cells of each line that holds any, with the number of the line; at most so many lines."""
-    found: list[tuple[int, list[str]]] = []
+    rows: list[tuple[int, list[str]]] = []
     last = 0
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
             if any(trimmed(cell) for cell in cells):
-                found.append((last + 1, cells))
+                rows.append((last + 1, cells))
             last = reader.line_num
-            if len(found) == most:
+            if len(rows) == most:
                 break
     except csv.Error as error:
         raise wrong(path, reader.line_num, f"not valid CSV: {error}.") from None
-    return found
+    return rows
 
 
 class _LineNumbers:
@@ -164,31 +164,31 @@ def _line_by_line(path: Path, lines: _LineNumbers, width: int) -> tuple[list[str
             row.append(float("nan") if plain in MISSING else float(plain))
         stamps.append(cells[0])
         values.append(row)
-    found = np.array(values, dtype=np.float64).reshape(len(stamps), width - 1)
-    if np.isinf(found).any():
-        row_number = int(np.isinf(found).any(1).argmax())
+    table = np.array(values, dtype=np.float64).reshape(len(stamps), width - 1)
+    if np.isinf(table).any():
+        row_number = int(np.isinf(table).any(1).argmax())
         raise wrong(path, lines[row_number], "a number is too large. Expected finite numbers.")
-    return stamps, found
+    return stamps, table
 
 
 def _times(path: Path, stamps: Sequence[str], dates: str | None, lines: _LineNumbers) -> tuple[Numbers, bool]:
     """Each time as a number, and whether times are dates (then in seconds since 1970)."""
     if dates is None and NUMBER.fullmatch(stamps[0].strip()):
-        found = []
+        numbers = []
         for row, stamp in enumerate(stamps):
             if not NUMBER.fullmatch(stamp.strip()):
                 raise wrong(
                     path, lines[row], f"the time is {excerpt(stamp)}, those before it are numbers. Expected one kind."
                 )
-            found.append(float(stamp))
-        return np.array(found), False
+            numbers.append(float(stamp))
+        return np.array(numbers), False
     return np.array([_seconds(path, row, stamp, dates, lines) for row, stamp in enumerate(stamps)]), True
 
 
 def _seconds(path: Path, row: int, stamp: str, dates: str | None, lines: _LineNumbers) -> float:
     try:
         plain = stamp.strip()
-        found = datetime.fromisoformat(plain) if dates is None else datetime.strptime(plain, dates)
+        date = datetime.fromisoformat(plain) if dates is None else datetime.strptime(plain, dates)
     except ValueError:
         wanted = (
             "a date such as 2016-07-01 00:00:00, or a number. Say how dates are written, for instance "
@@ -197,7 +197,7 @@ def _seconds(path: Path, row: int, stamp: str, dates: str | None, lines: _LineNu
             else f"a date written as dates={dates!r} says"
         )
         raise wrong(path, lines[row], f"expected {wanted}; got {excerpt(stamp)}.") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 def _at_equal_steps(
@@ -213,11 +213,11 @@ def _at_equal_steps(
     apart = np.diff(times)
     if (apart <= 0).any():
         row = int(np.argmax(apart <= 0)) + 1
-        what = "comes again" if apart[row - 1] == 0 else f"is before that of line {lines[row - 1]}"
+        fault = "comes again" if apart[row - 1] == 0 else f"is before that of line {lines[row - 1]}"
         raise wrong(
             path,
             lines[row],
-            f"the time {excerpt(stamps[row])} {what}. Sort the file by time, and keep one row for each.",
+            f"the time {excerpt(stamps[row])} {fault}. Sort the file by time, and keep one row for each.",
         )
     if len(times) < 2:
         raise wrong(path, lines[0], "a single row. Expected a series.")
@@ -263,8 +263,8 @@ def written_time(seconds: float, dated: bool) -> str:
     """A time as the file may have it: an ISO date, or a number."""
     if not dated:
         return f"{seconds:g}"
-    found = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
-    return found.isoformat(sep=" ", timespec="seconds" if seconds == int(seconds) else "milliseconds")
+    date = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+    return date.isoformat(sep=" ", timespec="seconds" if seconds == int(seconds) else "milliseconds")
 
 
 def checked_gaps(gaps: str) -> str:

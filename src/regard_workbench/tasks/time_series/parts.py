@@ -33,32 +33,32 @@ def borders(split: str, rows: int, step: float | None) -> tuple[int, int, int]:
 
     Rows after the test part are not used, as is usual for the ETT sets.
     """
-    found = FORM.fullmatch(split)
-    unit = "" if found is None else found[4] + ("" if found[4].endswith(("s", "%")) else "s")
-    if found is None or unit not in (*UNITS, "rows", "%"):
+    match = FORM.fullmatch(split)
+    unit = "" if match is None else match[4] + ("" if match[4].endswith(("s", "%")) else "s")
+    if match is None or unit not in (*UNITS, "rows", "%"):
         raise BadValue(
             f"split: expected three numbers and a unit ({', '.join(UNITS)}, rows or %), for instance {EXAMPLES}; "
             f"got {split!r}."
         )
-    parts = [int(found[number]) for number in (1, 2, 3)]
-    if 0 in parts:
+    sizes = [int(match[number]) for number in (1, 2, 3)]
+    if 0 in sizes:
         raise BadValue(f"split: expected three parts above 0, got {split!r}.")
     if unit == "%":
-        if sum(parts) != 100:
-            raise BadValue(f"split: expected parts that add up to 100 %, got {split!r} ({sum(parts)} %).")
-        train, test = rows * parts[0] // 100, rows * parts[2] // 100
+        if sum(sizes) != 100:
+            raise BadValue(f"split: expected parts that add up to 100 %, got {split!r} ({sum(sizes)} %).")
+        train, test = rows * sizes[0] // 100, rows * sizes[2] // 100
         return train, rows - test, rows
     if unit != "rows" and step is None:
         raise BadValue(
             f'split: the times of this series are numbers, not dates: count in rows or in %, as "70/10/20 %"; got '
             f"{split!r}."
         )
-    each = 1.0 if unit == "rows" or step is None else UNITS[unit] / step
-    ends = [round(sum(parts[: number + 1]) * each) for number in range(3)]
+    rows_per_unit = 1.0 if unit == "rows" or step is None else UNITS[unit] / step
+    ends = [round(sum(sizes[: number + 1]) * rows_per_unit) for number in range(3)]
     if ends[2] > rows:
-        held = f"{rows / each:.1f} {unit}" if unit != "rows" else f"{rows:,}"
+        length = f"{rows / rows_per_unit:.1f} {unit}" if unit != "rows" else f"{rows:,}"
         raise BadValue(
-            f"split: {split!r} asks for {sum(parts)} {unit}, and the series has {held} ({rows:,} rows). "
+            f"split: {split!r} asks for {sum(sizes)} {unit}, and the series has {length} ({rows:,} rows). "
             'Ask for less, or for shares: split="70/10/20 %".'
         )
     return ends[0], ends[1], ends[2]

@@ -21,13 +21,13 @@ SHADE, LINE, AHEAD = "#2a7fc4", "#444444", "#c4502a"
 
 def line_picture(values: NDArray[np.float32], height: int = HEIGHT) -> NDArray[np.float32]:
     """(height, width) from 0 to 1: a light line on dark ground, the same number of pixels for each step."""
-    each = max(1, round(WIDTH / len(values)))
-    picture = np.zeros((height, each * len(values)), dtype=np.float32)
+    pixels_per_step = max(1, round(WIDTH / len(values)))
+    picture = np.zeros((height, pixels_per_step * len(values)), dtype=np.float32)
     low, high = float(values.min()), float(values.max())
     at = (values - low) / (high - low) if high > low else np.full(len(values), 0.5)
     rows = (height - 1 - MARGIN) - at * (height - 1 - 2 * MARGIN)
     # The middle of each step, and straight lines between them.
-    middles = (np.arange(len(values)) + 0.5) * each
+    middles = (np.arange(len(values)) + 0.5) * pixels_per_step
     heights = np.interp(np.arange(picture.shape[1] + 1), middles, rows)
     for column in range(picture.shape[1]):
         first, last = sorted((heights[column], heights[column + 1]))

@@ -63,11 +63,11 @@ def standardised(values: Numbers, center: Numbers, spread: Numbers) -> Standard:
     nothing later is used.
     """
     scaled = (values - center) / spread
-    known = ~np.isnan(scaled)
-    last = np.maximum.accumulate(np.where(known, np.arange(len(scaled))[:, None], -1), 0)
+    present = ~np.isnan(scaled)
+    last = np.maximum.accumulate(np.where(present, np.arange(len(scaled))[:, None], -1), 0)
     filled = np.where(last >= 0, np.take_along_axis(np.nan_to_num(scaled), np.maximum(last, 0), 0), 0.0)
-    zeros = np.where(known, scaled, 0.0)
-    return Standard(torch.from_numpy(filled).float(), torch.from_numpy(zeros).float(), torch.from_numpy(known))
+    zeros = np.where(present, scaled, 0.0)
+    return Standard(torch.from_numpy(filled).float(), torch.from_numpy(zeros).float(), torch.from_numpy(present))
 
 
 def named_times(example: Span, begin: int, end: int) -> list[str]:

@@ -160,7 +160,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     dotted: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            dotted.update({f"{name}.{inner}": v for inner, v in flat(value).items()})
+            dotted.update({f"{name}.{key}": v for key, v in flat(value).items()})
         else:
             dotted[str(name)] = value
     return dotted
@@ -171,7 +171,7 @@ def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     declared = settings()
     clean: dict[str, Any] = {}
     mistakes: list[str] = []
-    for spelled, given in flat(values).items():
+    for spelled, raw_value in flat(values).items():
         name = spelled.replace("-", "_")
         if name not in declared:
             near = closest(name, declared)
@@ -179,17 +179,17 @@ def read(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             mistakes.append(f"{spelled}: there is no such setting.{meant}")
             continue
         try:
-            clean[name] = declared[name].metadata["read"](given)
+            clean[name] = declared[name].metadata["read"](raw_value)
         except Expected as wanted:
-            mistakes.append(f"{spelled}: expected {wanted}, got {given!r}.")
+            mistakes.append(f"{spelled}: expected {wanted}, got {raw_value!r}.")
     return clean, mistakes
 
 
 def make(clean: Mapping[str, Any]) -> Config:
     """Make a Config from typed settings by dotted name."""
-    outer = {name: value for name, value in clean.items() if "." not in name}
-    inner = {name.partition(".")[2]: value for name, value in clean.items() if "." in name}
-    return Config(**outer, optim=Optim(**inner))
+    fields = {name: value for name, value in clean.items() if "." not in name}
+    optim_fields = {name.partition(".")[2]: value for name, value in clean.items() if "." in name}
+    return Config(**fields, optim=Optim(**optim_fields))
 
 
 def non_defaults(config: Config) -> dict[str, Any]:

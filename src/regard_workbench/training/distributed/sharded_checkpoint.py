@@ -36,7 +36,7 @@ def save(folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer 
         raise BadValue(f"folder: {folder} is not empty, and shards of two checkpoints must not mix. Take another.")
     tensors = _weights(model)
     if optimizer is not None:
-        tensors |= {name: _at_least_1d(one) for name, one in optim.optimizer_state(optimizer, model).items()}
+        tensors |= {name: _at_least_1d(tensor) for name, tensor in optim.optimizer_state(optimizer, model).items()}
     with _quiet():
         dcp_save(tensors, storage_writer=HuggingFaceStorageWriter(path=str(folder), save_distributed=True))
 
@@ -60,19 +60,19 @@ def load(folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer 
                 state[name] = torch.zeros(sizes[name])
     _read(folder, {**weights, **state})
     if optimizer is not None:
-        scalars = {name: one.squeeze(0) if name.endswith(":step") else one for name, one in state.items()}
+        scalars = {name: tensor.squeeze(0) if name.endswith(":step") else tensor for name, tensor in state.items()}
         optim.restore_optimizer(optimizer, model, scalars)
 
 
 def consolidate(folder: str | Path, target: str | Path) -> list[Path]:
     """Join the shards to `model.safetensors` and `optimizer.safetensors` in `target`; no other process is needed."""
-    whole = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in _metadata(folder).items()}
-    _read(folder, whole, no_dist=True)
+    full_tensors = {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in _metadata(folder).items()}
+    _read(folder, full_tensors, no_dist=True)
     target = Path(target)
     target.mkdir(parents=True, exist_ok=True)
     written = []
     for file, of_optimizer in (("model.safetensors", False), ("optimizer.safetensors", True)):
-        tensors = {name: one for name, one in whole.items() if (":" in name) == of_optimizer}
+        tensors = {name: tensor for name, tensor in full_tensors.items() if (":" in name) == of_optimizer}
         if tensors:
             save_file(tensors, target / file)
             written.append(target / file)
@@ -113,11 +113,11 @@ def _metadata(folder: str | Path) -> dict[str, tuple[tuple[int, ...], torch.dtyp
     if not any(Path(folder).glob("*.safetensors")):
         raise BadValue(f"folder: {folder} holds no safetensors files. Expected one that `save` has written.")
     try:
-        found = HuggingFaceStorageReader(path=str(folder)).read_metadata().state_dict_metadata
+        metadata = HuggingFaceStorageReader(path=str(folder)).read_metadata().state_dict_metadata
     except _UNREADABLE as error:
         raise BadValue(f"folder: {folder} cannot be read as a sharded checkpoint: {error}") from error
-    tensors = {name: one for name, one in found.items() if isinstance(one, TensorStorageMetadata)}
-    return {name: (tuple(one.size), one.properties.dtype) for name, one in tensors.items()}
+    tensors = {name: stored for name, stored in metadata.items() if isinstance(stored, TensorStorageMetadata)}
+    return {name: (tuple(stored.size), stored.properties.dtype) for name, stored in tensors.items()}
 
 
 def _sizes(folder: str | Path) -> dict[str, tuple[int, ...]]:

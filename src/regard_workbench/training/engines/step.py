@@ -142,9 +142,9 @@ class Step:
                 "two passes. Leave it out."
             )
         first, second = log_probabilities.chunk(2)
-        each = ((first.exp() - second.exp()) * (first - second)).sum(-1)
+        divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1)
         keep = batch.target_keep
-        return counted(each, None if keep is None else keep[: len(each)])[0]
+        return counted(divergence, None if keep is None else keep[: len(divergence)])[0]
 
     def _seed_for(self, batch: Batch, number: int) -> Tensor | None:
         """The seed of one of the batches of a step, on the device."""
@@ -179,5 +179,5 @@ class Step:
         batches = list(chain.from_iterable(self.processes.gather(mine)))  # all processes raise: they have the same loss
         non_finite = [index for finite, index in batches if not finite] or [index for _, index in batches]
         examples = [example for index in non_finite for example in index]
-        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradient is {norm}"
-        raise NonFinite(f"{what} for the batch of training examples {examples}")
+        problem = f"the loss is {loss}" if not math.isfinite(loss) else f"the norm of the gradient is {norm}"
+        raise NonFinite(f"{problem} for the batch of training examples {examples}")

@@ -69,7 +69,9 @@ def export_run(
     description = path.with_name(f"{path.name}.json")
     _check_description(description)
     model, task = loaded.model.float().eval(), loaded.task
-    examples = next((found for split in ("validation", "test", "train") if len(found := task.examples(split))), ())
+    examples = next(
+        (candidates for split in ("validation", "test", "train") if len(candidates := task.examples(split))), ()
+    )
     if not len(examples):
         raise BadValue("data: the task of this run has no example to trace the model with. Pass --data.")
     batches = _batches(task, model, examples)
@@ -91,7 +93,7 @@ def export_run(
         }
         for name, tensor in zip(interface.names, interface.tensors(batches[0]), strict=True)
     }
-    shapes = {name: _common_shape([found[n].shape for found in expected]) for n, name in enumerate(names)}
+    shapes = {name: _common_shape([output[n].shape for output in expected]) for n, name in enumerate(names)}
     exported = Exported(
         path, description, described, shapes, [list(batch.inputs.shape) for batch in batches], worst, count
     )
@@ -128,12 +130,12 @@ def _check_description(path: Path) -> None:
 
 def _batches(task: Task, model: Model, examples: Sequence[Any]) -> list[Batch]:
     """Batches of several sizes; where examples differ in length, the batches do, too."""
-    generator, found, first = torch.Generator().manual_seed(0), [], 0
+    generator, batches, first = torch.Generator().manual_seed(0), [], 0
     for size in SIZES:
         chosen = [(first + number) % len(examples) for number in range(size)]
-        found.append(task.batch(examples, chosen, generator, model))
+        batches.append(task.batch(examples, chosen, generator, model))
         first += size
-    return found
+    return batches
 
 
 def _with_fewer_targets(interface: Interface, batch: Batch, free: dict[str, list[int]]) -> Batch:
@@ -141,10 +143,10 @@ def _with_fewer_targets(interface: Interface, batch: Batch, free: dict[str, list
     read = [name for name, (group, _, _) in interface.inputs.items() if group == "answers" and 1 in free[name]]
     if not read:
         return batch
-    found = dict(zip(interface.names, interface.tensors(batch), strict=True))
+    tensors = dict(zip(interface.names, interface.tensors(batch), strict=True))
     for name in read:
-        found[name] = found[name][:, : -(-found[name].shape[1] // 2)]
-    return interface.batch(list(found.values()))
+        tensors[name] = tensors[name][:, : -(-tensors[name].shape[1] // 2)]
+    return interface.batch(list(tensors.values()))
 
 
 Answers = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -174,19 +176,19 @@ def _compare(answers: Answers, interface: Interface, batches: list[Batch], expec
     for batch, wanted in zip(batches, expected, strict=True):
         try:
             with torch.no_grad():
-                found = answers(interface.tensors(batch))
+                outputs = answers(interface.tensors(batch))
         except RuntimeError as trouble:  # an assertion of the graph about its sizes
             raise ExportDiffers(
                 f"export: the graph does not take a batch of {list(batch.inputs.shape)}: {first_line(trouble)}"
             ) from trouble
-        for one, other in zip(found, wanted, strict=True):
-            if one.shape != other.shape:
+        for output, reference in zip(outputs, wanted, strict=True):
+            if output.shape != reference.shape:
                 raise ExportDiffers(
-                    f"export: for a batch of {list(batch.inputs.shape)} the graph gives {list(one.shape)}, the model "
-                    f"{list(other.shape)}. This is a mistake in regard; please report it."
+                    f"export: for a batch of {list(batch.inputs.shape)} the graph gives {list(output.shape)}, the "
+                    f"model {list(reference.shape)}. This is a mistake in regard; please report it."
                 )
-            largest = max(1.0, float(other.abs().max())) if other.numel() else 1.0
-            difference = float((one - other).abs().nan_to_num(torch.inf).max()) if other.numel() else 0.0
+            largest = max(1.0, float(reference.abs().max())) if reference.numel() else 1.0
+            difference = float((output - reference).abs().nan_to_num(torch.inf).max()) if reference.numel() else 0.0
             worst = max(worst, difference / largest)
     if not worst <= TOLERANCE:
         raise ExportDiffers(

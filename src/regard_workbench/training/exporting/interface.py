@@ -35,25 +35,25 @@ class Interface:
 
     def tensors(self, batch: Batch) -> list[Tensor]:
         """The inputs of a batch."""
-        found = []
-        for group, stream, part in self.inputs.values():
+        tensors = []
+        for group, stream, field in self.inputs.values():
             holder: Stream = getattr(batch, group)[stream]
-            tensor = getattr(holder, part)
+            tensor = getattr(holder, field)
             if tensor is None:  # every position is real
                 tensor = torch.ones(holder.data.shape[:2], dtype=torch.bool, device=holder.data.device)
-            found.append(tensor)
+            tensors.append(tensor)
         if self.offset:
             assert batch.offset is not None
-            found.append(batch.offset)
-        return found
+            tensors.append(batch.offset)
+        return tensors
 
     def batch(self, tensors: Sequence[Tensor]) -> Batch:
         """The batch that these inputs are of."""
         groups: dict[str, dict[str, dict[str, Tensor]]] = {"streams": {}, "answers": {}}
-        for (group, stream, part), tensor in zip(self.inputs.values(), tensors, strict=False):
-            groups[group].setdefault(stream, {})[part] = tensor
+        for (group, stream, field), tensor in zip(self.inputs.values(), tensors, strict=False):
+            groups[group].setdefault(stream, {})[field] = tensor
         streams, answers = (
-            {name: Stream(**parts) for name, parts in groups[group].items()} for group in ("streams", "answers")
+            {name: Stream(**fields) for name, fields in groups[group].items()} for group in ("streams", "answers")
         )
         return Batch(streams, answers, offset=tensors[-1] if self.offset else None)
 
@@ -64,10 +64,10 @@ def interface_of(model: Model, batch: Batch) -> Interface:
     groups = {"streams": batch.streams, "answers": _read_answers(model, batch)}
     for group, streams in groups.items():
         for name, stream in streams.items():
-            for part in PARTS:
-                if getattr(stream, part) is not None:
+            for field in PARTS:
+                if getattr(stream, field) is not None:
                     plain = name.replace(" ", "_").replace("-", "_")
-                    inputs[plain if part == "data" else f"{plain}_{part}"] = (group, name, part)
+                    inputs[plain if field == "data" else f"{plain}_{field}"] = (group, name, field)
     return Interface(inputs, offset=batch.offset is not None)
 
 

@@ -24,7 +24,7 @@ def to_onnx(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[s
     try:
         # With gradients torch would split the body of a scan into a forward and a backward part, which hand on sizes.
         with torch.no_grad(), _quiet():
-            found = torch.onnx.export(
+            exported = torch.onnx.export(
                 program,
                 input_names=list(inputs),
                 output_names=list(outputs),
@@ -36,8 +36,8 @@ def to_onnx(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[s
         raise
     except Exception as trouble:
         raise Unsupported(f"export: ONNX cannot express this model: {first_line(trouble)}") from trouble
-    assert found is not None
-    return found.model_proto
+    assert exported is not None
+    return exported.model_proto
 
 
 def operators(model: Any) -> list[str]:
@@ -66,14 +66,16 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # it warns of constants that its own optimiser removes
         options.intra_op_num_threads = 1
-        given = str(model) if isinstance(model, Path) else model.SerializeToString()
-        self.session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
-        self.inputs = [one.name for one in self.session.get_inputs()]
+        source = str(model) if isinstance(model, Path) else model.SerializeToString()
+        self.session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        self.inputs = [graph_input.name for graph_input in self.session.get_inputs()]
 
     def __call__(self, names: Sequence[str], tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs for inputs by name; a name that the graph does not read is left out."""
-        given = {name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True) if name in self.inputs}
-        return [torch.from_numpy(one) for one in self.session.run(None, given)]
+        arrays = {
+            name: tensor.cpu().numpy() for name, tensor in zip(names, tensors, strict=True) if name in self.inputs
+        }
+        return [torch.from_numpy(array) for array in self.session.run(None, arrays)]
 
 
 @contextmanager

@@ -20,18 +20,18 @@ def trace(module: nn.Module, inputs: Sequence[Tensor]) -> ExportedProgram:
     """The graph of a module in evaluation mode. An axis stays free unless the module ties it to one size."""
     # The third axis of ids is a length, too (the letters of a word); that of numbers is a width, which never changes.
     axes = [range(min(tensor.dim(), 2) if tensor.is_floating_point() else tensor.dim()) for tensor in inputs]
-    free = tuple(dict.fromkeys(own, Dim.AUTO) for own in axes)
+    free = tuple(dict.fromkeys(tensor_axes, Dim.AUTO) for tensor_axes in axes)
     try:
         oblivious = symbolic.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
         with torch.no_grad(), standard_operators(), oblivious:
-            found = torch.export.export(
+            exported = torch.export.export(
                 _Positional(module.eval()),
                 tuple(inputs),
                 dynamic_shapes=(free,),
                 prefer_deferred_runtime_asserts_over_guards=True,
             )
-            _allow_one(found)
-            return found
+            _allow_one(exported)
+            return exported
     except Exception as trouble:
         raise Unsupported(f"export: torch cannot trace this model: {first_line(trouble)}") from trouble
 
@@ -45,14 +45,14 @@ def _allow_one(program: ExportedProgram) -> None:
     torch adds one wherever a size of 1 would be broadcast, which gives the same result here. `export_run` compares
     batches of one example.
     """
-    for part in program.graph_module.modules():  # the body of a scan is a part of its own
-        if not isinstance(part, torch.fx.GraphModule):
+    for module in program.graph_module.modules():  # the body of a scan is a part of its own
+        if not isinstance(module, torch.fx.GraphModule):
             continue
-        for node in list(part.graph.nodes):
+        for node in list(module.graph.nodes):
             if node.target is torch.ops.aten._assert_scalar.default and _NOT_ONE.search(str(node.args[1])):
-                part.graph.erase_node(node)
-        part.graph.eliminate_dead_code()
-        part.recompile()
+                module.graph.erase_node(node)
+        module.graph.eliminate_dead_code()
+        module.recompile()
 
 
 class _Positional(nn.Module):
@@ -69,8 +69,10 @@ class _Positional(nn.Module):
 def free_axes(program: ExportedProgram) -> list[list[int]]:
     """The axes of each input that may have any size."""
     names = set(program.graph_signature.user_inputs)
-    given = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
-    return [[axis for axis, size in enumerate(node.meta["val"].shape) if _is_free(program, size)] for node in given]
+    placeholders = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    return [
+        [axis for axis, size in enumerate(node.meta["val"].shape) if _is_free(program, size)] for node in placeholders
+    ]
 
 
 def _is_free(program: ExportedProgram, size: int | torch.SymInt) -> bool:

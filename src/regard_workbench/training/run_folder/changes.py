@@ -92,8 +92,8 @@ def applied(initial: Mapping[str, Any], changes: Sequence[Change]) -> dict[str, 
 
 def between(before: Config, after: Config, step: int) -> list[Change]:
     """The differences between two complete configurations, as changes at a step."""
-    was, now = (json.loads(json.dumps(flat(dataclasses.asdict(config)))) for config in (before, after))
-    return [Change(step, name, was[name], now[name]) for name in was if name not in LOCATION and was[name] != now[name]]
+    was, new = (json.loads(json.dumps(flat(dataclasses.asdict(config)))) for config in (before, after))
+    return [Change(step, name, was[name], new[name]) for name in was if name not in LOCATION and was[name] != new[name]]
 
 
 def settings_of(run: RunFolder) -> dict[str, Any]:
@@ -108,12 +108,12 @@ def check_settings(run: RunFolder, checkpoint: Checkpoint, tell: Callable[[str],
     if trained is None:
         tell(f"{run.path}: {checksum.NO_CHECKSUM}: its settings and metrics are taken as they are.")
         return
-    begun, rows = trained.get("begun"), trained.get("changes")
-    if not isinstance(begun, dict) or not isinstance(rows, list):
+    initial, rows = trained.get("begun"), trained.get("changes")
+    if not isinstance(initial, dict) or not isinstance(rows, list):
         raise checksum.FileChanged(f"{checkpoint.name}: its settings cannot be read.")
-    now = _begun(run)
-    for name in {**begun, **now}:
-        was, is_now = begun.get(name), now.get(name)
+    current = _begun(run)
+    for name in {**initial, **current}:
+        was, is_now = initial.get(name), current.get(name)
         if was == is_now:
             continue
         if name in MOVABLE:

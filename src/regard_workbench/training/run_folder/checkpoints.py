@@ -119,7 +119,7 @@ def load(path: Path) -> Checkpoint:
 
 def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rename the tensors of a checkpoint of format 1 to the current names."""
-    return {_RENAMED.sub(lambda old: _NEW_NAMES[old[1]], name): one for name, one in tensors.items()}
+    return {_RENAMED.sub(lambda old: _NEW_NAMES[old[1]], name): tensor for name, tensor in tensors.items()}
 
 
 def paths(folder: Path) -> list[Path]:

@@ -40,16 +40,16 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
 def read_json(data: bytes, where: Path) -> tuple[dict[str, Any], bool]:
     """Decode a file, and whether it had a checksum; raise `FileChanged` if the checksum does not match."""
     try:
-        found = json.loads(data)
+        content = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FileChanged(f"{where} cannot be read: {error}.") from None
-    if not isinstance(found, dict):
-        raise FileChanged(f"{where} cannot be read: expected an object, got {type(found).__name__}.")
-    has_checksum = KEY in found
-    expected = found.pop(KEY, None)
-    if has_checksum and expected != digest(found):
+    if not isinstance(content, dict):
+        raise FileChanged(f"{where} cannot be read: expected an object, got {type(content).__name__}.")
+    has_checksum = KEY in content
+    expected = content.pop(KEY, None)
+    if has_checksum and expected != digest(content):
         raise FileChanged(f"{where} is not what was written (its SHA-256 differs).")
-    return found, has_checksum
+    return content, has_checksum
 
 
 def yaml_bytes(text: str, hint: str) -> bytes:
@@ -60,9 +60,9 @@ def yaml_bytes(text: str, hint: str) -> bytes:
 
 def check_yaml(data: bytes, where: Path) -> bool:
     """Whether YAML had a checksum; raise `FileChanged` if it does not match."""
-    found = _LINE.match(data)
-    if found is None and _TRACE.search(data) is None:
+    match = _LINE.match(data)
+    if match is None and _TRACE.search(data) is None:
         return False
-    if found is None or hashlib.sha256(found[1]).hexdigest().encode() != found[2]:
+    if match is None or hashlib.sha256(match[1]).hexdigest().encode() != match[2]:
         raise FileChanged(f"{where} is not what was written (its SHA-256 differs).")
     return True

@@ -81,15 +81,15 @@ def write(path: Path, content: bytes) -> None:
 
 def replace(path: Path, content: bytes) -> None:
     """Write a file atomically: readers see the old content or the new."""
-    part = path.with_name(f".part-{path.name}")
+    unfinished = path.with_name(f".part-{path.name}")
     try:
-        write(part, content)
+        write(unfinished, content)
         with reporting(path):
-            os.replace(part, path)
+            os.replace(unfinished, path)
             sync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
-            part.unlink()
+            unfinished.unlink()
         raise
 
 
@@ -133,23 +133,23 @@ def sync_folder(folder: Path) -> None:
 
 def write_folder(target: Path, files: dict[str, bytes]) -> None:
     """Write a folder of files atomically, replacing one of the same name."""
-    part = target.with_name(f".part-{target.name}")
+    unfinished = target.with_name(f".part-{target.name}")
     try:
-        with reporting(part):
-            remove(part)
-            part.mkdir()  # not its parents: a run folder that was moved away must not reappear half empty
+        with reporting(unfinished):
+            remove(unfinished)
+            unfinished.mkdir()  # not its parents: a run folder that was moved away must not reappear half empty
         for name, content in files.items():
-            write(part / name, content)
+            write(unfinished / name, content)
         with reporting(target):
-            sync_folder(part)
+            sync_folder(unfinished)
             if target.exists():
-                _exchange(part, target)
+                _exchange(unfinished, target)
             else:
-                os.rename(part, target)
+                os.rename(unfinished, target)
             sync_folder(target.parent)
     except BaseException:
         with suppress(OSError):
-            remove(part)
+            remove(unfinished)
         raise
 
 
@@ -176,8 +176,8 @@ def restore(parent: Path) -> None:
         else:
             os.rename(old, target)
             sync_folder(parent)
-    for part in [*parent.glob(".part-*"), *parent.glob(".gone-*")]:
-        remove(part) if part.is_dir() else part.unlink()
+    for unfinished in [*parent.glob(".part-*"), *parent.glob(".gone-*")]:
+        remove(unfinished) if unfinished.is_dir() else unfinished.unlink()
 
 
 def remove(folder: Path) -> None:

@@ -108,17 +108,17 @@ def read(path: Path, tell: Callable[[str], None] = lambda text: None) -> list[Re
     except OSError as error:
         tell(f"{path} cannot be read: {error.strerror or error}.")
         return []
-    found, damaged = [], []
+    records, damaged = [], []
     for number, line in enumerate(lines, 1):
         record = _record(line)
         if record is None:
             damaged.append(number)
         else:
-            found.append(record)
+            records.append(record)
     if damaged:
         where = ", ".join(map(str, damaged[:5])) + (f" and {len(damaged) - 5} more" if len(damaged) > 5 else "")
         tell(f"{path} is damaged in line {where}: skipped.")
-    return found
+    return records
 
 
 def changed(path: Path, expected: Any) -> str:
@@ -168,7 +168,7 @@ def cut(path: Path, before: int, expected: Any = None, tell: Callable[[str], Non
 def plain(value: Any) -> Any:
     """The same data with None for non-finite numbers, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: plain(nested) for key, nested in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

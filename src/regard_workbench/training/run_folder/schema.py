@@ -66,14 +66,14 @@ def check_optimizer(rule: str, state: Mapping[str, Tensor], parameters: Mapping[
     wanted = next((pieces for name, pieces in OPTIMIZER_STATE.items() if name in rule), None)
     if wanted is None:  # a user's optimiser, whose state is unknown
         return
-    seen: dict[str, set[str]] = {}
+    state_pieces: dict[str, set[str]] = {}
     for name, tensor in state.items():
         parameter, _, piece = name.rpartition(":")
         if parameter not in parameters:
             raise BadValue(
                 f"resume: the checkpoint's optimiser state is for {parameter or name}, which this model does not have."
             )
-        seen.setdefault(parameter, set()).add(piece)
+        state_pieces.setdefault(parameter, set()).add(piece)
         if piece == "step":
             fits = tensor.numel() == 1 and not tensor.is_complex() and 0 <= float(tensor) <= LARGEST
             _expect(fits, f"resume: {name}", "one number of steps", _described(tensor))
@@ -82,7 +82,7 @@ def check_optimizer(rule: str, state: Mapping[str, Tensor], parameters: Mapping[
         _floats(f"resume: {name}", tensor, parameters[parameter].shape)
         non_negative = wanted[piece]
         _expect(not non_negative or not bool((tensor < 0).any()), f"resume: {name}", "no number below 0", "one")
-    for parameter, pieces in seen.items():
+    for parameter, pieces in state_pieces.items():
         missing = {"step", *wanted} - pieces
         _expect(not missing, f"resume: {parameter}", f"a complete {rule} state", f"none of {', '.join(missing)}")
 
@@ -96,26 +96,26 @@ def check_weights(where: str, weights: Mapping[str, Tensor], wanted: Mapping[str
             f"{len(surplus)} left over ({', '.join(surplus[:3])})."
         )
     for name, tensor in wanted.items():
-        given = weights[name]
-        if given.shape != tensor.shape:
-            raise BadValue(f"{where}: {name} is {tuple(given.shape)}, the model's {tuple(tensor.shape)}.")
-        same_kind = given.dtype == tensor.dtype or (given.is_floating_point() and tensor.is_floating_point())
+        stored = weights[name]
+        if stored.shape != tensor.shape:
+            raise BadValue(f"{where}: {name} is {tuple(stored.shape)}, the model's {tuple(tensor.shape)}.")
+        same_kind = stored.dtype == tensor.dtype or (stored.is_floating_point() and tensor.is_floating_point())
         if not same_kind:
-            raise BadValue(f"{where}: {name} holds {given.dtype}, the model's {tensor.dtype}.")
+            raise BadValue(f"{where}: {name} holds {stored.dtype}, the model's {tensor.dtype}.")
         if name in learned:
-            _floats(f"{where}: {name}", given, tensor.shape)
+            _floats(f"{where}: {name}", stored, tensor.shape)
 
 
 def check_sizes(where: str, weights: Mapping[str, Tensor], outline: Mapping[str, Tensor]) -> None:
     """Raise if a model would have other sizes than its weights. `outline`: its tensors on the meta device."""
-    for name, given in weights.items():
-        if name in outline and outline[name].shape != given.shape:
+    for name, stored in weights.items():
+        if name in outline and outline[name].shape != stored.shape:
             wanted = tuple(outline[name].shape)
-            raise BadValue(f"{where}: {name} is {tuple(given.shape)}, the model's {wanted}.")
+            raise BadValue(f"{where}: {name} is {tuple(stored.shape)}, the model's {wanted}.")
     needed = sum(tensor.numel() for tensor in outline.values())
-    held = sum(tensor.numel() for tensor in weights.values())
-    if needed > SHARED * max(held, 1):
-        raise BadValue(f"{where}: these weights have {held:,} numbers, the model {needed:,}. It is another model.")
+    count = sum(tensor.numel() for tensor in weights.values())
+    if needed > SHARED * max(count, 1):
+        raise BadValue(f"{where}: these weights have {count:,} numbers, the model {needed:,}. It is another model.")
 
 
 def check_random(tensors: Mapping[str, Tensor], plain: Any) -> None:
@@ -138,11 +138,11 @@ def check_random(tensors: Mapping[str, Tensor], plain: Any) -> None:
             fits = bool(((words >= 0) & (words < 2**32)).all())
         _expect(fits, f"random: {name}", f"{length} words of 32 bits", _described(words))
     _expect(int(tensors["python"][-1]) <= WORDS, "random: python", f"an index up to {WORDS}", "a larger one")
-    own = torch.get_rng_state()
+    current = torch.get_rng_state()
     for name, tensor in tensors.items():
         if name == "torch" or name.startswith("cuda."):
             fits = tensor.dtype == torch.uint8 and tensor.dim() == 1
-            fits = fits and (name != "torch" or tensor.shape == own.shape)
+            fits = fits and (name != "torch" or tensor.shape == current.shape)
             _expect(fits, f"random: {name}", "bytes, as many as a generator has", _described(tensor))
     _expect("torch" in tensors, "random: torch", "the state of torch's generator", None)
 

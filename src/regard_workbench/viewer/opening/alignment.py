@@ -39,12 +39,12 @@ def alignment(page_model: PageModel, gold: Any = None) -> dict[str, Any] | None:
         return None
     number = crossing[-1]
     site, labels = page_model.site(0, number), page_model.variants[0].labels
-    whole, _ = at(site, None if site.calls > 1 else -1)  # steps of a generation are rows of one map
-    rows, columns = whole.shape(-1)[2:]
+    joined, _ = at(site, None if site.calls > 1 else -1)  # steps of a generation are rows of one map
+    rows, columns = joined.shape(-1)[2:]
     if max(rows, columns) > LONGEST or not rows or not columns:
         return None
-    links = align(whole)
-    found: dict[str, Any] = {
+    links = align(joined)
+    scene: dict[str, Any] = {
         "site": number,
         "pairs": sorted([source, target] for source, target in links),
         "aer": None,
@@ -52,8 +52,8 @@ def alignment(page_model: PageModel, gold: Any = None) -> dict[str, Any] | None:
         "possible": [],
     }
     if gold is not None:
-        found |= _judged(whole, labels, gold, rows, columns)
-    return found
+        scene |= _judged(joined, labels, gold, rows, columns)
+    return scene
 
 
 def _judged(site: Any, labels: Any, gold: Any, rows: int, columns: int) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def _judged(site: Any, labels: Any, gold: Any, rows: int, columns: int) -> dict[
     def spread(pairs: Any) -> list[list[int]]:
         return sorted(
             [column, row]
-            for one, other in pairs
-            for row in positions["target"].get(other, ())
-            for column in positions["source"].get(one, ())
+            for source, target in pairs
+            for row in positions["target"].get(target, ())
+            for column in positions["source"].get(source, ())
         )
 
     return {
@@ -82,8 +82,8 @@ def _judged(site: Any, labels: Any, gold: Any, rows: int, columns: int) -> dict[
 
 
 def _by_word(words: Any) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+    positions: dict[int, list[int]] = {}
     for position, word in enumerate(words or ()):
         if word is not None:
-            found.setdefault(word, []).append(position)
-    return found
+            positions.setdefault(word, []).append(position)
+    return positions

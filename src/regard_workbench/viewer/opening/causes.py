@@ -56,21 +56,21 @@ def impossible_causes(one: OpenedModel, seen: Seen) -> dict[str, str]:
     """What cannot be asked about a model, and why, in words for its page."""
     rerun, recording = Rerun(seen), RunRecording()
     output = rerun.run(model_call("inputs", None, seen), recording, recording.layer)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if not recording.values:
-        found |= dict.fromkeys(("heads", "paths"), "none of its heads can be changed on its own")
+        reasons |= dict.fromkeys(("heads", "paths"), "none of its heads can be changed on its own")
     if not recording.layers:
-        found["layers"] = "it has no list of layers"
-    found |= _impossible_of_inputs(one, seen)
+        reasons["layers"] = "it has no list of layers"
+    reasons |= _impossible_of_inputs(one, seen)
     if not has_logits(one, output):
-        return found | dict.fromkeys(("lens", "contributions"), "it does not answer with one of several classes")
+        return reasons | dict.fromkeys(("lens", "contributions"), "it does not answer with one of several classes")
     if not recording.values:
-        found["contributions"] = "none of its heads can be changed on its own"
+        reasons["contributions"] = "none of its heads can be changed on its own"
     try:
         seen.lens()
     except Unsupported:
-        found["lens"] = "its layers do not stand above each other, or it runs step by step"
-    return found
+        reasons["lens"] = "its layers do not stand above each other, or it runs step by step"
+    return reasons
 
 
 def _impossible_of_inputs(one: OpenedModel, seen: Seen) -> dict[str, str]:
@@ -95,34 +95,38 @@ def causes_of(asked_for: CauseRequest, one: OpenedModel, seen: Seen, other: Seen
     read = one.labels.get("read") if one.two_sides else None  # what a decoder read: other positions than its source's
     first = one.places[0][0] if one.places else -1
     position = first if asked_for.position is None else asked_for.position
-    asked: dict[str, Any] = {"position": position, "words": words}
+    settings: dict[str, Any] = {"position": position, "words": words}
     if by != "lens":
         for name in ("answer", "other"):
-            if (given := getattr(asked_for, name)) is not None:
-                asked[name] = _class(f"--{name}", given, classes, words)
+            if (choice := getattr(asked_for, name)) is not None:
+                settings[name] = _class(f"--{name}", choice, classes, words)
     if by in ("lens", "contributions"):
         if classes is None:
             raise BadValue(f"by: this model has no logits, so it has no {by}. Use inputs or faithfulness.")
         if by == "lens":
             return seen.lens(words=words, tokens=read or tokens)
-        return seen.contributions(**asked)
-    asked["measure"] = asked_for.measure or ("probability" if by == "faithfulness" else "logit")
+        return seen.contributions(**settings)
+    settings["measure"] = asked_for.measure or ("probability" if by == "faithfulness" else "logit")
     if classes is None:
-        asked = {"measure": _similarity(output)}
+        settings = {"measure": _similarity(output)}
     if by == "faithfulness":
-        asked.pop("other", None)
-        return seen.faithfulness(**asked)
+        settings.pop("other", None)
+        return seen.faithfulness(**settings)
     if by == "inputs":
-        return seen.attributions(tokens=tokens, **asked)
+        return seen.attributions(tokens=tokens, **settings)
     # Positions of several streams are numbered alike, so the labels of none fit all layers.
-    asked |= {"tokens": tokens if len(one.labels) == 1 else None, "positions": asked_for.positions}
+    settings |= {"tokens": tokens if len(one.labels) == 1 else None, "positions": asked_for.positions}
     _check_lengths(seen, other)
-    return seen.patch_paths(None, other, **asked) if by == "paths" else seen.patch(None, other, at=by, **asked)
+    return seen.patch_paths(None, other, **settings) if by == "paths" else seen.patch(None, other, at=by, **settings)
 
 
 def _check_lengths(seen: Seen, other: Seen | None) -> None:
     """Refuse a second text of another number of tokens in the words of who typed it."""
-    counts = [model_call("against", one, one).shapes()[0][1:2] for one in (seen, other) if one is not None]
+    counts = [
+        model_call("against", observation, observation).shapes()[0][1:2]
+        for observation in (seen, other)
+        if observation is not None
+    ]
     if len(set(counts)) > 1:
         expected, got = (count[0] for count in counts)
         raise BadValue(
@@ -135,8 +139,8 @@ def _similarity(clean: Any) -> Any:
     """For models without classes: the cosine of the mean of all rows with that of the run on --text."""
 
     def row(output: Any) -> Tensor:
-        found = getattr(output, "last_hidden_state", output)
-        rows: Tensor = found if isinstance(found, Tensor) else output[0]
+        hidden = getattr(output, "last_hidden_state", output)
+        rows: Tensor = hidden if isinstance(hidden, Tensor) else output[0]
         return rows.flatten(1, -2).mean(1) if rows.dim() > 2 else rows
 
     before = row(clean).detach()

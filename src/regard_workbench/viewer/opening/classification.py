@@ -26,15 +26,15 @@ def classes(logits: Tensor, name: Callable[[int], str]) -> Answer:
 def labels(logits: Tensor, name: Callable[[int], str]) -> Answer:
     """Any number of labels, each with a probability of its own, from logits (labels,)."""
     odds = logits.float().sigmoid()
-    given = int((odds >= LIKELY).sum())
-    found = _ranked(odds, name, given)
-    return found if given else {**found, "text": f"none of {len(odds)} labels"}
+    count = int((odds >= LIKELY).sum())
+    answer = _ranked(odds, name, count)
+    return answer if count else {**answer, "text": f"none of {len(odds)} labels"}
 
 
 def number(value: Tensor, name: str) -> Answer:
     """A score, from a model with one output."""
-    found = finite(value)
-    text = "not finite" if found is None else f"{shortened(name)} {found:.4g}".strip()
+    score = finite(value)
+    text = "not finite" if score is None else f"{shortened(name)} {score:.4g}".strip()
     return {"text": text, "others": []}
 
 

@@ -55,11 +55,11 @@ class _Recorded:
             if row:
                 self.totals[row] = self.totals[row[:-1]] + float(self._before[row[:-1]][row[-1]])
         self.alive.append(rows)
-        found: Tensor = self.step(prefixes)
+        scores: Tensor = self.step(prefixes)
         if self.endless:  # an extra token for an end that never comes
-            found = torch.nn.functional.pad(found, (0, 1), value=-torch.inf)
-        self._before = dict(zip(rows, found, strict=True))
-        return found
+            scores = torch.nn.functional.pad(scores, (0, 1), value=-torch.inf)
+        self._before = dict(zip(rows, scores, strict=True))
+        return scores
 
     def reorder(self, index: Tensor) -> None:
         """Row i continues what was row index[i]."""
@@ -81,29 +81,29 @@ def write_again(writer: Writer, tokens: Sequence[int]) -> list[dict[str, Any]]:
 
 def _written(writer: Writer, length: int, given: Sequence[int] | None) -> tuple[list[int], list[dict[str, Any]]]:
     state = writer.begin()
-    made: list[int] = []
+    tokens: list[int] = []
     steps: list[dict[str, Any]] = []
     shown = torch.tensor([writer.prompt])
-    while len(made) < length:
+    while len(tokens) < length:
         logits, state = writer.advance(shown, state)
         odds = logits[0, -1].float().softmax(-1).cpu()
-        token = int(odds.argmax()) if given is None else given[len(made)]
-        made.append(token)
+        token = int(odds.argmax()) if given is None else given[len(tokens)]
+        tokens.append(token)
         steps.append(_step(writer, odds, token))
         if token == writer.end:
             break
         shown = torch.tensor([[token]])
-    return made, steps
+    return tokens, steps
 
 
 def _step(writer: Writer, odds: Tensor, token: int) -> dict[str, Any]:
     values, ids = odds.topk(min(ALTERNATIVES + 1, len(odds)))
-    others = [(i, p) for i, p in zip(ids.tolist(), values.tolist(), strict=True) if i != token][:ALTERNATIVES]
-    names = [shortened(name) for name in writer.pieces([token, *(i for i, _ in others)])]
+    alternatives = [(i, p) for i, p in zip(ids.tolist(), values.tolist(), strict=True) if i != token][:ALTERNATIVES]
+    names = [shortened(name) for name in writer.pieces([token, *(i for i, _ in alternatives)])]
     return {
         "token": names[0],
         "probability": _number(odds[token]),
-        "others": [[name, _number(p)] for name, (_, p) in zip(names[1:], others, strict=True)],
+        "others": [[name, _number(p)] for name, (_, p) in zip(names[1:], alternatives, strict=True)],
         "beams": None,
     }
 
@@ -115,16 +115,16 @@ def search(writer: Writer, length: int, beams: int) -> tuple[list[int], list[lis
     end = writer.vocabulary if writer.end is None else writer.end
     start = torch.tensor([writer.prompt])
     ended = beam_search(step, start, end=end, beam=beams, max_length=length, n_best=beams)[0]
-    for one in ended:  # no step has read their last token; a score is the log-probability divided by the length
-        step.totals[tuple(one.tokens)] = one.score * len(one.tokens)
+    for hypothesis in ended:  # no step has read their last token; a score is the log-probability divided by the length
+        step.totals[tuple(hypothesis.tokens)] = hypothesis.score * len(hypothesis.tokens)
     tokens = ended[0].tokens
-    found = []
+    beams_by_step = []
     for number in range(1, len(tokens) + 1):
-        here = {tuple(one.tokens) for one in ended if len(one.tokens) <= number}
-        here |= {tuple(tokens[:number]), *(step.alive[number] if number < len(step.alive) else ())}
-        ranked = sorted(here, key=lambda row: (-step.totals[row] / len(row), row))[:beams]
-        found.append([_beam(writer, row, step.totals[row] / len(row)) for row in ranked])
-    return tokens, found
+        prefixes = {tuple(hypothesis.tokens) for hypothesis in ended if len(hypothesis.tokens) <= number}
+        prefixes |= {tuple(tokens[:number]), *(step.alive[number] if number < len(step.alive) else ())}
+        ranked = sorted(prefixes, key=lambda row: (-step.totals[row] / len(row), row))[:beams]
+        beams_by_step.append([_beam(writer, row, step.totals[row] / len(row)) for row in ranked])
+    return tokens, beams_by_step
 
 
 def _beam(writer: Writer, tokens: Sequence[int], score: float) -> dict[str, Any]:

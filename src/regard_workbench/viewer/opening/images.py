@@ -14,9 +14,9 @@ def as_png(pixels: NDArray[np.float32]) -> bytes:
     """Pixels (height, width[, 3]) from 0 to 1 as a file."""
     from PIL import Image
 
-    made = Image.fromarray((np.clip(np.nan_to_num(pixels), 0, 1) * 255).round().astype(np.uint8))
+    picture = Image.fromarray((np.clip(np.nan_to_num(pixels), 0, 1) * 255).round().astype(np.uint8))
     buffer = io.BytesIO()
-    made.save(buffer, "PNG", optimize=True)
+    picture.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 

@@ -26,16 +26,16 @@ def importance(one: OpenedModel, seen: Any, tell: Callable[[str], None]) -> tupl
     with torch.no_grad():
         before = one.run()
     measure, words = _measure(before)
-    found: dict[tuple[str, int], float] = {}
+    importances: dict[tuple[str, int], float] = {}
     try:
         every: Any = ablate(seen, loss=measure, run=one.run)
     except Unsupported:  # some heads cannot be silenced: try each one
         every = [result for pair in heads if (result := _alone(seen, pair, measure, one.run)) is not None]
     for result in every:
-        found[result.heads[0]] = -result.change
-    if not found:
+        importances[result.heads[0]] = -result.change
+    if not importances:
         raise BadValue("--importance: no head of this model can be silenced alone. Leave it out.")
-    return found, words
+    return importances, words
 
 
 def _alone(seen: Any, pair: tuple[str, int], measure: Callable[[Any], Any], run: Callable[[], Any]) -> Any:
@@ -58,6 +58,6 @@ def _measure(before: Any) -> tuple[Callable[[Any], Any], str]:
 
 
 def _rows(output: Any) -> Tensor:
-    found = getattr(output, "last_hidden_state", None)
-    found = found if isinstance(found, Tensor) else output[0]
-    return found.detach().float()
+    hidden = getattr(output, "last_hidden_state", None)
+    hidden = hidden if isinstance(hidden, Tensor) else output[0]
+    return hidden.detach().float()

@@ -61,38 +61,38 @@ class Live:
 
     def cause(self, given: CauseQuestion, before: PageModel) -> dict[str, Any]:
         """What the answer to the input of `before` comes from, as plain data; `sites` are the page's numbers."""
-        one, seen = self.made[0], before.variants[0].seen
+        opened, observation = self.made[0], before.variants[0].seen
         if self.options.generate is not None:
             raise BadValue("cause: it is about one forward pass. Run the text without writing.")
         if given.by == POSSIBLE:
-            return {"impossible": impossible_causes(one, seen)}
+            return {"impossible": impossible_causes(opened, observation)}
         if given.by not in (*PAIRS, *SINGLE):
             raise unknown_name("by", given.by, (*PAIRS, *SINGLE))
         if given.measure is not None and given.measure not in measures.KINDS:
             raise unknown_name("measure", given.measure, measures.KINDS)
-        other = None
+        counterpart = None
         if given.by in PAIRS:
-            self._check_sweep(given, seen)
-            other = self._seen_of(one, given.against)
-        asked = CauseRequest(given.by, position=given.position, positions=given.positions, measure=given.measure)
-        found = causes_of(asked, one, seen, other).to_json()
+            self._check_sweep(given, observation)
+            counterpart = self._seen_of(opened, given.against)
+        request = CauseRequest(given.by, position=given.position, positions=given.positions, measure=given.measure)
+        causes = causes_of(request, opened, observation, counterpart).to_json()
         numbers = {before.site(0, site).name: site for site in before.sites(0)}
         if given.by == "faithfulness":
-            for one_map in found["maps"]:
+            for one_map in causes["maps"]:
                 one_map["site"] = numbers.get(one_map["name"])
         elif given.by == "contributions":
-            found["names"], found["sites"] = found["sites"], [numbers.get(name) for name in found["sites"]]
+            causes["names"], causes["sites"] = causes["sites"], [numbers.get(name) for name in causes["sites"]]
         elif given.by != "inputs":
-            found["sites"] = [_site_of(name, numbers) for name in found["names"]]
-        made: dict[str, Any] = plain(found)
-        return made
+            causes["sites"] = [_site_of(name, numbers) for name in causes["names"]]
+        answer: dict[str, Any] = plain(causes)
+        return answer
 
     def _check_sweep(self, given: CauseQuestion, seen: Any) -> None:
         if not given.against.strip():
             raise BadValue("against: expected another text of as many tokens.")
         shapes = [seen[name].shape(-1) for name in seen.names()]
-        each = max(shape[3] for shape in shapes) if given.positions == "each" else 1
-        count = each * sum(shape[1] if given.by in ("heads", "paths") else 1 for shape in shapes)
+        positions = max(shape[3] for shape in shapes) if given.positions == "each" else 1
+        count = positions * sum(shape[1] if given.by in ("heads", "paths") else 1 for shape in shapes)
         if count > MOST_PATCHES:
             raise BadValue(f"by: this would be {count:,} patches, more than {MOST_PATCHES:,}. Choose fewer.")
 
@@ -102,10 +102,10 @@ class Live:
         options = dataclasses.replace(self.options, text=text, example=None, image=None, sound=None, table=None)
         if one.two_sides and options.target is None:
             options = dataclasses.replace(options, target=written_text(one))
-        other = one.reopen(options)
-        with observe(other.model) as seen:
-            in_words(lambda: unrecorded(other), "the model cannot run on this text")
-        return seen
+        reopened = one.reopen(options)
+        with observe(reopened.model) as observation:
+            in_words(lambda: unrecorded(reopened), "the model cannot run on this text")
+        return observation
 
     def read(self, given: NewInput, before: PageModel) -> tuple[PageModel, list[str]]:
         """The page model of another input, and notes about it; `before` is the one that the page shows now."""
@@ -123,7 +123,7 @@ class Live:
             **files,
         )
         notes: list[str] = []
-        page_model = self._assemble([self._reopened(one, options) for one in self.made], options, notes.append)
+        page_model = self._assemble([self._reopened(opened, options) for opened in self.made], options, notes.append)
         return (page_model, notes) if not given.edited else _beside(page_model, before, notes)
 
     def _check(self, given: NewInput) -> None:
@@ -131,17 +131,17 @@ class Live:
         if given.example is not None and not self.made[0].examples:
             raise BadValue("example: this model has no task with test examples. Give a text or a file.")
         for kind in ("text", given.kind):
-            asked = given.text is not None if kind == "text" else kind is not None
-            if asked and kind not in takes:
+            present = given.text is not None if kind == "text" else kind is not None
+            if present and kind not in takes:
                 reads = ", ".join(takes) or "only examples of its task"
                 raise BadValue(f"{kind}: this model does not read it. It reads: {reads}.")
 
     @staticmethod
     def _reopened(one: OpenedModel, options: ViewOptions) -> OpenedModel:
         assert one.reopen is not None  # else the page model has no `Live`
-        made = one.reopen(options)
-        made.name = one.name if not one.doubt else one.name.rpartition(" (")[0]
-        return made
+        opened = one.reopen(options)
+        opened.name = one.name if not one.doubt else one.name.rpartition(" (")[0]
+        return opened
 
 
 def _beside(edited: PageModel, before: PageModel, notes: list[str]) -> tuple[PageModel, list[str]]:
@@ -149,7 +149,7 @@ def _beside(edited: PageModel, before: PageModel, notes: list[str]) -> tuple[Pag
     if len(edited.variants) > 1:
         return edited, notes
     pair = [_named(edited.variants[0], EDITED), _named(before.variants[0], BEFORE)]
-    counts = [{kind: len(texts) for kind, texts in one.labels.items()} for one in pair]
+    counts = [{kind: len(texts) for kind, texts in variant.labels.items()} for variant in pair]
     if counts[0] != counts[1]:
         sizes = [next(iter(count.values()), 0) for count in counts]
         notes.append(

@@ -64,28 +64,28 @@ def _choose_attention(config: Any) -> None:
 def _doubt(report: dict[str, Any], count: int) -> str:
     """Which tensors of the model are not in the folder, and which of the folder are not used; "" if none."""
     sized = [
-        f"{name} {tuple(found)} instead of {tuple(wanted)}"
-        for name, found, wanted in sorted(report.get("mismatched_keys") or (), key=str)
+        f"{name} {tuple(shape)} instead of {tuple(wanted)}"
+        for name, shape, wanted in sorted(report.get("mismatched_keys") or (), key=str)
     ]
     unused = [name for name in report.get("unexpected_keys") or () if not IDLE.search(name)]
-    parts = (
+    faults = (
         (report.get("missing_keys"), f"of {count} tensors missing from the folder and random"),
         (sized, f"of {count} tensors of another size and random"),
         (unused, "tensors of the folder unexpected and not used"),
     )
-    return "; ".join(f"{len(names)} {words} ({_listed(names)})" for names, words in parts if names)
+    return "; ".join(f"{len(names)} {words} ({_listed(names)})" for names, words in faults if names)
 
 
 def _listed(names: Iterable[str]) -> str:
-    known = sorted(str(name)[:80] for name in names)
-    return ", ".join(known[:NAMED]) + (f", … {len(known) - NAMED} more" if len(known) > NAMED else "")
+    ordered = sorted(str(name)[:80] for name in names)
+    return ", ".join(ordered[:NAMED]) + (f", … {len(ordered) - NAMED} more" if len(ordered) > NAMED else "")
 
 
 def _class_of(transformers: Any, config: Any) -> Any:
     """The class that the folder names, if the library has it; it includes the language-model head."""
     named = getattr(config, "architectures", None)
     for name in named if isinstance(named, list | tuple) else ():
-        found = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
-        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return found
+        cls = getattr(transformers, name, None) if isinstance(name, str) and name.isidentifier() else None
+        if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
+            return cls
     return transformers.AutoModel

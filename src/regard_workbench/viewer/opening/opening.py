@@ -37,11 +37,11 @@ def open_page(options: ViewOptions, tell: Callable[[str], None] = lambda text: N
     if options.checkpoints:
         return _timeline(options, tell)
     first = opened_model(options, options.where, options.checkpoint, tell)
-    made = [first]
+    opened = [first]
     if options.against is not None:
-        made.append(opened_model(options, options.against, None, tell))
-        _tell_apart(made, (options.where, options.against))
-    return assembled(made, options, tell)
+        opened.append(opened_model(options, options.against, None, tell))
+        _tell_apart(opened, (options.where, options.against))
+    return assembled(opened, options, tell)
 
 
 def assembled(
@@ -49,20 +49,20 @@ def assembled(
 ) -> PageModel:
     """Run opened models and put what was seen into one page model; another input may be asked for later."""
     first = made[0]
-    for one in made:
-        _label(one)
+    for opened in made:
+        _label(opened)
     generation = None
     variants = []
-    for one in made:
-        for note in one.notes:
+    for opened in made:
+        for note in opened.notes:
             tell(note)
         if options.generate is not None:
-            variant, generation = in_words(partial(_written, one, options, tell), CANNOT_RUN)
+            variant, generation = in_words(partial(_written, opened, options, tell), CANNOT_RUN)
         else:
-            variant = in_words(partial(_ran, one), CANNOT_RUN)
+            variant = in_words(partial(_ran, opened), CANNOT_RUN)
         if options.importance:
-            found, words = importance(one, variant.seen, tell)
-            variant = dataclasses.replace(variant, importance=found, words=f"{variant.words}; {words}")
+            importances, words = importance(opened, variant.seen, tell)
+            variant = dataclasses.replace(variant, importance=importances, words=f"{variant.words}; {words}")
         variants.append(variant)
     _check_sizes(variants)
     page_model = PageModel(
@@ -74,7 +74,7 @@ def assembled(
         generation=generation,
         warning=_warning(made),
         bits=first.found_bits,
-        live=Live(made, options, assembled) if all(one.reopen is not None for one in made) else None,
+        live=Live(made, options, assembled) if all(opened.reopen is not None for opened in made) else None,
     )
     return _with_alignment(page_model, options)
 
@@ -89,10 +89,10 @@ def _label(one: OpenedModel) -> None:
 
 def _warning(made: list[OpenedModel]) -> str:
     """The warning on every picture where weights are random; "" where none are."""
-    doubtful = [one for one in made if one.doubt]
+    doubtful = [opened for opened in made if opened.doubt]
     if len(made) == 1:
         return doubtful[0].doubt if doubtful else ""
-    return "; ".join(f"{one.name}: {one.doubt}" for one in doubtful)
+    return "; ".join(f"{opened.name}: {opened.doubt}" for opened in doubtful)
 
 
 def opened_model(options: ViewOptions, where: str, checkpoint: str | None, tell: Callable[[str], None]) -> OpenedModel:
@@ -110,15 +110,15 @@ def opened_model(options: ViewOptions, where: str, checkpoint: str | None, tell:
 
 def _ran(one: OpenedModel) -> Variant:
     """Run the model once under observation."""
-    with torch.no_grad(), observe(one.model) as seen:
+    with torch.no_grad(), observe(one.model) as observation:
         output = one.run()
-    if one.finish is not None and seen.names():
-        labels, image = one.finish(int(seen[seen.names()[0]].shape(0)[3]))
+    if one.finish is not None and observation.names():
+        labels, image = one.finish(int(observation[observation.names()[0]].shape(0)[3]))
         one.labels, one.image = labels, image
     answer = one.answer(output) if one.answer is not None else None
     one.found_bits = one.bits(output) if one.bits is not None else None
     one.has_logits = has_logits(one, output)
-    return Variant(one.name, seen, one.labels, one.words, one.step, one.ids, answer=answer)
+    return Variant(one.name, observation, one.labels, one.words, one.step, one.ids, answer=answer)
 
 
 def _written(one: OpenedModel, options: ViewOptions, tell: Callable[[str], None]) -> tuple[Variant, dict[str, Any]]:
@@ -130,12 +130,12 @@ def _written(one: OpenedModel, options: ViewOptions, tell: Callable[[str], None]
     if options.beams > 1:
         tell(f"searching with {options.beams} beams")
         tokens, beams = search(writer, length, options.beams)
-        with observe(one.model) as seen:
+        with observe(one.model) as observation:
             steps = write_again(writer, tokens)
         for step, alive in zip(steps, beams, strict=True):
             step["beams"] = alive
     else:
-        with observe(one.model) as seen:
+        with observe(one.model) as observation:
             tokens, steps = write(writer, length)
     pieces, prompt = writer.pieces(tokens), writer.pieces(writer.prompt)
     labels = dict(one.labels)
@@ -144,31 +144,31 @@ def _written(one: OpenedModel, options: ViewOptions, tell: Callable[[str], None]
     else:
         labels["tokens"] = [*labels.get("tokens", prompt), *pieces]
     ids = one.ids if writer.two_sides or one.ids is None else [*one.ids, *tokens]
-    variant = Variant(one.name, seen, labels, one.words, one.step, ids, answer=generated(steps))
+    variant = Variant(one.name, observation, labels, one.words, one.step, ids, answer=generated(steps))
     return variant, {"prompt": len(writer.prompt), "steps": steps}
 
 
 def _check_sizes(variants: list[Variant]) -> None:
     """Refuse two models whose maps have different sizes, for instance from different tokenizers."""
-    counts = [{kind: len(texts) for kind, texts in one.labels.items()} for one in variants]
-    for other in counts[1:]:
-        if set(other) != set(counts[0]):
-            kinds = " and ".join(", ".join(WRITTEN.get(kind, kind) for kind in one) for one in (counts[0], other))
+    counts = [{kind: len(texts) for kind, texts in variant.labels.items()} for variant in variants]
+    for sizes in counts[1:]:
+        if set(sizes) != set(counts[0]):
+            kinds = " and ".join(", ".join(WRITTEN.get(kind, kind) for kind in names) for names in (counts[0], sizes))
             raise BadValue(
                 f"--against: the two have maps over {kinds}, which cannot be compared. Choose a model of the same kind."
             )
         for kind, count in counts[0].items():
-            if other[kind] != count:
-                raise BadValue(_sizes_differ(variants, kind, count, other[kind]))
+            if sizes[kind] != count:
+                raise BadValue(_sizes_differ(variants, kind, count, sizes[kind]))
 
 
 def _sizes_differ(variants: list[Variant], kind: str, one: int, two: int) -> str:
     names = f"{variants[0].name} and {variants[1].name}"
     if kind in WRITTEN:
-        what, remedy = f"write {one} and {two} tokens", "Give both the same words with --target."
+        fault, remedy = f"write {one} and {two} tokens", "Give both the same words with --target."
     else:
-        what, remedy = f"make {one} and {two} {kind} of this input", "Choose a model with the same tokenizer."
-    return f"--against: {names} {what}, so their maps cannot be compared. {remedy}"
+        fault, remedy = f"make {one} and {two} {kind} of this input", "Choose a model with the same tokenizer."
+    return f"--against: {names} {fault}, so their maps cannot be compared. {remedy}"
 
 
 def _fitting(one: OpenedModel, wanted: int, tell: Callable[[str], None]) -> int:
@@ -187,17 +187,17 @@ def _words(one: OpenedModel) -> str:
 
 def _tell_apart(made: list[OpenedModel], folders: tuple[str, str]) -> None:
     """Distinct names for two variants: of runs or models, else of folders, without their common prefix."""
-    names = [one.title for one in made]
-    for other in (lambda folder: Path(folder).resolve().name, lambda folder: str(Path(folder))):
+    names = [opened.title for opened in made]
+    for naming in (lambda folder: Path(folder).resolve().name, lambda folder: str(Path(folder))):
         if names[0] == names[1]:
-            names = [other(folder) for folder in folders]
+            names = [naming(folder) for folder in folders]
     same = next((n for n, pair in enumerate(zip(*names, strict=False)) if pair[0] != pair[1]), 0)
     same = max(names[0].rfind(mark, 0, same) for mark in "-+_ /") + 1  # up to the end of a word
     if same >= LONG_BEGINNING:
         names = [f"…{name[same:]}" for name in names]
     if made[0].name == made[1].name or len(set(names)) == 2:
-        for one, name in zip(made, names, strict=True):
-            one.name = name
+        for opened, name in zip(made, names, strict=True):
+            opened.name = name
 
 
 def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
@@ -206,12 +206,12 @@ def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
         raise BadValue(
             f"--checkpoints: {options.where!r} is not a run of regard. Leave it out, or give the folder of a run."
         )
-    there = checkpoint_steps(options.where)
-    if not there:
+    all_steps = checkpoint_steps(options.where)
+    if not all_steps:
         raise BadValue(f"--checkpoints: {options.where!r} has none. Train it first.")
-    steps = evenly(there, MOST_CHECKPOINTS)
-    if len(steps) < len(there):
-        tell(f"Showing {len(steps)} of {len(there)} checkpoints, from step {steps[0]} to step {steps[-1]}.")
+    steps = evenly(all_steps, MOST_CHECKPOINTS)
+    if len(steps) < len(all_steps):
+        tell(f"Showing {len(steps)} of {len(all_steps)} checkpoints, from step {steps[0]} to step {steps[-1]}.")
     last = open_run(options, options.where, str(steps[-1]), tell)
     if last.two_sides and options.target is None:
         # A model's own text changes during training; the last checkpoint's text for all keeps maps comparable.
@@ -219,9 +219,9 @@ def _timeline(options: ViewOptions, tell: Callable[[str], None]) -> PageModel:
     variants = []
     for step in steps:
         tell(f"step {step}")
-        one = open_run(options, options.where, str(step), tell)
-        one.name = f"step {step}"
-        variants.append(in_words(partial(_ran, one), CANNOT_RUN))
+        opened = open_run(options, options.where, str(step), tell)
+        opened.name = f"step {step}"
+        variants.append(in_words(partial(_ran, opened), CANNOT_RUN))
     metric = losses(options.where, steps, tell)
     timeline = {"kind": "checkpoints", "steps": steps, "metric": metric}
     return PageModel(

@@ -68,25 +68,25 @@ class ViewOptions:
         if self.gold is not None and self.generate is not None:
             raise BadValue("--gold: it aligns given words. Use --target with it, not --generate.")
         if self.checkpoints and (self.against is not None or self.checkpoint is not None):
-            other = "--against" if self.against is not None else "--checkpoint"
-            raise BadValue(f"--checkpoints: it shows all of them; leave {other} out.")
+            option = "--against" if self.against is not None else "--checkpoint"
+            raise BadValue(f"--checkpoints: it shows all of them; leave {option} out.")
         if self.importance and self.generate is not None:
             raise BadValue("--importance: it compares one forward pass; leave --generate out.")
         if self.generate is not None and (self.against is not None or self.checkpoints):
-            other = "--against" if self.against is not None else "--checkpoints"
+            option = "--against" if self.against is not None else "--checkpoints"
             raise BadValue(
-                f"--generate: two models may write different words, which cannot be compared. Leave {other} out, "
+                f"--generate: two models may write different words, which cannot be compared. Leave {option} out, "
                 "or give the words with --target."
             )
 
     def inputs(self, together: bool = False) -> dict[str, str]:
         """The inputs that were given; one at most, unless what is opened reads several together."""
-        given = {name: getattr(self, name) for name in ("text", "image", "sound", "table")}
-        found = {name: value for name, value in given.items() if value is not None}
-        if len(found) > 1 and not together:
-            first, second, *_ = (f"--{name}" for name in found)
+        options = {name: getattr(self, name) for name in ("text", "image", "sound", "table")}
+        inputs = {name: value for name, value in options.items() if value is not None}
+        if len(inputs) > 1 and not together:
+            first, second, *_ = (f"--{name}" for name in inputs)
             raise BadValue(f"{second}: expected {first} or {second}, not both.")
-        return found
+        return inputs
 
 
 @dataclass

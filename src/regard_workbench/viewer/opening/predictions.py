@@ -22,8 +22,8 @@ def next_token(logits: Tensor, piece: Piece) -> Answer:
         return {"text": "not finite", "others": []}
     shares, best = odds.topk(min(OTHERS + 1, len(odds)))
     names = [quoted(piece(token)) for token in best.tolist()]
-    others = [[name, float(f"{share:.4g}")] for name, share in zip(names[1:], shares[1:].tolist(), strict=True)]
-    return {"text": f"next {names[0]} {percent(float(shares[0]))}", "others": others}
+    alternatives = [[name, float(f"{share:.4g}")] for name, share in zip(names[1:], shares[1:].tolist(), strict=True)]
+    return {"text": f"next {names[0]} {percent(float(shares[0]))}", "others": alternatives}
 
 
 def hidden_places(ids: Sequence[int], blank: int | None) -> list[tuple[int, str]]:
@@ -38,13 +38,13 @@ def hidden_tokens(logits: Tensor, ids: Sequence[int], blank: int | None, piece: 
     if not places:
         return None
     if len(places) == 1:
-        found = next_token(logits[places[0]], piece)
-        return {**found, "text": found["text"].replace("next ", "hidden ", 1)}
+        answer = next_token(logits[places[0]], piece)
+        return {**answer, "text": answer["text"].replace("next ", "hidden ", 1)}
     odds, best = logits[places].float().softmax(-1).max(-1)
-    told = [
+    guesses = [
         f"{quoted(piece(token))} {percent(share)}" for token, share in zip(best.tolist(), odds.tolist(), strict=True)
     ]
-    return {"text": "hidden " + ", ".join(told[:TOLD]), "others": []}
+    return {"text": "hidden " + ", ".join(guesses[:TOLD]), "others": []}
 
 
 def written(logits: Tensor, ids: Sequence[int], text: str, piece: Piece) -> Answer | None:
@@ -52,8 +52,8 @@ def written(logits: Tensor, ids: Sequence[int], text: str, piece: Piece) -> Answ
     if logits.dim() != 2 or len(logits) < len(ids) or not ids:
         return None
     odds = logits[: len(ids)].float().log_softmax(-1)
-    each = [float(odds[place, token]) for place, token in enumerate(ids)]
-    return _of_tokens(text, each, [piece(token) for token in ids])
+    logs = [float(odds[place, token]) for place, token in enumerate(ids)]
+    return _of_tokens(text, logs, [piece(token) for token in ids])
 
 
 def generated(steps: Sequence[dict[str, Any]]) -> Answer | None:
@@ -75,9 +75,12 @@ def _of_tokens(text: str, logs: Sequence[float], pieces: Sequence[str]) -> Answe
     total = sum(logs)
     if not math.isfinite(total):
         return {"text": "not finite", "others": []}
-    each = f" ({percent(math.exp(total / len(logs)))} per token)" if len(logs) > 1 else ""
-    others = [[quoted(piece), float(f"{math.exp(log):.4g}")] for piece, log in zip(pieces, logs, strict=True)]
-    return {"text": f"“{shortened(text.strip(), LONGEST)}” {_share(math.exp(total))}{each}", "others": others}
+    per_token = f" ({percent(math.exp(total / len(logs)))} per token)" if len(logs) > 1 else ""
+    token_shares = [[quoted(piece), float(f"{math.exp(log):.4g}")] for piece, log in zip(pieces, logs, strict=True)]
+    return {
+        "text": f"“{shortened(text.strip(), LONGEST)}” {_share(math.exp(total))}{per_token}",
+        "others": token_shares,
+    }
 
 
 def _share(probability: float) -> str:

@@ -23,16 +23,16 @@ SIZES = ("size", "crop_size", "pad_size")
 def read_settings(folder: str, picture: tuple[int, int]) -> dict[str, Any]:
     """The settings, empty where there are none; `picture`: width and height of the picture that is to be prepared."""
     try:
-        found = json.loads(read_bytes(Path(folder) / NAME, "RUN", MOST_SETTINGS))
+        settings = json.loads(read_bytes(Path(folder) / NAME, "RUN", MOST_SETTINGS))
     except (ValueError, RecursionError):  # BadValue among them: no file
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         return {}
     for name in ("image_mean", "image_std"):
-        _check_numbers(name, found.get(name))
+        _check_numbers(name, settings.get(name))
     for name in SIZES:
-        check_size(f"{NAME}: {name}", found.get(name), picture)
-    return found
+        check_size(f"{NAME}: {name}", settings.get(name), picture)
+    return settings
 
 
 def _check_numbers(name: str, given: Any) -> None:
@@ -65,15 +65,15 @@ def _pixels(given: Any, picture: tuple[int, int]) -> int:
     if not isinstance(given, Mapping):
         return 0
     sides = {str(name): int(side) for name, side in given.items() if _is_side(side)}
-    asked = []
+    areas = []
     if "shortest_edge" in sides:
-        asked.append(sides["shortest_edge"] ** 2 * long // short)
+        areas.append(sides["shortest_edge"] ** 2 * long // short)
     if "longest_edge" in sides:  # beside a shortest edge it is a bound
-        asked.append(sides["longest_edge"] ** 2 * short // long)
+        areas.append(sides["longest_edge"] ** 2 * short // long)
     for high, wide in (("height", "width"), ("max_height", "max_width")):
         if high in sides and wide in sides:
-            asked.append(sides[high] * sides[wide])
-    return min(asked, default=0)
+            areas.append(sides[high] * sides[wide])
+    return min(areas, default=0)
 
 
 def _is_side(given: object) -> bool:

@@ -86,12 +86,12 @@ def _open(transformers: Any, options: ViewOptions, where: str, tell: Callable[[s
         from regard_workbench.viewer.opening.vision import open_vision
 
         def on_image(wanted: ViewOptions) -> OpenedModel:
-            made = in_words(
+            opened = in_words(
                 lambda: open_vision(wanted, transformers, folder, name, config, model, device, tell),
                 f"the settings for images in {where!r} cannot be used",
             )
-            made.doubt, made.reopen, made.takes = loaded.doubt, on_image, ("image",)
-            return made
+            opened.doubt, opened.reopen, opened.takes = loaded.doubt, on_image, ("image",)
+            return opened
 
         return on_image(options)
     for kind in ("image", "sound", "table"):
@@ -101,12 +101,12 @@ def _open(transformers: Any, options: ViewOptions, where: str, tell: Callable[[s
 
     def on_text(wanted: ViewOptions) -> OpenedModel:
         with _quiet(transformers):  # the tokenizer warns of long texts; ours is the one message
-            made = in_words(
+            opened = in_words(
                 lambda: _open_text(wanted, name, loaded, tokenizer, device),
                 f"the tokenizer in {where!r} cannot be used",
             )
-        made.reopen = on_text
-        return made
+        opened.reopen = on_text
+        return opened
 
     return on_text(options)
 
@@ -122,7 +122,7 @@ def _open_text(
     ids: list[int] = inputs["input_ids"][0].tolist()
     _check_length(ids, config, tokenizer)
     described = f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} parameters"
-    made = OpenedModel(
+    opened = OpenedModel(
         name,
         name,
         model,
@@ -135,14 +135,14 @@ def _open_text(
         doubt=loaded.doubt,
         text=text,
     )
-    _give_writer(made, model, tokenizer, inputs)
-    made.answer = classification.of_pretrained(model, made.labels["tokens"]) or _prediction(made, tokenizer, ids)
-    made.piece = partial(_piece, tokenizer)
-    if made.two_sides and options.generate is None:
-        _answer(made, options, model, tokenizer, inputs)
-    elif made.writer is None:
-        made.places = predictions.hidden_places(ids, getattr(tokenizer, "mask_token_id", None))
-    return made
+    _give_writer(opened, model, tokenizer, inputs)
+    opened.answer = classification.of_pretrained(model, opened.labels["tokens"]) or _prediction(opened, tokenizer, ids)
+    opened.piece = partial(_piece, tokenizer)
+    if opened.two_sides and options.generate is None:
+        _answer(opened, options, model, tokenizer, inputs)
+    elif opened.writer is None:
+        opened.places = predictions.hidden_places(ids, getattr(tokenizer, "mask_token_id", None))
+    return opened
 
 
 def _piece(tokenizer: Any, token: int) -> str:
@@ -183,9 +183,9 @@ def _check_length(ids: list[int], config: Any, tokenizer: Any) -> None:
     if not ids:
         raise BadValue("--text: the tokenizer returns no tokens for it. Give another text.")
     limits = [getattr(config, name, None) for name in ("max_position_embeddings", "n_positions")]
-    known = [limit for limit in limits if isinstance(limit, int) and limit > 0]
-    if known and len(ids) > min(known):
-        raise BadValue(f"--text: expected at most {min(known):,} tokens, got {len(ids):,}. Shorten it.")
+    bounds = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+    if bounds and len(ids) > min(bounds):
+        raise BadValue(f"--text: expected at most {min(bounds):,} tokens, got {len(ids):,}. Shorten it.")
 
 
 def pieces_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -194,14 +194,14 @@ def pieces_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     Byte-level vocabularies write each byte as a character; such a token is decoded unless it is part of a character.
     """
     spelled = tokenizer.convert_tokens_to_ids("Ġ") not in (None, tokenizer.unk_token_id)
-    found = []
+    labels = []
     for number, raw in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
         text = str(raw)
         if spelled:
             plain = str(tokenizer.decode([number], clean_up_tokenization_spaces=False))
             text = plain if plain and "\ufffd" not in plain else text
-        found.append(text.replace("▁", " ") if text.strip("▁") else text)
-    return found
+        labels.append(text.replace("▁", " ") if text.strip("▁") else text)
+    return labels
 
 
 def _give_writer(made: OpenedModel, model: Any, tokenizer: Any, inputs: dict[str, Tensor]) -> None:
@@ -254,12 +254,12 @@ class PretrainedWriter:
         self.inputs = {key: value for key, value in inputs.items() if key != "token_type_ids"}
         self.device = inputs["input_ids"].device
         settings = [getattr(model, "generation_config", None), model.config]
-        ends = next((end for one in settings if (end := getattr(one, "eos_token_id", None)) is not None), None)
+        ends = next((end for config in settings if (end := getattr(config, "eos_token_id", None)) is not None), None)
         if isinstance(ends, list | tuple):
             ends = ends[0] if ends else None
         self.end: int | None = ends
-        starts = (getattr(one, "decoder_start_token_id", None) for one in settings)
-        start = next((one for one in starts if one is not None), getattr(model.config, "bos_token_id", None) or 0)
+        starts = (getattr(options, "decoder_start_token_id", None) for options in settings)
+        start = next((token for token in starts if token is not None), getattr(model.config, "bos_token_id", None) or 0)
         self.prompt: list[int] = [start] if two_sides else inputs["input_ids"][0].tolist()
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
 
@@ -275,7 +275,7 @@ class PretrainedWriter:
         tokens = tokens.to(self.device)
         if self.two_sides:
             mask = {"attention_mask": self.inputs["attention_mask"]} if "attention_mask" in self.inputs else {}
-            found = self.model(
+            output = self.model(
                 encoder_outputs=state["source"],
                 decoder_input_ids=tokens,
                 past_key_values=state["past"],
@@ -283,8 +283,8 @@ class PretrainedWriter:
                 **mask,
             )
         else:
-            found = self.model(input_ids=tokens, past_key_values=state["past"], use_cache=True)
-        return found.logits, {"past": found.past_key_values, "source": state["source"]}
+            output = self.model(input_ids=tokens, past_key_values=state["past"], use_cache=True)
+        return output.logits, {"past": output.past_key_values, "source": state["source"]}
 
     def searching(self) -> Callable[[Tensor], Tensor]:
         """A step that recomputes every prefix: slow, but correct for every kind of cache."""
@@ -299,8 +299,8 @@ class PretrainedWriter:
                 mask = self.inputs.get("attention_mask")
                 shared = {} if mask is None else {"attention_mask": mask.expand(len(prefixes), -1)}
                 logits = self.model(encoder_outputs=rows, decoder_input_ids=prefixes, use_cache=False, **shared).logits
-            found: Tensor = logits[:, -1].float().log_softmax(-1).cpu()
-            return found
+            log_probabilities: Tensor = logits[:, -1].float().log_softmax(-1).cpu()
+            return log_probabilities
 
         return step
 

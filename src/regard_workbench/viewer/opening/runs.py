@@ -37,17 +37,17 @@ def is_run(where: str) -> bool:
 
 def checkpoint_steps(where: str) -> list[int]:
     """The steps of a run's checkpoints, ascending."""
-    found = checkpoints.paths(Path(where) / "checkpoints")
-    return sorted(checkpoints.step_of(path) for path in found)
+    paths = checkpoints.paths(Path(where) / "checkpoints")
+    return sorted(checkpoints.step_of(path) for path in paths)
 
 
 def losses(where: str, steps: Sequence[int], tell: Callable[[str], None] = lambda text: None) -> dict[str, Any] | None:
     """The training loss nearest to each step, from the run's metrics; damaged lines are reported to `tell`."""
     rows = metrics_file.read(Path(where) / "metrics.jsonl", tell)
-    known = {row["step"]: float(row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)}
-    if not known:
+    by_step = {row["step"]: float(row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)}
+    if not by_step:
         return None
-    values = [known[min(known, key=lambda at, step=step: (abs(at - step), at))] for step in steps]  # type: ignore[misc]
+    values = [by_step[min(by_step, key=lambda at, step=step: (abs(at - step), at))] for step in steps]  # type: ignore[misc]
     return {"name": "loss", "values": [value if np.isfinite(value) else None for value in values]}
 
 
@@ -66,12 +66,12 @@ def _with_input(loaded: Loaded, options: ViewOptions, before: tuple[Any, str] | 
     image = None
     if shown.picture is not None and shown.grid is not None:
         rows, columns = shown.grid
-        others = max(0, len(shown.pieces) - rows * columns)  # a class token before the patches
-        image = on_grid(shown.picture, rows, columns, others)
+        extra_tokens = max(0, len(shown.pieces) - rows * columns)  # a class token before the patches
+        image = on_grid(shown.picture, rows, columns, extra_tokens)
     two_sides = isinstance(task.problem.answer, Decoded)
     ids = batch.inputs[0].tolist() if batch.inputs.dim() == 2 else None
     name = f"{loaded.config.model} {loaded.checkpoint}"
-    made = OpenedModel(
+    opened = OpenedModel(
         loaded.run.resolve().name,
         name,
         loaded.model,
@@ -87,20 +87,20 @@ def _with_input(loaded: Loaded, options: ViewOptions, before: tuple[Any, str] | 
         text=_text_of(options, shown, "text" in task.takes),
         examples=count_numbered(task),
     )
-    made.reopen = partial(_with_input, loaded, before=(shown.picture, made.text))
-    _give_writer(made, loaded, batch)
-    made.answer, made.bits, made.piece = _answer(task, batch), _bits(task, batch), _piece(task)
+    opened.reopen = partial(_with_input, loaded, before=(shown.picture, opened.text))
+    _give_writer(opened, loaded, batch)
+    opened.answer, opened.bits, opened.piece = _answer(task, batch), _bits(task, batch), _piece(task)
     if isinstance(task.problem.answer, HiddenTokens) and ids is not None:
-        made.places = predictions.hidden_places(ids, task.problem.answer.blank)
+        opened.places = predictions.hidden_places(ids, task.problem.answer.blank)
     if two_sides and options.generate is None:
-        batch = _with_target(loaded, batch, options, made, shown)
-        made.run = lambda: loaded.model(batch)
-        made.answer = _answer(task, batch)
+        batch = _with_target(loaded, batch, options, opened, shown)
+        opened.run = lambda: loaded.model(batch)
+        opened.answer = _answer(task, batch)
     segment = getattr(loaded.model, "segment", None)
     if isinstance(segment, int) and task.problem.answer.needs == "past":
-        made.run = partial(_unsegmented, loaded.model, made.run, max(segment, batch.inputs.shape[1]))
-    made.notes += notes
-    return made
+        opened.run = partial(_unsegmented, loaded.model, opened.run, max(segment, batch.inputs.shape[1]))
+    opened.notes += notes
+    return opened
 
 
 def _piece(task: Task) -> Callable[[int], str]:
@@ -117,9 +117,9 @@ def _answer(task: Task, batch: Batch) -> Callable[[Any], classification.Answer |
     piece = _piece(task)
 
     def read(outputs: Any) -> classification.Answer | None:
-        found = classification.of_run(task)(outputs)
-        if found is not None or not isinstance(outputs, Tensor) or outputs.dim() != 3:
-            return found
+        classified = classification.of_run(task)(outputs)
+        if classified is not None or not isinstance(outputs, Tensor) or outputs.dim() != 3:
+            return classified
         rows = outputs[0].detach().cpu()
         if isinstance(answer, Writes):
             assert batch.targets is not None
@@ -141,10 +141,10 @@ def _bits(task: Task, batch: Batch) -> Callable[[Any], dict[str, Any] | None] | 
 
     def read(outputs: Any) -> dict[str, Any] | None:
         odds = outputs[0].detach().float().sigmoid().cpu()
-        given = batch.inputs[0].detach().float().clamp(0, 1).cpu()
+        bits = batch.inputs[0].detach().float().clamp(0, 1).cpu()
         return {
             name: [[round(float(bit), 3) for bit in step] for step in rows]
-            for name, rows in (("input", given), ("output", odds.nan_to_num()))
+            for name, rows in (("input", bits), ("output", odds.nan_to_num()))
         }
 
     return read
@@ -161,8 +161,8 @@ def _unsegmented(model: Any, run: Callable[[], Any], length: int) -> Any:
 
 def _about(loaded: Loaded) -> str:
     attention = loaded.config.attention
-    parts = [str(loaded.config.model), *([str(attention)] if attention else []), f"on {loaded.config.task}"]
-    return f"{' '.join(parts)}, {loaded.checkpoint}"
+    words = [str(loaded.config.model), *([str(attention)] if attention else []), f"on {loaded.config.task}"]
+    return f"{' '.join(words)}, {loaded.checkpoint}"
 
 
 def _step_of(name: str) -> int | None:
@@ -173,13 +173,13 @@ def _step_of(name: str) -> int | None:
 def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, list[str]]:
     """A batch of one example, the labels of its positions, what it is in words, and notes on a text that was given."""
     task = loaded.task
-    given = options.inputs(task.together)
-    if given:
-        given = {name: whole_characters(value) if name == "text" else value for name, value in given.items()}
-        example = task.parse(given)
-        understood = task.understood(given, example)
+    inputs = options.inputs(task.together)
+    if inputs:
+        inputs = {name: whole_characters(value) if name == "text" else value for name, value in inputs.items()}
+        example = task.parse(inputs)
+        understood = task.understood(inputs, example)
         notes = [] if understood is None else [_as_sentence(note) for note in understood.notes]
-        words = [f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in given.items()]
+        words = [f"“{text}”" if kind == "text" else f"the {kind} {Path(text).name}" for kind, text in inputs.items()]
         return *prepare(task, marked(task, example, loaded.model), longest=None), ", ".join(words), notes
     example = choose(task) if options.example is None else numbered(task, options.example)
     batch, shown = prepare(task, marked(task, example, loaded.model), model=loaded.model)
@@ -189,11 +189,11 @@ def _input(loaded: Loaded, options: ViewOptions) -> tuple[Batch, Shown, str, lis
 @contextmanager
 def _completed(task: Task, options: ViewOptions, before: tuple[Any, str] | None) -> Iterator[ViewOptions]:
     """Of a task that reads a picture with a text, what was not given is that of the input before."""
-    given = options.inputs(together=True)
+    inputs = options.inputs(together=True)
     picture, text = before or (None, "")
-    if set(task.takes) != {"image", "text"} or len(given) != 1 or (picture is None if "text" in given else not text):
+    if set(task.takes) != {"image", "text"} or len(inputs) != 1 or (picture is None if "text" in inputs else not text):
         yield options
-    elif "text" in given:
+    elif "text" in inputs:
         assert picture is not None
         with tempfile.TemporaryDirectory(prefix="regard-view-") as folder:
             path = Path(folder) / "picture.png"
@@ -275,8 +275,8 @@ class RunGenerator:
     def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Logits for tokens that continue a state, and the next state."""
         model: Any = self.loaded.model
-        found: tuple[Tensor, Any] = model.step(tokens.to(self.loaded.device), state)
-        return found
+        logits_and_state: tuple[Tensor, Any] = model.step(tokens.to(self.loaded.device), state)
+        return logits_and_state
 
     def searching(self) -> Callable[[Tensor], Tensor]:
         """A step with a cache."""

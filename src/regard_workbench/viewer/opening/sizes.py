@@ -37,16 +37,16 @@ def check_files(folder: str, where: str) -> None:
     """Refuse a configuration that is not a small JSON object with plausible sizes."""
     path = Path(folder) / "config.json"
     try:
-        found = json.loads(read_bytes(path, "RUN", MOST_CONFIG))
+        config = json.loads(read_bytes(path, "RUN", MOST_CONFIG))
     except (ValueError, RecursionError) as trouble:
         if isinstance(trouble, BadValue):
             raise
         raise BadValue(f"RUN: the configuration in {where!r} cannot be read: it is not JSON.") from None
-    if not isinstance(found, dict):
-        raise BadValue(f"RUN: expected a JSON object in {str(path)!r}, got {type(found).__name__}.")
+    if not isinstance(config, dict):
+        raise BadValue(f"RUN: expected a JSON object in {str(path)!r}, got {type(config).__name__}.")
     tensors = _tensors(folder)
     most = UNCOUNTED if tensors is None else max(FEW, tensors)
-    for name, value in _numbers(found):
+    for name, value in _numbers(config):
         limit = _limit(name, most)
         if limit is not None and abs(value) > limit:
             raise BadValue(
@@ -70,9 +70,9 @@ def _numbers(found: Any, name: str = "") -> Iterator[tuple[str, int]]:
     while left:
         name, value = left.pop()
         if isinstance(value, dict):
-            left += [(str(key), inner) for key, inner in reversed(value.items())]
+            left += [(str(key), nested) for key, nested in reversed(value.items())]
         elif isinstance(value, list):
-            left += [(name, inner) for inner in reversed(value)]
+            left += [(name, nested) for nested in reversed(value)]
         elif isinstance(value, int) and not isinstance(value, bool):
             yield name, value
 
@@ -92,15 +92,15 @@ def check_parameters(cls: Any, config: Any, folder: str, where: str) -> None:
         build = cls
     try:
         with torch.device("meta"):
-            made = build(config)
+            model = build(config)
     except Exception:  # the loader raises the same error and reports it
         return
-    count = sum(one.numel() for one in (*made.parameters(), *made.buffers()))
-    held = sum(path.stat().st_size for path in _weight_files(folder))
-    if count > PACKED * held + SLACK:
+    count = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    file_bytes = sum(path.stat().st_size for path in _weight_files(folder))
+    if count > PACKED * file_bytes + SLACK:
         raise BadValue(
             f"RUN: the configuration in {where!r} describes a model of {count:,} parameters, and its weight files hold "
-            f"{held:,} bytes. Is it the config.json of these weights?"
+            f"{file_bytes:,} bytes. Is it the config.json of these weights?"
         )
 
 

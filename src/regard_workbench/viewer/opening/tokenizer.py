@@ -17,19 +17,19 @@ RARE = ("*.spm", "*.tiktoken", "tekken.json", "vocab*", "*.bpe*")  # files of ot
 def load_tokenizer(transformers: Any, folder: str, where: str, options: dict[str, Any]) -> Any:
     """The tokenizer of a folder; raises an error that names the missing files."""
     try:
-        found = in_words(
+        tokenizer = in_words(
             lambda: transformers.AutoTokenizer.from_pretrained(folder, **options),
             f"the tokenizer in {where!r} cannot be read",
         )
     except BadValue:
-        if not _holds_any(folder, [part for name in USUAL for part in name.split(" and ")]):
+        if not _holds_any(folder, [filename for name in USUAL for filename in name.split(" and ")]):
             raise _missing(where, USUAL) from None
         raise
-    needed = dict(getattr(found, "vocab_files_names", None) or {})  # empty for tokenizers of bytes or code points
+    needed = dict(getattr(tokenizer, "vocab_files_names", None) or {})  # empty for tokenizers of bytes or code points
     if needed and not _holds_any(folder, [WHOLE, *needed.values()]):
         vocabulary = [name for name in needed.values() if name != WHOLE]
         raise _missing(where, [WHOLE, *([" and ".join(vocabulary)] if vocabulary else [])])
-    return found
+    return tokenizer
 
 
 def _holds_any(folder: str, names: list[str]) -> bool:

@@ -80,8 +80,8 @@ def _prepared(
     if settings:
         try:
             processor = transformers.AutoImageProcessor.from_pretrained(folder, **LOCAL)
-            found: Tensor = processor(images=picture, return_tensors="pt")["pixel_values"]
-            return found, _three(processor.image_mean), _three(processor.image_std)
+            pixels: Tensor = processor(images=picture, return_tensors="pt")["pixel_values"]
+            return pixels, _three(processor.image_mean), _three(processor.image_std)
         except Exception as why:  # torchvision may be missing, or the processor of another kind
             tell(f"The folder's image processor cannot be used ({type(why).__name__}); resizing without it.")
     height, width = _pair(getattr(config, "image_size", None) or 224)

@@ -56,20 +56,20 @@ def run_forward(work: KernelWork) -> tuple[Tensor, Tensor]:
 def run_backward(work: KernelWork, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of queries, keys, values (in their dtype) and of the weight (in float32)."""
     (batch, heads, _, width), grad = work.query.shape, laid_out(grad)
-    found = [torch.empty(one.shape, dtype=one.dtype, device=one.device) for one in (work.query, work.key, work.value)]
-    parts = torch.empty(batch, heads, width, dtype=torch.float32, device=work.query.device)
+    gradients = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (work.query, work.key, work.value)]
+    weight_parts = torch.empty(batch, heads, width, dtype=torch.float32, device=work.query.device)
     launch(
         short_additive_backward, (batch * work.key.shape[1],),
-        **_common(work), GRAD=grad, GRAD_STRIDES=strides(grad), OF_Q=found[0], OF_K=found[1], OF_V=found[2],
-        OF_WEIGHT=parts,
+        **_common(work), GRAD=grad, GRAD_STRIDES=strides(grad), OF_Q=gradients[0], OF_K=gradients[1], OF_V=gradients[2],
+        OF_WEIGHT=weight_parts,
     )
-    of_weight = parts.sum((0, 1) if work.score.tensors[0].dim() == 1 else 0)  # in a fixed order
-    return found[0], found[1], found[2], of_weight
+    of_weight = weight_parts.sum((0, 1) if work.score.tensors[0].dim() == 1 else 0)  # in a fixed order
+    return gradients[0], gradients[1], gradients[2], of_weight
 
 
 def _sizes(work: KernelWork) -> dict[str, int]:
     """Powers of two that hold the keys and the widths."""
-    width, across = (block_sizes.padded(one.shape[3]) for one in (work.key, work.value))
+    width, across = (block_sizes.padded(rows.shape[3]) for rows in (work.key, work.value))
     return {"BLOCK_K": max(8, 1 << (work.key.shape[2] - 1).bit_length()), "BLOCK_D": width, "BLOCK_V": across}
 
 

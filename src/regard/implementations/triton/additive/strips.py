@@ -130,7 +130,7 @@ class AdditiveRows:
         self.launches = work.launches(self.weight, *self.others)
         self.kind = (
             self.backward, self.kept is None, self.weight.dtype, self.weight_stride,
-            *[(one.dtype, one.stride()) for one in self.others],
+            *[(tensor.dtype, tensor.stride()) for tensor in self.others],
         )
         self._prepare(shared)
 
@@ -162,19 +162,19 @@ class AdditiveRows:
 
         A launch is kept from the second call on: of a mask that serves once, it would be made in vain.
         """
-        key, known = (kernel.__name__, strip, self.kind), self.launches
-        found = None if known is None else known.get(key)
-        if isinstance(found, Launch):
-            found(*tensors.values())
+        key, launches = (kernel.__name__, strip, self.kind), self.launches
+        kernel_launch = None if launches is None else launches.get(key)
+        if isinstance(kernel_launch, Launch):
+            kernel_launch(*tensors.values())
             return
         arguments = {**rest(), **tensors}
-        if found is None or known is None:
+        if kernel_launch is None or launches is None:
             launch(kernel, (programs,), **arguments)
-            if known is not None:
-                known[key] = False
+            if launches is not None:
+                launches[key] = False
             return
-        known[key] = Launch(kernel, (programs, 1, 1), arguments, list(tensors))
-        known[key](*tensors.values())
+        launches[key] = Launch(kernel, (programs, 1, 1), arguments, list(tensors))
+        launches[key](*tensors.values())
 
     def keepable(self) -> Tensor | None:
         """The scores, if a backward pass should find them: all of them are there, and smaller than the inputs."""
@@ -240,8 +240,8 @@ class AdditiveRows:
     @cached_property
     def hiding(self) -> dict[str, Any]:
         """The arguments that say which keys no query sees."""
-        seen = {name: self.tables[name] for name in ("SEEN", "SEEN_STRIDES")}
-        return seen | {"HIDES": self.work.form()["HIDES"]}
+        visible_keys = {name: self.tables[name] for name in ("SEEN", "SEEN_STRIDES")}
+        return visible_keys | {"HIDES": self.work.form()["HIDES"]}
 
     @cached_property
     def tables(self) -> dict[str, Any]:

@@ -104,18 +104,18 @@ class DecodeCalls:
             if at_lengths[0] % 16:
                 return None
         layout = (key.shape[2], query.stride(), key.stride(), value.stride())
-        known = self.layouts.get(layout)
-        if known is None:
+        launches_of_layout = self.layouts.get(layout)
+        if launches_of_layout is None:
             if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
                 return None
-            known = self._launches(layout, query, key, value, *lengths)
-        first, second, like_scratch, begin = known
+            launches_of_layout = self._launches(layout, query, key, value, *lengths)
+        first, second, like_scratch, begin = launches_of_layout
         output, scratch = _empty_like(self.like_output), _empty_like(like_scratch)
         if not first.ready or (second is not None and not second.ready) or watched():
-            logsumexp, parts = scratch[:begin], scratch[begin:]
-            first(query, key, value, output, logsumexp, logsumexp if second is None else parts, *lengths)
+            logsumexp, partial_rows = scratch[:begin], scratch[begin:]
+            first(query, key, value, output, logsumexp, logsumexp if second is None else partial_rows, *lengths)
             if second is not None:
-                second(parts, output, logsumexp)
+                second(partial_rows, output, logsumexp)
             return output
         stream = torch._C._cuda_getCurrentRawStream(self.index)
         at_output, at_logsumexp = output.data_ptr(), scratch.data_ptr()
@@ -134,26 +134,26 @@ class DecodeCalls:
         form = (step, splits, wide_strides(strides))
         similar = self.forms.get(form)
         if similar is None:
-            found = self._compiled(query, key, value, high)
+            layout_launches = self._compiled(query, key, value, high)
             if len(self.forms) < _MOST_LAYOUTS:
-                self.forms[form] = found
+                self.forms[form] = layout_launches
         else:  # a cache that has grown: the same code with other numbers
             numbers = dict(zip(STRIDES, strides, strict=True), keys=key.shape[2])
-            found = similar._replace(first=similar.first.with_numbers(numbers))
+            layout_launches = similar._replace(first=similar.first.with_numbers(numbers))
         if len(self.layouts) >= _MOST_LAYOUTS:
             self.layouts.clear()
-        self.layouts[layout] = found
-        return found
+        self.layouts[layout] = layout_launches
+        return layout_launches
 
     def _compiled(self, query: Tensor, key: Tensor, value: Tensor, high: Tensor | None) -> DecodeLaunches:
         output = _empty_like(self.like_output)
         logsumexp = query.new_empty(query.shape[:3], dtype=torch.float32)
-        found = launches(query, key, value, output, logsumexp, self.scale, high=high, **self.reach)
+        plans = launches(query, key, value, output, logsumexp, self.scale, high=high, **self.reach)
         changing = ["QUERY", "KEY", "VALUE", "OUT", "LSE", "PARTS"]
-        first = _again(found[0], changing if high is None else [*changing, "HIGH"])
+        first = _again(plans[0], changing if high is None else [*changing, "HIGH"])
         begin = -(-logsumexp.numel() // 4) * 4  # whole units of 16 bytes, for which code is compiled
-        second = None if len(found) == 1 else _again(found[1], ["PARTS", "OUT", "LSE"])
-        numbers = begin + (0 if second is None else found[1].values[0].numel())
+        second = None if len(plans) == 1 else _again(plans[1], ["PARTS", "OUT", "LSE"])
+        numbers = begin + (0 if second is None else plans[1].values[0].numel())
         return DecodeLaunches(first, second, prototype((numbers,), torch.float32, query.device), begin)
 
 

@@ -71,9 +71,9 @@ class LayoutLaunches:
         of_key, of_query = needed[3] or needed[4], needed[2]
         if of_rows is None or (of_key and by_key is None) or (of_query and by_query is None):
             return None
-        found = of_rows, by_key if of_key else None, by_query if of_query else None
-        self.backward[kind[1], needed] = found
-        return found
+        step = of_rows, by_key if of_key else None, by_query if of_query else None
+        self.backward[kind[1], needed] = step
+        return step
 
 
 def _nothing() -> None:
@@ -117,17 +117,17 @@ class DirectCall:
         else:
             prepared = self.prepared() or self._prepare(mask)
         layout = (self, query.stride(), key.stride(), value.stride())
-        known = prepared.layouts.get(layout)
-        if known is None:
-            known = self._find(layout, mask, (query, key, value))
-            if known is None:
+        of_layout = prepared.layouts.get(layout)
+        if of_layout is None:
+            of_layout = self._find(layout, mask, (query, key, value))
+            if of_layout is None:
                 return None
         if self.trains:
             tensors = mask.tensors if self.has_tensors else ()  # type: ignore[union-attr]
-            output: Tensor = _apply((self, mask, prepared, known, rows), tensors, query, key, value)
+            output: Tensor = _apply((self, mask, prepared, of_layout, rows), tensors, query, key, value)
             return output
         output = _empty_like(self.like_output)
-        self.launch_forward(known.forward, rows, (query, key, value, output, _empty_like(self.like_logsumexp)))
+        self.launch_forward(of_layout.forward, rows, (query, key, value, output, _empty_like(self.like_logsumexp)))
         return output
 
     def launch_forward(self, forward: AnyLaunch, rows: tuple[int, int, int], tensors: tuple[Tensor, ...]) -> None:
@@ -140,16 +140,16 @@ class DirectCall:
 
     def _prepared(self, mask: Mask) -> PreparedMask:
         last = self.last
-        found = last[2]() if last is not None and last[0]() is mask and last[1] == versions(mask) else None
-        return self._prepare(mask) if found is None else found
+        prepared_mask = last[2]() if last is not None and last[0]() is mask and last[1] == versions(mask) else None
+        return self._prepare(mask) if prepared_mask is None else prepared_mask
 
     def _prepare(self, mask: Mask | None) -> PreparedMask:
-        found = prepare(mask, self.bias, self.sizes, self.device)
+        prepared_mask = prepare(mask, self.bias, self.sizes, self.device)
         if mask is None or not self.has_tensors:
-            self.prepared = weakref.ref(found)
+            self.prepared = weakref.ref(prepared_mask)
         else:
-            self.last = weakref.ref(mask), versions(mask), weakref.ref(found)
-        return found
+            self.last = weakref.ref(mask), versions(mask), weakref.ref(prepared_mask)
+        return prepared_mask
 
     def _find(self, layout: Any, mask: Mask | None, rows: tuple[Tensor, Tensor, Tensor]) -> LayoutLaunches | None:
         """The launches for a layout, if a call like this one has gone through a request."""
@@ -160,18 +160,18 @@ class DirectCall:
             return None
         if len(prepared.layouts) >= _MOST_LAYOUTS:
             prepared.layouts.clear()
-        found = prepared.layouts[layout] = LayoutLaunches(launches)
-        return found
+        layout_launches = prepared.layouts[layout] = LayoutLaunches(launches)
+        return layout_launches
 
     def known(self, prepared: PreparedMask, saved: Sequence[Tensor]) -> LayoutLaunches | None:
         """The launches for saved tensors that hooks have put elsewhere, if such a layout has come before."""
         output, logsumexp, *rows = saved[:5]
-        if aligned_rows(*rows) is None or any(one.dtype != self.dtype for one in (output, *rows)):
+        if aligned_rows(*rows) is None or any(tensor.dtype != self.dtype for tensor in (output, *rows)):
             return None
         # The launches of a backward pass are kept for an output and a log-sum-exp as the forward pass makes them.
         if not (output.is_contiguous() and logsumexp.is_contiguous()) or logsumexp.data_ptr() % 16:
             return None
-        return prepared.layouts.get((self, *[one.stride() for one in rows]))
+        return prepared.layouts.get((self, *[row_tensor.stride() for row_tensor in rows]))
 
     def gradients(
         self, step: Step, rows: tuple[int, int, int], saved: tuple[Tensor, ...], grad: Tensor, at_grad: int
@@ -214,9 +214,9 @@ class LeanFunction(torch.autograd.Function):
     def forward(
         ctx: Any, rest: tuple[Any, ...], tensors: tuple[Tensor, ...], query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
-        direct, _, _, known, rows = rest
+        direct, _, _, of_layout, rows = rest
         output, logsumexp = _empty_like(direct.like_output), _empty_like(direct.like_logsumexp)
-        direct.launch_forward(known.forward, rows, (query, key, value, output, logsumexp))
+        direct.launch_forward(of_layout.forward, rows, (query, key, value, output, logsumexp))
         # What `op.DirectFunction` saves: a checkpointed call may run by one of them and be recomputed by the other.
         ctx.save_for_backward(output, logsumexp, query, key, value, *tensors)
         ctx.set_materialize_grads(False)
@@ -230,7 +230,7 @@ class LeanFunction(torch.autograd.Function):
         if grad is None:
             return None, None, None, None, None
         output, logsumexp, query, key, value, *tensors = saved = ctx.saved_tensors
-        direct, mask, prepared, known, before = ctx.rest
+        direct, mask, prepared, of_layout, before = ctx.rest
         if torch.is_grad_enabled():
             spec = spec_of(direct.score, mask, direct.bias, direct.normalizer)
             inputs = [query, key, value, None, *tensors]
@@ -238,13 +238,13 @@ class LeanFunction(torch.autograd.Function):
                 return None, None, *recorded_backward(inputs, None, spec, direct.scale, 0.0, grad, None)[:3]
         rows, at_grad = (query.data_ptr(), key.data_ptr(), value.data_ptr()), grad.data_ptr()
         if rows != before:
-            known = direct.known(prepared, saved)
-        if known is not None and not (at_grad | output.data_ptr()) % 16:
+            of_layout = direct.known(prepared, saved)
+        if of_layout is not None and not (at_grad | output.data_ptr()) % 16:
             needed = ctx.needs_input_grad
-            step = known.backward.get((grad.stride(), needed)) or known.find_backward(grad, output, needed)
+            step = of_layout.backward.get((grad.stride(), needed)) or of_layout.find_backward(grad, output, needed)
             if step is not None:
-                found: tuple[Any, ...] = direct.gradients(step, rows, saved, grad, at_grad)
-                return found
+                gradients: tuple[Any, ...] = direct.gradients(step, rows, saved, grad, at_grad)
+                return gradients
         work = op.kernel_work(query, key, value, None, None, direct.score, prepared, direct.scale, 0.0)
         wanted = [*ctx.needs_input_grad[2:], False]
         with without_autocast(query.device):

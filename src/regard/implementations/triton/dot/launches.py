@@ -237,7 +237,7 @@ class Backward:
         unclean = prepared.unclean_rows(shape.block_q) if prepared.hides_rows else None
         bulk = copied_in_bulk(self.query, self.grad) and (unclean is not None or not prepared.hides_rows)
         walked: dict[str, Any] = {"Q": self.query, "GRAD": self.grad, "LSE": tensors["LSE"], "DELTA": tensors["DELTA"]}
-        rows = {f"{name}_ROWS": part for name, part in walked.items()}
+        rows = {f"{name}_ROWS": rows_walked for name, rows_walked in walked.items()}
         if bulk:
             walked |= {name: described(walked[name], shape.block_q) for name in ("Q", "GRAD")}
             for name in ("LSE", "DELTA"):
@@ -268,9 +268,9 @@ class Backward:
         """Gradients of queries and of a Gaussian's centres; those of a dense bias are added to `dense`."""
         grad_query = new_like(self.query)
         pull = None if centers is None else torch.empty_like(self.logsumexp, dtype=torch.float32)
-        others = {"CENTERS": centers, "GRAD_CENTERS": pull, "GRAD_BIAS": dense}
-        given = {name: tensor for name, tensor in others.items() if tensor is not None}
-        tensors = {**self.tensors, "GRAD_Q": grad_query, **given}
+        gradients = {"CENTERS": centers, "GRAD_CENTERS": pull, "GRAD_BIAS": dense}
+        wanted = {name: tensor for name, tensor in gradients.items() if tensor is not None}
+        tensors = {**self.tensors, "GRAD_Q": grad_query, **wanted}
 
         def make(repeats: bool) -> AnyLaunch:
             return self._queries_launch(tensors, repeats)
@@ -324,8 +324,8 @@ class Backward:
 
         launch(self.launches, ("distances", *self.kind), tensors, make)
         # The first entry of diagonal 0 is the distance (1 − before)·size; what wraps around lies one block earlier.
-        found = torch.zeros(heads, (diagonals + 1) * size, device=self.query.device)
-        found[:, size:] += ahead.flatten(1)
-        found[:, :-size] += behind.flatten(1)
+        by_distance = torch.zeros(heads, (diagonals + 1) * size, device=self.query.device)
+        by_distance[:, size:] += ahead.flatten(1)
+        by_distance[:, :-size] += behind.flatten(1)
         start = before * size - (queries - 1)
-        return found[:, start : start + queries + keys - 1]
+        return by_distance[:, start : start + queries + keys - 1]

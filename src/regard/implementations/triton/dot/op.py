@@ -78,10 +78,10 @@ def _backward(
 ) -> list[Tensor]:
     work, bias = _work_of(query, key, value, sink, seed, tensors, spec, scale, dropout)
     inputs = [query, key, value, query.new_zeros(0) if sink is None else sink, *tensors]
-    found = gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
+    gradients = gradients_of(work, bias, grad, grad_logsumexp, output, logsumexp, needed)
     return [
-        tensor.new_zeros(0) if not need else torch.zeros_like(tensor) if part is None else part.to(tensor.dtype)
-        for tensor, part, need in zip(inputs, found, needed, strict=True)
+        tensor.new_zeros(0) if not need else torch.zeros_like(tensor) if gradient is None else gradient.to(tensor.dtype)
+        for tensor, gradient, need in zip(inputs, gradients, needed, strict=True)
     ]
 
 
@@ -92,19 +92,19 @@ def gradients_of(
     """The gradients that are needed, and possibly others; None where there is none. `kept`: of `_run_forward`."""
     mask = work.prepared.given
     first = len(work.score.tensors) + (0 if mask is None else len(mask.tensors))  # where those of the bias begin
-    found: Gradients = [None] * len(needed)
+    grads: Gradients = [None] * len(needed)
     with on_device(work.query):
         if grad_logsumexp is None and _runs_short(work, needed[4 + first :]):
-            found[0], found[1], found[2], found[4] = short_additive.run_backward(work, _for_kernels(grad))
-            return found
+            grads[0], grads[1], grads[2], grads[4] = short_additive.run_backward(work, _for_kernels(grad))
+            return grads
         backward = Backward(work, _for_kernels(grad), _for_kernels(output), logsumexp, grad_logsumexp)
         if needed[3]:
-            found[3] = backward.sink()
+            grads[3] = backward.sink()
         if isinstance(work.score, AdditiveScore):
-            of_additive(backward, bias, first, needed, found, kept)
+            of_additive(backward, bias, first, needed, grads, kept)
         else:
-            of_dot(backward, bias, first, needed, found)
-    return found
+            of_dot(backward, bias, first, needed, grads)
+    return grads
 
 
 def _runs_short(work: KernelWork, of_bias: list[bool]) -> bool:
@@ -121,12 +121,12 @@ class DirectFunction(torch.autograd.Function):
         seed: Tensor | None, *tensors: Tensor,
     ) -> Tensor | tuple[Tensor, Tensor]:
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
-        rest = (request.score, prepared, request.scale, request.dropout)
-        output, logsumexp, kept = _run_forward(kernel_work(query, key, value, sink, seed, *rest), query.dtype)
+        settings = (request.score, prepared, request.scale, request.dropout)
+        output, logsumexp, kept = _run_forward(kernel_work(query, key, value, sink, seed, *settings), query.dtype)
         # Saved by autograd, which detects in-place changes. The request itself is not kept: it holds the tensors.
         ctx.save_for_backward(output, logsumexp, kept, query, key, value, sink, seed, *tensors)
         ctx.set_materialize_grads(False)
-        ctx.rest, ctx.values = rest, (request.score, request.mask, request.bias, request.normalizer)
+        ctx.rest, ctx.values = settings, (request.score, request.mask, request.bias, request.normalizer)
         return (output, logsumexp) if request.want_logsumexp else output
 
     @staticmethod
@@ -143,15 +143,15 @@ class DirectFunction(torch.autograd.Function):
             if torch.is_grad_enabled():
                 _, _, scale, dropout = ctx.rest
                 spec = spec_of(*ctx.values)
-                found = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
+                gradients = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
             else:
                 work = kernel_work(query, key, value, sink, seed, *ctx.rest)
-                found = gradients_of(work, ctx.values[2], grad, grad_logsumexp, output, logsumexp, needed, kept)
-                found = [
-                    part.to(tensor.dtype) if part is not None and need else None
-                    for tensor, part, need in zip(inputs, found, needed, strict=True)
+                gradients = gradients_of(work, ctx.values[2], grad, grad_logsumexp, output, logsumexp, needed, kept)
+                gradients = [
+                    gradient.to(tensor.dtype) if gradient is not None and need else None
+                    for tensor, gradient, need in zip(inputs, gradients, needed, strict=True)
                 ]
-        return (None, *found[:4], None, *found[4:])
+        return (None, *gradients[:4], None, *gradients[4:])
 
 
 def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -168,8 +168,8 @@ def attend(request: Request, seed: Tensor | None) -> tuple[Tensor, Tensor | None
         return output, logsumexp.float()
     if not request.needs_grad:
         prepared = prepare(request.mask, request.bias, request.sizes, query.device)
-        rest = (request.sink, seed, request.score, prepared, request.scale, request.dropout)
-        output, logsumexp, _ = _run_forward(kernel_work(query, key, value, *rest), query.dtype)
+        settings = (request.sink, seed, request.score, prepared, request.scale, request.dropout)
+        output, logsumexp, _ = _run_forward(kernel_work(query, key, value, *settings), query.dtype)
         return output, logsumexp.float()
     both = DirectFunction.apply(request, query, key, value, request.sink, seed, *request.value_tensors())
     return (both[0], both[1].float()) if request.want_logsumexp else (both, None)
@@ -213,14 +213,14 @@ def _differentiate(ctx: Any, grad: Tensor | None, grad_logsumexp: Tensor | None)
     with without_autocast(query.device):
         if torch.is_grad_enabled():
             inputs = [query, key, value, sink, *tensors]
-            found = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
+            gradients = recorded_backward(inputs, seed, spec, scale, dropout, grad, grad_logsumexp)
         else:
-            parts = torch.ops.regard.fused_backward.default(
+            all_gradients = torch.ops.regard.fused_backward.default(
                 grad, grad_logsumexp, output, logsumexp, query, key, value, sink, seed, tensors, spec, scale, dropout,
                 needed,
             )
-            found = [part if need else None for part, need in zip(parts, needed, strict=True)]
-    return (*found[:4], None, found[4:], None, None, None)
+            gradients = [gradient if need else None for gradient, need in zip(all_gradients, needed, strict=True)]
+    return (*gradients[:4], None, gradients[4:], None, None, None)
 
 
 _LIBRARY.impl("fused", _forward, "CompositeExplicitAutograd")

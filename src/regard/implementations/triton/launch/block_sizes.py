@@ -31,12 +31,12 @@ class BlockSizes(NamedTuple):
 
         `limited=False`: registers are not, for kernels that hold the addresses of rows in them.
         """
-        found = {
+        options = {
             "BLOCK_Q": self.block_q, "BLOCK_K": self.block_k, "num_warps": self.warps, "num_stages": self.stages
         }
         if self.programs and limited:
-            found["maxnreg"] = min(255, REGISTERS // (self.programs * self.warps * 32) // 8 * 8)
-        return found
+            options["maxnreg"] = min(255, REGISTERS // (self.programs * self.warps * 32) // 8 * 8)
+        return options
 
 
 def padded(width: int) -> int:

@@ -23,11 +23,11 @@ def of_additive(
 ) -> None:
     """Additive scores, `kept` or not: their weight is the first tensor, those of the bias begin at `first`."""
     wants_bias = any(needed[4 + first :])
-    parts = run_backward(backward, bias if wants_bias else None, (*needed[:3], needed[4]), kept)
-    found[:3] = parts.query, parts.key, parts.value
-    found[4] = parts.weight
+    gradients = run_backward(backward, bias if wants_bias else None, (*needed[:3], needed[4]), kept)
+    found[:3] = gradients.query, gradients.key, gradients.value
+    found[4] = gradients.weight
     if wants_bias:
-        found[4 + first : 4 + first + len(parts.bias)] = parts.bias
+        found[4 + first : 4 + first + len(gradients.bias)] = gradients.bias
 
 
 def of_dot(backward: Backward, bias: Bias | None, first: int, needed: list[bool], found: Gradients) -> None:

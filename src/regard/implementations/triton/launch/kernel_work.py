@@ -89,16 +89,16 @@ class KernelWork:
 
     def unclean_keys(self, block: int) -> dict[str, Any]:
         """The arguments that say from which key on rows must be looked at before they are read."""
-        found = self.prepared.unclean_keys(self.key.shape[1], block)
+        first_unclean = self.prepared.unclean_keys(self.key.shape[1], block)
         return {
-            "UNCLEAN": self.unused if found is None else found,
-            "SEEN_STRIDES": (*table_steps(self.seen), *table_steps(found)),
+            "UNCLEAN": self.unused if first_unclean is None else first_unclean,
+            "SEEN_STRIDES": (*table_steps(self.seen), *table_steps(first_unclean)),
         }
 
     def optional(self) -> dict[str, Any]:
         """What changes from call to call besides the rows: the seed and the tables of a bias, if there are any."""
-        found: dict[str, Any] = {} if self.seed is None else {"SEED": self.seed}
-        return found if self.prepared.fixed else {**found, "TABLES": self.prepared.tables}
+        arguments: dict[str, Any] = {} if self.seed is None else {"SEED": self.seed}
+        return arguments if self.prepared.fixed else {**arguments, "TABLES": self.prepared.tables}
 
     def launches(self, *others: Tensor) -> Launches | None:
         """The launches kept for calls like this one, see `find_launches`."""
@@ -114,14 +114,14 @@ class KernelWork:
 
     def tables(self, lists: BlockLists) -> dict[str, Any]:
         """The arguments that say which keys each query sees."""
-        seen, prepared = self.seen, self.prepared
+        visible, prepared = self.seen, self.prepared
         unused = prepared.tables[0]
         return {
-            "SEED": unused if self.seed is None else self.seed, "SEEN": unused if seen is None else seen,
+            "SEED": unused if self.seed is None else self.seed, "SEEN": unused if visible is None else visible,
             "LIST": lists.index if lists.index.numel() else unused,
             "COUNTS": lists.counts if lists.counts.numel() else unused,
             "TABLES": prepared.tables, "TABLE_STRIDES": prepared.strides, "NUMBERS": prepared.numbers,
-            "SEEN_STRIDES": table_steps(seen), "LIST_STRIDES": lists.strides,
+            "SEEN_STRIDES": table_steps(visible), "LIST_STRIDES": lists.strides,
         }
 
 
@@ -136,20 +136,20 @@ def find_launches(
     addresses = query.data_ptr() | key.data_ptr() | value.data_ptr()
     if sink is not None:
         addresses |= sink.data_ptr()
-    for other in others:
-        addresses |= other.data_ptr()
+    for tensor in others:
+        addresses |= tensor.data_ptr()
     if addresses % 16:
         return None
     signature = (
         query.dtype, query.shape[3], query.stride(), key.shape, key.stride(), value.shape, value.stride(), score.spec,
         scale, dropout, seed is None, None if sink is None else sink.dtype,
     )
-    found: Launches | None = prepared.launches.get(signature)
-    if found is None:
+    launches: Launches | None = prepared.launches.get(signature)
+    if launches is None:
         if len(prepared.launches) >= _MOST_SIGNATURES:
             prepared.launches.clear()
-        found = prepared.launches[signature] = {}
-    return found
+        launches = prepared.launches[signature] = {}
+    return launches
 
 
 def launch(launches: Launches | None, key: Any, tensors: dict[str, Any], make: Callable[[bool], AnyLaunch]) -> None:
@@ -157,12 +157,12 @@ def launch(launches: Launches | None, key: Any, tensors: dict[str, Any], make: C
 
     It is told whether the launch will be repeated.
     """
-    found = None if launches is None else launches.get(key)
-    if found is None:
-        found = make(launches is not None)
+    kernel_launch = None if launches is None else launches.get(key)
+    if kernel_launch is None:
+        kernel_launch = make(launches is not None)
         if launches is not None:
-            launches[key] = found
-    found(*tensors.values())
+            launches[key] = kernel_launch
+    kernel_launch(*tensors.values())
 
 
 def table_steps(table: Tensor | None) -> tuple[int, int]:

@@ -32,8 +32,8 @@ Grid = tuple[int, int, int]
 def processors(device: torch.device) -> int:
     """How many programs the device runs at once; a small number in the interpreter."""
     if device.type == "cuda":
-        found: int = torch.cuda.get_device_properties(device).multi_processor_count
-        return found
+        count: int = torch.cuda.get_device_properties(device).multi_processor_count
+        return count
     return 4 if SMALL else MULTIPROCESSORS
 
 
@@ -106,8 +106,8 @@ class Launch:
         # Each argument that changes: its name, its tensor's index, and its descriptor, where it is one.
         self.gaps: list[tuple[str, int, TensorDescriptor | None]] = []
         for name, source in {**{name: name for name in order}, **(also or {})}.items():
-            given = arguments[name]
-            pattern = with_base(given, None) if isinstance(given, TensorDescriptor) else None
+            argument = arguments[name]
+            pattern = with_base(argument, None) if isinstance(argument, TensorDescriptor) else None
             self.gaps.append((name, order.index(source), pattern))
             arguments[name] = None
         self.arguments = arguments
@@ -132,8 +132,8 @@ class Launch:
         for index, place in self.plain:
             arguments[place] = given[index]
         for index, place, maps in self.mapped:
-            found = maps.get(given[index])
-            arguments[place] = self._map_of(given[index], place, maps) if found is None else found
+            tensor_map = maps.get(given[index])
+            arguments[place] = self._map_of(given[index], place, maps) if tensor_map is None else tensor_map
         raw: RawLaunch = self.raw  # type: ignore[assignment]
         if raw.nested:
             raw.call(arguments)
@@ -141,16 +141,16 @@ class Launch:
             raw.function(*arguments)
 
     def _launch_by_triton(self, tensors: tuple[Any, ...]) -> None:
-        given = dict(self.arguments)
+        arguments = dict(self.arguments)
         for name, index, pattern in self.gaps:
-            given[name] = tensors[index] if pattern is None else with_base(pattern, tensors[index])
-        compiled = run_fitting(self.kernel, self.grid, given)
-        if "num_stages" in given:
-            self.arguments["num_stages"] = given["num_stages"]
+            arguments[name] = tensors[index] if pattern is None else with_base(pattern, tensors[index])
+        compiled = run_fitting(self.kernel, self.grid, arguments)
+        if "num_stages" in arguments:
+            self.arguments["num_stages"] = arguments["num_stages"]
         if not self.repeats or self.raw is not None or refusal(tensors[0].device) is not None:
             return
         names = self.kernel.arg_names
-        raw = RawLaunch.of(compiled, [given[name] for name in names], [names.index(gap[0]) for gap in self.gaps])
+        raw = RawLaunch.of(compiled, [arguments[name] for name in names], [names.index(gap[0]) for gap in self.gaps])
         if raw is None:
             self.repeats = False
             return
@@ -179,22 +179,22 @@ class Launch:
 
     def with_numbers(self, numbers: dict[str, int]) -> Launch:
         """The same launch with other numbers, for which the code is the same; for kernels without descriptors."""
-        found = copy.copy(self)
-        found.arguments = {**self.arguments, **numbers}
+        changed = copy.copy(self)
+        changed.arguments = {**self.arguments, **numbers}
         if self.raw is not None:
-            begin, found.complete = len(self.raw.head), self.complete.copy()
+            begin, changed.complete = len(self.raw.head), self.complete.copy()
             for name, number in numbers.items():
-                found.complete[begin + self.order[name]] = number
-        return found
+                changed.complete[begin + self.order[name]] = number
+        return changed
 
     def _map_of(self, address: int, place: int, maps: dict[int, Any]) -> Any:
         """The tensor map of a tensor at an address that is new, or was forgotten."""
         assert self.raw is not None
-        found = self.raw.map_of(place - len(self.raw.head), address)
+        tensor_map = self.raw.map_of(place - len(self.raw.head), address)
         if len(maps) >= _MOST_MAPS:
             maps.clear()
-        maps[address] = found
-        return found
+        maps[address] = tensor_map
+        return tensor_map
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *values: Any, key: Any = None, **named: Any) -> None:
@@ -228,22 +228,22 @@ def launch(kernel: Any, grid: tuple[int, ...], *values: Any, key: Any = None, **
         return
     compiled = kernel[grid](*values, **named)
     if raw is None and refusal(values[0].device) is None:
-        found = RawLaunch.of(compiled, list(values), range(len(values)))
-        if found is not None and found.places == list(range(len(values))):
+        repeatable = RawLaunch.of(compiled, list(values), range(len(values)))
+        if repeatable is not None and repeatable.places == list(range(len(values))):
             if len(_KNOWN) >= _MOST_KNOWN:
                 _KNOWN.clear()
-            _KNOWN[key] = found
+            _KNOWN[key] = repeatable
 
 
 def launch_again(
     kernel: Any, grid: Grid, values: Sequence[Any], changing: Sequence[str], *, key: Any, **named: Any
 ) -> Launch:
     """A `Launch` of what `launch` runs with these arguments; where it has run such code, without Triton's Python."""
-    found = Launch(kernel, grid, {**dict(zip(kernel.arg_names, values, strict=True)), **named}, changing)
-    known = None if INTERPRETED else _KNOWN.get((id(kernel), values[0].get_device(), tuple(named.items()), key))
-    if known is not None:
-        found.adopt(known, values)
-    return found
+    relaunch = Launch(kernel, grid, {**dict(zip(kernel.arg_names, values, strict=True)), **named}, changing)
+    raw = None if INTERPRETED else _KNOWN.get((id(kernel), values[0].get_device(), tuple(named.items()), key))
+    if raw is not None:
+        relaunch.adopt(raw, values)
+    return relaunch
 
 
 def _kinds(kernel: Any, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -261,5 +261,5 @@ def _kind(value: Any, plain: bool) -> Any:
         wide = not -(2**31) <= value < 2**31
         return wide if plain else (wide, value == 1, value % 16 == 0)
     if type(value) is tuple:
-        return tuple([_kind(part, False) for part in value])  # inside of tuples Triton looks at every number
+        return tuple([_kind(element, False) for element in value])  # inside of tuples Triton looks at every number
     return type(value)

@@ -46,15 +46,15 @@ def refuse(request: Request) -> str | None:
         return f"its kernels know softmax, sigmoid, sparsemax, entmax15 and hard, not {name}"
     if not (request.score.is_dot or isinstance(request.score, SoftcapScore)):
         return f"its kernels for {name} compute dot products, not {request.score.name}"
-    for given, words in (
+    for present, words in (
         (request.sink is not None, "a sink"),
         (request.dropout > 0, "dropout"),
         (request.want_logsumexp, "a log-sum-exp"),
-        (request.bias is not None and any(one.requires_grad for one in request.bias.tensors), "a learned bias"),
+        (request.bias is not None and any(tensor.requires_grad for tensor in request.bias.tensors), "a learned bias"),
         (torch.compiler.is_compiling(), "torch.compile"),
         (request.sizes[3] >= _MOST_KEYS, f"{_MOST_KEYS} keys"),
     ):
-        if given:
+        if present:
             return f"its kernels for {name} do not support {words}"
     return None
 
@@ -74,8 +74,8 @@ def attend(request: Request) -> Tensor:
     """The output (b,h,q,v) of a request whose score is one of pairs."""
     query, key, value = request.query, request.key, request.value
     if request.needs_grad:
-        found: Tensor = NormalizedFunction.apply(request, query, key, value, *request.value_tensors())
-        return found
+        output: Tensor = NormalizedFunction.apply(request, query, key, value, *request.value_tensors())
+        return output
     return _run_forward(_work_of(query, key, value, request), request.normalizer.name)[0].to(query.dtype)
 
 
@@ -101,13 +101,13 @@ class NormalizedFunction(torch.autograd.Function):
         with without_autocast(query.device):
             if torch.is_grad_enabled():
                 inputs, spec = [query, key, value, None, *tensors], spec_of(*ctx.values)
-                found = recorded_backward(inputs, None, spec, ctx.scale, 0.0, grad, None)
-                return (None, *found[:3], *found[4:])
+                gradients = recorded_backward(inputs, None, spec, ctx.scale, 0.0, grad, None)
+                return (None, *gradients[:3], *gradients[4:])
             request = Request(query, key, value, score, mask, bias, normalizer, ctx.scale, 0.0, None, False)
             work = _work_of(query, key, value, request)
-            parts = _run_backward(work, normalizer.name, grad, rows, ctx.needs_input_grad[1:4])
+            grads = _run_backward(work, normalizer.name, grad, rows, ctx.needs_input_grad[1:4])
             dtypes = (query.dtype, key.dtype, value.dtype)
-            moved = [None if part is None else part.to(dtype) for part, dtype in zip(parts, dtypes, strict=True)]
+            moved = [None if wide is None else wide.to(dtype) for wide, dtype in zip(grads, dtypes, strict=True)]
         return (None, *moved, *[None] * len(tensors))
 
 
@@ -123,12 +123,12 @@ def _run_forward(work: KernelWork, name: str) -> tuple[Tensor, Tensor]:
     output = query.new_empty((batch, heads, queries, value.shape[3]))
     rows = query.new_empty((2, batch * heads, _padded_rows(work)), dtype=torch.float32)
     largest, choice = rows.unbind(0)
-    given = {"Q": query, "K": work.key, "LARGEST": largest, "CHOICE": choice, **work.optional()}
-    tensors = {**given, "V": value, "OUT": output}
+    inputs = {"Q": query, "K": work.key, "LARGEST": largest, "CHOICE": choice, **work.optional()}
+    tensors = {**inputs, "V": value, "OUT": output}
     with on_device(query):
         launches = work.launches()
         if name != "sigmoid":
-            launch(launches, (name, "rows"), given, lambda repeats: _rows_launch(work, name, given, repeats))
+            launch(launches, (name, "rows"), inputs, lambda repeats: _rows_launch(work, name, inputs, repeats))
         launch(launches, (name, "forward"), tensors, lambda repeats: _forward_launch(work, name, tensors, repeats))
     return output, rows
 
@@ -146,7 +146,7 @@ def _run_backward(
     largest, choice = rows.unbind(0)
     has_delta = "DELTA" in _ROW_NUMBERS[name]
     delta = torch.empty_like(largest) if has_delta else largest
-    given = {
+    inputs = {
         "Q": query, "K": key, "V": value, "GRAD": grad, "LARGEST": largest, "CHOICE": choice, "DELTA": delta,
         **work.optional(),
     }
@@ -157,11 +157,11 @@ def _run_backward(
             grad_query = torch.zeros_like(query) if needed[0] else None
         elif needed[0] or (has_delta and any(needed)):  # the kernel of the keys takes its DELTA
             grad_query = new_like(query)
-            tensors = {**given, "GRAD_Q": grad_query}
+            tensors = {**inputs, "GRAD_Q": grad_query}
             launch(launches, (name, "queries"), tensors, lambda repeats: _queries_launch(work, name, tensors, repeats))
         if needed[1] or needed[2]:
             grad_key, grad_value = new_like(key), new_like(value)
-            pair = {**given, "GRAD_K": grad_key, "GRAD_V": grad_value}
+            pair = {**inputs, "GRAD_K": grad_key, "GRAD_V": grad_value}
             launch(launches, (name, "keys"), pair, lambda repeats: _keys_launch(work, name, pair, repeats))
     return grad_query, grad_key, grad_value
 
@@ -213,8 +213,8 @@ def _keys_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: 
     rows = {"GRAD": tensors["GRAD"], **_unless_hard(name, Q=work.query)}
     walked = _walked(not work.prepared.hides_rows, shape.block_q, **rows)
     if walked["BULK"]:
-        for one in _ROW_NUMBERS[name]:
-            walked[one] = TensorDescriptor.from_tensor(tensors[one], [1, shape.block_q])
+        for name_of_row in _ROW_NUMBERS[name]:
+            walked[name_of_row] = TensorDescriptor.from_tensor(tensors[name_of_row], [1, shape.block_q])
     more = {
         **walked, "GROUPED": work.query.shape[1] > groups, "GRAD_STRIDES": strides(tensors["GRAD"]),
         "GRAD_K_STRIDES": strides(tensors["GRAD_K"]), "GRAD_V_STRIDES": strides(tensors["GRAD_V"]),
@@ -228,7 +228,7 @@ def _keys_launch(work: KernelWork, name: str, tensors: dict[str, Any], repeats: 
 def _walked(all_are_read: bool, block: int, **rows: Tensor) -> dict[str, Any]:
     """The rows that a kernel goes over, as descriptors for the copy engine where it may and can read them."""
     bulk = all_are_read and copied_in_bulk(*rows.values())
-    return {name: described(part, block) if bulk else part for name, part in rows.items()} | {"BULK": bulk}
+    return {name: described(tensor, block) if bulk else tensor for name, tensor in rows.items()} | {"BULK": bulk}
 
 
 def _unless_hard(name: str, **rows: Tensor) -> dict[str, Tensor]:
@@ -241,9 +241,9 @@ def _arguments(
 ) -> dict[str, Any]:
     """Those of the arguments of all attention kernels that this one takes, with `more`, and the compiler's options."""
     options = shape.options(limited=bool(more["BULK"]))
-    found = {
+    arguments = {
         **work.tables(lists), **work.ordered(lists, None), **work.numbers(), **work.form(), "KIND": name,
         "padded_rows": _padded_rows(work), "Q_STRIDES": strides(work.query), "K_STRIDES": strides(work.key),
         "V_STRIDES": strides(work.value), **options, **more,
     }
-    return {key: one for key, one in found.items() if key in kernel.arg_names or key in options}
+    return {key: argument for key, argument in arguments.items() if key in kernel.arg_names or key in options}

@@ -50,10 +50,10 @@ def run(request: Request, top: int) -> SummaryTensors:
     """The parts of a `Summary` of a request that `runs` accepted."""
     tensors, spec = pack(request)
     with torch.cuda.device_of(request.query):
-        found: SummaryTensors = torch.ops.regard.summary.default(
+        summary: SummaryTensors = torch.ops.regard.summary.default(
             request.query, request.key, request.sink, tensors, spec, request.scale, top
         )
-    return found
+    return summary
 
 
 class SummaryBlockSizes(NamedTuple):
@@ -92,12 +92,12 @@ def columns_shape(d: int, dtype: torch.dtype) -> SummaryBlockSizes:
 def _run(
     query: Tensor, key: Tensor, sink: Tensor | None, tensors: list[Tensor], spec: str, scale: float, top: int
 ) -> SummaryTensors:
-    found = entropy, received, top_weights, top_keys, logsumexp = _shapes(query, key, sink, tensors, spec, scale, top)
+    summary = entropy, received, top_weights, top_keys, logsumexp = _shapes(query, key, sink, tensors, spec, scale, top)
     (batch, heads, queries, d), (_, groups, keys, _) = query.shape, key.shape
     if 0 in (batch, heads, queries, keys):
-        for tensor, number in zip(found, (0, 0, 0, -1, -torch.inf), strict=True):
+        for tensor, number in zip(summary, (0, 0, 0, -1, -torch.inf), strict=True):
             tensor.fill_(number)
-        return found
+        return summary
     if SMALL:  # which cannot multiply bfloat16
         query, key = query.float(), key.float()
     score, mask, bias, _ = unpack_values(spec, tensors)
@@ -157,13 +157,13 @@ def _run(
             order, (triton.cdiv(queries, 32), batch * heads), share, bar, count, candidates, top_weights, top_keys,
             queries, top, ROWS=32, **room, num_warps=4,
         )
-        part = min(64, cut.block_q)
+        block = min(64, cut.block_q)
         launch(
-            search, (triton.cdiv(queries, part), batch * heads),
+            search, (triton.cdiv(queries, block), batch * heads),
             query, key, peak, share, bar, count, top_weights, top_keys, by_row.index, by_row.counts, *tables,
-            by_row.strides, *lengths, top, scale, cap, PART=part, **form, **blocks, **room, num_warps=8, num_stages=1,
+            by_row.strides, *lengths, top, scale, cap, PART=block, **form, **blocks, **room, num_warps=8, num_stages=1,
         )
-    return found
+    return summary
 
 
 def _shapes(

@@ -25,8 +25,8 @@ ACTIVE = _ActiveRecorder()
 @contextlib.contextmanager
 def set_aside() -> Iterator[None]:
     """Suspend the recorder while a part of the recorded module runs."""
-    outer = ACTIVE.recorder
-    if outer is None or _get_current_function_mode() is not outer:
+    suspended = ACTIVE.recorder
+    if suspended is None or _get_current_function_mode() is not suspended:
         yield
         return
     ACTIVE.recorder = None
@@ -34,4 +34,4 @@ def set_aside() -> Iterator[None]:
         with _pop_mode_temporarily():
             yield
     finally:
-        ACTIVE.recorder = outer
+        ACTIVE.recorder = suspended

@@ -107,17 +107,17 @@ def _derived(node: Node, depth: int) -> Axes:
     main = max(inputs, key=lambda part: part.kind)  # a map before a mask or a bias
     if main.shape == node.shape:
         return axes_of(main, depth)
-    if all(_broadcasts(part, node) for part in inputs):
+    if all(_broadcasts(operand, node) for operand in inputs):
         labels = tuple(range(count))
-        ordered = (main, *(part for part in inputs if part is not main))
-        return _combined(node, [(part, labels[count - len(part.shape) :]) for part in ordered], labels, depth)
+        ordered = (main, *(operand for operand in inputs if operand is not main))
+        return _combined(node, [(operand, labels[count - len(operand.shape) :]) for operand in ordered], labels, depth)
     return _in_place(node, axes_of(first, depth))
 
 
 def _broadcasts(part: Node, node: Node) -> bool:
     """Whether an input of an operation on elements has, or lacks, each axis of the result."""
     sizes = zip(reversed(part.shape), reversed(node.shape), strict=False)
-    return len(part.shape) <= len(node.shape) and all(size in (1, whole) for size, whole in sizes)
+    return len(part.shape) <= len(node.shape) and all(size in (1, extent) for size, extent in sizes)
 
 
 def _combined(node: Node, operands: Iterable[tuple[Node, Labels]], labels: Labels, depth: int) -> Axes:
@@ -168,8 +168,10 @@ def _joined(node: Node, inputs: Sequence[Node], depth: int) -> Axes:
     """Pieces put behind one another. The pieces that one tensor was split into are its axis again, as a factor."""
     axes = list(_in_place(node, axes_of(inputs[0], depth)))
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-    whole = inputs[0].inputs()[0] if inputs[0].name in _SPLITS else None
-    if whole is not None and all(part.name in _SPLITS and part.inputs()[0] is whole for part in inputs):
+    split_tensor = inputs[0].inputs()[0] if inputs[0].name in _SPLITS else None
+    if split_tensor is not None and all(
+        operand.name in _SPLITS and operand.inputs()[0] is split_tensor for operand in inputs
+    ):
         pieces = Factor(len(inputs), "feature")
         axes[dim] = (pieces, *axes_of(inputs[0], depth)[dim])
     return tuple(axes)
@@ -194,10 +196,10 @@ def _viewed(node: Node, axes: Axes) -> Axes:
 def _strides(node: Node, first: Node) -> list[int] | None:
     if node.name in _RESHAPES:
         return _without_gaps(node.shape)
-    given = node.args[1:]
-    if node.name in ("transpose", "swapaxes", "swapdims") and len(given) == 2:
+    dims = node.args[1:]
+    if node.name in ("transpose", "swapaxes", "swapdims") and len(dims) == 2:
         steps = _without_gaps(first.shape)
-        steps[given[0]], steps[given[1]] = steps[given[1]], steps[given[0]]
+        steps[dims[0]], steps[dims[1]] = steps[dims[1]], steps[dims[0]]
         return steps
 
     def without_data(argument: Any) -> Any:
@@ -208,7 +210,7 @@ def _strides(node: Node, first: Node) -> list[int] | None:
     assert node.function is not None
     try:
         view = node.function(
-            *map(without_data, node.args), **{name: without_data(part) for name, part in node.kwargs.items()}
+            *map(without_data, node.args), **{name: without_data(argument) for name, argument in node.kwargs.items()}
         )
         view = view if node.part is None else view[node.part]
     except (RuntimeError, TypeError, IndexError, NotImplementedError):
@@ -250,6 +252,8 @@ def _between(factors: list[list[Any]], low: int, size: int) -> Axis:
 
 def _split(factors: list[list[Any]], at: int, inner: int) -> None:
     stride, factor = factors[at]
-    outer, rest = (Factor(size, factor.source, factor.origin, factor.whole) for size in (factor.size // inner, inner))
-    factor.parts = (outer, rest)
-    factors[at : at + 1] = [[stride * inner, outer], [stride, rest]]
+    outer_factor, inner_factor = (
+        Factor(size, factor.source, factor.origin, factor.whole) for size in (factor.size // inner, inner)
+    )
+    factor.parts = (outer_factor, inner_factor)
+    factors[at : at + 1] = [[stride * inner, outer_factor], [stride, inner_factor]]

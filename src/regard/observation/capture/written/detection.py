@@ -48,28 +48,28 @@ def recorded_kinds(
     A class is recorded if its code holds a softmax and a product, or it and its parts do; a softmax that belongs to
     nothing larger is recorded by itself. `kinds`: a module of each class; `adapted`: classes that have an adapter.
     """
-    own = {kind for kind, module in kinds.items() if kind not in adapted and writes_out(module)}
-    recorded = {kind for kind in own if _multiplies(kind) or not _normalizes(kinds[kind])}
+    writing = {kind for kind, module in kinds.items() if kind not in adapted and writes_out(module)}
+    recorded = {kind for kind in writing if _multiplies(kind) or not _normalizes(kinds[kind])}
     helpers: set[type] = set()
     for kind, module in kinds.items():
         if kind in recorded or kind in adapted or isinstance(module, CONTAINERS) or _home(kind) in ("torch", "regard"):
             continue
-        parts = {type(part) for part in _parts(module)} - recorded - set(adapted)
-        softmax = {part for part in parts if part in own}
-        products = {part for part in parts if _home(part) != "torch" and _multiplies(part)}
-        if (kind in own or softmax) and (_multiplies(kind) or products):
+        helper_kinds = {type(helper) for helper in _parts(module)} - recorded - set(adapted)
+        softmax = {helper for helper in helper_kinds if helper in writing}
+        products = {helper for helper in helper_kinds if _home(helper) != "torch" and _multiplies(helper)}
+        if (kind in writing or softmax) and (_multiplies(kind) or products):
             recorded.add(kind)
             helpers |= softmax | products
-    return recorded | (own - helpers), helpers - recorded
+    return recorded | (writing - helpers), helpers - recorded
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
     """The parts of a module, those inside containers in place of the containers."""
-    for part in module._modules.values():
-        if isinstance(part, CONTAINERS):
-            yield from _parts(part)
-        elif part is not None:
-            yield part
+    for submodule in module._modules.values():
+        if isinstance(submodule, CONTAINERS):
+            yield from _parts(submodule)
+        elif submodule is not None:
+            yield submodule
 
 
 def _multiplies(kind: type[nn.Module]) -> bool:
@@ -98,10 +98,10 @@ def writes_out(module: nn.Module) -> bool:
     if _normalizes(module) or ("aten" in names and any("attention" in name for name in names)):
         return True
     captured = _captured(kind.forward)
-    held = (*_parts(module), *vars(module).values(), *captured)
+    reachable = (*_parts(module), *vars(module).values(), *captured)
     return (
-        any(_computes_attention(part) for part in held)
-        or any(_named(part, KNOWN) for part in captured)
+        any(_computes_attention(candidate) for candidate in reachable)
+        or any(_named(candidate, KNOWN) for candidate in captured)
         or _has_own_interface(module, names)
     )
 
@@ -128,10 +128,10 @@ def takes_own_path(module: nn.Module) -> bool:
 
 def names_in(kind: type[nn.Module]) -> frozenset[str]:
     """Every name that the forward pass of a class mentions."""
-    found = _NAMES.get(kind)
-    if found is None:
-        found = _NAMES[kind] = frozenset(_names(kind, kind.forward, set(), _DEPTH))
-    return found
+    names = _NAMES.get(kind)
+    if names is None:
+        names = _NAMES[kind] = frozenset(_names(kind, kind.forward, set(), _DEPTH))
+    return names
 
 
 def _names(kind: type, function: Any, met: set[int], depth: int) -> Iterator[str]:
@@ -194,8 +194,8 @@ def _computes_attention(held: Any, depth: int = 2) -> bool:
     if isinstance(held, nn.Softmax):
         return True
     if isinstance(held, (dict, list, tuple)) and depth and len(held) <= _MOST:
-        parts = held.values() if isinstance(held, dict) else held
-        return any(_named(part, KNOWN) or _computes_attention(part, depth - 1) for part in parts)
+        members = held.values() if isinstance(held, dict) else held
+        return any(_named(member, KNOWN) or _computes_attention(member, depth - 1) for member in members)
     return _named(held, ("softmax",))
 
 

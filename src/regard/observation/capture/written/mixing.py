@@ -49,10 +49,10 @@ def mixing_of(result: Node, weights: Node, lenient: bool) -> Mixing:
     product, softmax = product_of(result), weights.softmaxes()[0]
     if product is None:
         raise NoMixing("the product of its softmax with other tensors has a form that cannot be followed")
-    others = [(node, labels) for node, labels in product.operands if node is not weights]
-    if len(others) != 1 or others[0][0].kind == WEIGHTS:
+    factors = [(node, labels) for node, labels in product.operands if node is not weights]
+    if len(factors) != 1 or factors[0][0].kind == WEIGHTS:
         raise NoMixing("its softmax is multiplied with several tensors at once, or with weights")
-    (value, value_labels), labels, scores = others[0], product.of(weights), score_axes(softmax)
+    (value, value_labels), labels, scores = factors[0], product.of(weights), score_axes(softmax)
     axes = axes_of(weights)
     keys = [
         at
@@ -102,8 +102,8 @@ def unmixed(softmax: Node) -> WeightLayout:
     axes = axes_of(softmax)
     assert softmax.softmax_axis is not None
     keys = softmax.softmax_axis
-    others = [label for label in range(len(axes)) if label != keys]
-    batch = others[:-1]  # as if the values had all axes but that of the queries
+    batch_axes = [label for label in range(len(axes)) if label != keys]
+    batch = batch_axes[:-1]  # as if the values had all axes but that of the queries
     return WeightLayout(axes, groups_of(softmax, range(len(axes)), [keys], (*batch, keys), set(), score_axes(softmax)))
 
 

@@ -37,11 +37,11 @@ def recording_points(
 
 def _apart(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) -> Iterator[type[nn.Module]]:
     """Classes of submodules that attend themselves, or take another path while a mode is active."""
-    for part in module._modules.values():
-        if isinstance(part, CONTAINERS):
-            yield from _apart(part, attends, deep)
-        elif part is not None and _attends(part, attends, deep):
-            yield type(part)
+    for submodule in module._modules.values():
+        if isinstance(submodule, CONTAINERS):
+            yield from _apart(submodule, attends, deep)
+        elif submodule is not None and _attends(submodule, attends, deep):
+            yield type(submodule)
 
 
 def _attends(module: nn.Module, attends: Collection[type], deep: dict[int, bool]) -> bool:
@@ -50,6 +50,8 @@ def _attends(module: nn.Module, attends: Collection[type], deep: dict[int, bool]
         deep[id(module)] = (
             type(module) in attends
             or takes_own_path(module)
-            or any(_attends(part, attends, deep) for part in module._modules.values() if part is not None)
+            or any(
+                _attends(submodule, attends, deep) for submodule in module._modules.values() if submodule is not None
+            )
         )
     return deep[id(module)]

@@ -83,19 +83,19 @@ def _summed(node: Node, multiplied: Node) -> Product | None:
     """A product of elements, summed over axes."""
     reduction, count = reduced(node), len(multiplied.shape)
     assert reduction is not None
-    operands = tuple((part, tuple(range(count - len(part.shape), count))) for part in multiplied.inputs())
+    operands = tuple((operand, tuple(range(count - len(operand.shape), count))) for operand in multiplied.inputs())
     if not reduction.keepdim:
         return Product(operands, tuple(at for at in range(count) if at not in reduction.axes))
     return Product(operands, tuple(f"one {at}" if at in reduction.axes else at for at in range(count)))
 
 
 def _einsum(node: Node, inputs: Sequence[Node]) -> Product | None:
-    given, arrow, result = str(node.args[0]).replace(" ", "").partition("->")
+    equation, arrow, result = str(node.args[0]).replace(" ", "").partition("->")
     if not arrow:
-        letters = given.replace(",", "").replace(".", "")
-        result = "..." * ("." in given) + "".join(sorted({c for c in letters if letters.count(c) == 1}))
-    terms = given.split(",")
-    ellipses = [len(part.shape) - len(term.replace("...", "")) for part, term in zip(inputs, terms, strict=True)]
+        letters = equation.replace(",", "").replace(".", "")
+        result = "..." * ("." in equation) + "".join(sorted({c for c in letters if letters.count(c) == 1}))
+    terms = equation.split(",")
+    ellipses = [len(operand.shape) - len(term.replace("...", "")) for operand, term in zip(inputs, terms, strict=True)]
     operands = [_spelled(term, count) for term, count in zip(terms, ellipses, strict=True)]
     if any(len(set(labels)) < len(labels) for labels in operands):
         return None  # the diagonal of an operand

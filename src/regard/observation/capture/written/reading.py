@@ -53,10 +53,10 @@ class WrittenOut(Reading):
     @torch.no_grad()
     def weights(self, rows: Rows = None, heads: Rows = None) -> Tensor:
         queries = self.sizes[2]
-        part = dispatch.selection("rows", rows, queries, self.device)
-        if part is None or not self._sliceable:
+        selected = dispatch.selection("rows", rows, queries, self.device)
+        if selected is None or not self._sliceable:
             return chosen(self.layout.apply(self.replay.run()), rows, heads).to(self.dtype)
-        index = torch.arange(queries, device=self.device)[part]
+        index = torch.arange(queries, device=self.device)[selected]
         return chosen(self.layout.apply(self.replay.run(index)), None, heads).to(self.dtype)
 
     @property
@@ -100,9 +100,10 @@ class SoftmaxAdapter(Adapter):
         if value is None or scale is None or not mixing.complete:
             return None
         batch, heads, queries, keys = mixing.layout.groups
-        own = any(factor in queries for axis in mixing.value_axes for factor in axis)  # each query has its own values
+        # Whether each query has its own values.
+        per_query = any(factor in queries for axis in mixing.value_axes for factor in axis)
         columns, axes = _one_of(value.detach(), mixing.value_axes, mixing.channels)
-        columns = arranged(columns, axes, (batch, heads, queries if own else (), keys))[:1, :, -1, :, None]
+        columns = arranged(columns, axes, (batch, heads, queries if per_query else (), keys))[:1, :, -1, :, None]
         output, axes = _one_of(result.detach(), mixing.result_axes, mixing.channels)
         output = arranged(output, axes, (batch, heads, queries))[:1, :, -1].squeeze(0)[:, None]
         kept = None
@@ -143,13 +144,13 @@ def _dropout_scale(node: Node) -> float | None:
     scale = 1.0
     while node.softmax_axis is None:
         if node.name in DROPOUT:
-            given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
-            probability = given.get("p", 0.5)
-            if given.get("training", given.get("train", True)) and probability:
+            arguments = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+            probability = arguments.get("p", 0.5)
+            if arguments.get("training", arguments.get("train", True)) and probability:
                 if node.name not in ("dropout", "dropout_") or probability >= 1:
                     return None
                 scale /= 1 - probability
-        before = [part for part in node.inputs() if part.kind == node.kind]
+        before = [operand for operand in node.inputs() if operand.kind == node.kind]
         if not before:
             break
         node = before[0]

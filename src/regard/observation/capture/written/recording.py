@@ -76,8 +76,8 @@ class TapeRecorder(Recorder):
         start = shown(weights)
         if start.mixed:  # a second product with the same weights
             return None
-        for part in (start, *start.softmaxes()):
-            part.mixed = True
+        for softmax in (start, *start.softmaxes()):
+            softmax.mixed = True
         return SoftmaxAdapter(self.tape, weights, mixing), node
 
     def _report(

@@ -78,8 +78,8 @@ class ReplayGraph:
             self.leaves.append(kept)
             self.steps.append(len(self.leaves) - 1)
         else:
-            args = tuple(self._argument(part, keep) for part in node.args)
-            kwargs = {name: self._argument(part, keep) for name, part in node.kwargs.items()}
+            args = tuple(self._argument(argument, keep) for argument in node.args)
+            kwargs = {name: self._argument(argument, keep) for name, argument in node.kwargs.items()}
             assert node.function is not None
             self.steps.append(
                 ReplayStep(
@@ -93,7 +93,7 @@ class ReplayGraph:
         if isinstance(given, Node):
             return Ref(self._add(given, keep))
         if type(given) is tuple:
-            return tuple(self._argument(part, keep) for part in given)
+            return tuple(self._argument(argument, keep) for argument in given)
         return given
 
     def _is_leaf(self, node: Node) -> bool:
@@ -107,7 +107,7 @@ class ReplayGraph:
             return False
         if node.function is None or node.shape[-2:] != self.shape[-2:]:
             return True
-        if any(part.kind != ROWS for part in node.inputs()):
+        if any(operand.kind != ROWS for operand in node.inputs()):
             return True  # places that were chosen by scores or weights
         return self._cost(node) >= node.shape.numel()
 
@@ -120,7 +120,8 @@ class ReplayGraph:
             else:
                 self._costs[id(node)] = torch.inf  # guards against cycles, which a pass does not have
                 self._costs[id(node)] = sum(
-                    min(self._cost(part), part.shape.numel() if part.intact() else torch.inf) for part in node.inputs()
+                    min(self._cost(operand), operand.shape.numel() if operand.intact() else torch.inf)
+                    for operand in node.inputs()
                 )
         return self._costs[id(node)]
 
@@ -170,16 +171,16 @@ class ReplayGraph:
         last = {
             at: number for number, step in enumerate(self.steps) if isinstance(step, ReplayStep) for at in _all(step)
         }
-        found: list[Tensor | None] = []
+        step_outputs: list[Tensor | None] = []
         for number, step in enumerate(self.steps):
             if isinstance(step, int):
-                found.append(self.leaves[step].get())
+                step_outputs.append(self.leaves[step].get())
                 continue
-            found.append(self._step(step, found, rows, queries))
+            step_outputs.append(self._step(step, step_outputs, rows, queries))
             for at in _all(step):
                 if last[at] == number:  # free what no later step needs
-                    found[at] = None
-        result = found[-1]
+                    step_outputs[at] = None
+        result = step_outputs[-1]
         assert result is not None
         return result
 
@@ -188,12 +189,12 @@ class ReplayGraph:
             if isinstance(given, Ref):
                 tensor = found[given.at]
                 assert tensor is not None
-                whole = rows is not None and by_pair and not self._pair(given.at)
-                if whole and tensor.dim() >= 2 and tensor.shape[-2] == queries:
+                full_rows = rows is not None and by_pair and not self._pair(given.at)
+                if full_rows and tensor.dim() >= 2 and tensor.shape[-2] == queries:
                     tensor = tensor.index_select(-2, torch.as_tensor(rows, device=tensor.device))
                 return tensor
             if type(given) is tuple:
-                return tuple(fill(part, by_pair) for part in given)
+                return tuple(fill(element, by_pair) for element in given)
             return given
 
         if step.name in DROPOUT and step.pair:
@@ -203,13 +204,13 @@ class ReplayGraph:
         if sliced and step.name in _PRODUCTS:
             args = [fill(step.args[0], True), fill(step.args[1], False)]
         elif sliced and step.name in ("view", "reshape"):
-            given = fill(step.args[0], False)
-            return given.reshape(*step.shape[:-2], -1, step.shape[-1])  # type: ignore[no-any-return]
+            source = fill(step.args[0], False)
+            return source.reshape(*step.shape[:-2], -1, step.shape[-1])  # type: ignore[no-any-return]
         else:
             # The second factor y of baddbmm, b + x·y, has keys where the others have rows.
-            whole = 2 if step.name == "baddbmm" else None
-            args = [fill(part, sliced and at != whole) for at, part in enumerate(step.args)]
-        kwargs = {name: fill(part, sliced and name != "batch2") for name, part in step.kwargs.items()}
+            full_argument = 2 if step.name == "baddbmm" else None
+            args = [fill(argument, sliced and at != full_argument) for at, argument in enumerate(step.args)]
+        kwargs = {name: fill(argument, sliced and name != "batch2") for name, argument in step.kwargs.items()}
         if step.writes and isinstance(args[0], Tensor):
             args[0] = args[0].clone()
         result = step.function(*args, **kwargs)
@@ -219,13 +220,13 @@ class ReplayGraph:
 
 
 def _refs(arguments: tuple[Any, ...]) -> list[int]:
-    found: list[int] = []
+    refs: list[int] = []
     for argument in arguments:
         if isinstance(argument, Ref):
-            found.append(argument.at)
+            refs.append(argument.at)
         elif type(argument) is tuple:
-            found += _refs(argument)
-    return found
+            refs += _refs(argument)
+    return refs
 
 
 def _all(step: ReplayStep) -> list[int]:

@@ -44,7 +44,7 @@ def score_axes(softmax: Node) -> ScoreAxes | None:
             summed = [axis for label, axis in zip(of_query, axes_of(query), strict=True) if label not in product.labels]
             features = {factor.whole for axis in summed for factor in axis}
             return ScoreAxes(factors(left & right), (factors(left - right), factors(right - left)), features)
-        waiting += [part for part in node.inputs() if part.kind == SCORES]
+        waiting += [operand for operand in node.inputs() if operand.kind == SCORES]
     return None
 
 
@@ -74,7 +74,7 @@ def groups_of(
     key_factors = origins(factor for at in keys for factor in axes[at])
     sides = () if scores is None else (scores.shared, *scores.sides)
     across = zip(sides[1:], sides[:0:-1], strict=True)
-    asks = next((other for side, other in across if key_factors and key_factors <= side), None)
+    asks = next((opposite for side, opposite in across if key_factors and key_factors <= side), None)
     shared: list[Factor] = []  # what queries and keys share
     alone: list[Factor] = []  # what queries have alone
     disputed: list[Factor] = []  # the same, though the values have it, too

@@ -89,20 +89,20 @@ class Node:
         while waiting:
             node = waiting.pop(0)
             if node.softmax_axis is None:
-                new = [part for part in node.inputs() if part.kind == WEIGHTS and part not in met]
+                new = [operand for operand in node.inputs() if operand.kind == WEIGHTS and operand not in met]
                 met |= dict.fromkeys(new)
                 waiting += new
         return [node for node in met if node.softmax_axis is not None]
 
     def inputs(self) -> list[Node]:
         """The nodes it was made from."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         for argument in (*self.args, *self.kwargs.values()):
             if isinstance(argument, Node):
-                found.append(argument)
+                nodes.append(argument)
             elif isinstance(argument, (tuple, list)):
-                found += [part for part in argument if isinstance(part, Node)]
-        return found
+                nodes += [element for element in argument if isinstance(element, Node)]
+        return nodes
 
     @property
     def in_place(self) -> bool:
@@ -125,7 +125,7 @@ class OperationTape:
         """Record an operation; return the weights that enter it, if it is a product, and the node of its result."""
         name = name_of(function)
         inputs: list[Node] = []
-        given, kind = self._nested(args, inputs), ROWS
+        arguments, kind = self._nested(args, inputs), ROWS
         named = {}
         for key, argument in kwargs.items():
             if isinstance(argument, Tensor):
@@ -133,23 +133,23 @@ class OperationTape:
                 inputs.append(argument)
             if key != "out":
                 named[key] = argument
-        for part in inputs:
-            kind = max(kind, part.kind)
+        for operand in inputs:
+            kind = max(kind, operand.kind)
         weights = node = None
         if name in PRODUCTS or name in ("linear", "sum"):
             kind, weights = self._product(name, inputs, kind)
-        axis = softmax_axis(name, given, named, inputs) if name in NORMALIZING else None
-        if axis is not None and not all(part.learned for part in inputs):
+        axis = softmax_axis(name, arguments, named, inputs) if name in NORMALIZING else None
+        if axis is not None and not all(operand.learned for operand in inputs):
             kind = WEIGHTS
         if name in RANDOM or (kind == ROWS and name in DROPOUT):
             function = None  # type: ignore[assignment]  # recomputed, it would draw other numbers
-        made = args[0] if result is None else result  # None: an in-place assignment to its first argument
-        several = isinstance(made, (tuple, list))
-        for at, tensor in enumerate(made if several else (made,)):
+        output = args[0] if result is None else result  # None: an in-place assignment to its first argument
+        several = isinstance(output, (tuple, list))
+        for at, tensor in enumerate(output if several else (output,)):
             if isinstance(tensor, Tensor):
                 node = Node(tensor, self._kind(tensor, kind, name, inputs), function, name)
-                node.args = given
-                node.learned = bool(inputs) and all(part.learned for part in inputs)
+                node.args = arguments
+                node.learned = bool(inputs) and all(operand.learned for operand in inputs)
                 if named:
                     node.kwargs = named
                 if several:
@@ -166,7 +166,7 @@ class OperationTape:
             return kind if tensor.is_floating_point() or tensor.dtype == torch.bool else ROWS
         # Rows (b,q,1,d) and (b,1,k,d) combined in pairs are more than the map that comes from them.
         pairs = name in _PAIRING and tensor.dim() >= 4 and tensor.is_floating_point()
-        return SCORES if pairs and tensor.numel() > sum(part.shape.numel() for part in inputs) else ROWS
+        return SCORES if pairs and tensor.numel() > sum(operand.shape.numel() for operand in inputs) else ROWS
 
     @staticmethod
     def _product(name: str, inputs: list[Node], kind: int) -> tuple[int, Node | None]:
@@ -196,15 +196,15 @@ class OperationTape:
 
     def _nested(self, given: Sequence[Any], inputs: list[Node]) -> tuple[Any, ...]:
         """Arguments with nodes for their tensors, also in lists of tensors and in indices made of several parts."""
-        found = []
-        for part in given:
-            if isinstance(part, Tensor):
-                part = self._node(part)
-                inputs.append(part)
-            elif type(part) in (tuple, list):
-                part = self._nested(part, inputs)
-            found.append(part)
-        return tuple(found)
+        nested = []
+        for argument in given:
+            if isinstance(argument, Tensor):
+                argument = self._node(argument)
+                inputs.append(argument)
+            elif type(argument) in (tuple, list):
+                argument = self._nested(argument, inputs)
+            nested.append(argument)
+        return tuple(nested)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -120,13 +120,13 @@ class Bert(Family):
     @staticmethod
     def answer(settings: Settings, answers: str, dim: int, count: int) -> Answer:
         """What the model answers."""
-        made: dict[str, Answer] = {
+        choices: dict[str, Answer] = {
             ROWS: RowVectors(dim),
             "gaps": HiddenTokens(count),
             "class": OneOf(settings.labels()),
             "tags": EachOf(settings.labels()),
         }
-        return made[answers]
+        return choices[answers]
 
 
 register(Bert())

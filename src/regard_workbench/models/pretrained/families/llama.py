@@ -93,7 +93,7 @@ class Llama(Family):
         layers, heads = settings.layers("num_hidden_layers"), settings.size("num_attention_heads")
         eps, bias = settings.number("rms_norm_eps"), kind == "qwen2" or settings.flag("attention_bias")
         width = settings.size_or("head_dim", max(1, dim // heads))
-        own = {
+        shared = {
             "kv_heads": settings.size_or("num_key_value_heads", heads),
             "key_dim": width,
             "bias": bias,
@@ -101,15 +101,15 @@ class Llama(Family):
             "positions": rotary(settings, width),
             **({"qk_norm": True, "norm_eps": eps} if kind == "qwen3" else {}),
         }
-        each = [
-            written("causal", own if window is None else {**own, "window": window})
+        mechanisms = [
+            written("causal", shared if window is None else {**shared, "window": window})
             for window in _windows(settings, kind, layers)
         ]
         body = {
             "dim": dim,
             "layers": layers,
             "num_heads": heads,
-            "attention": each[0] if len(set(each)) == 1 else ", ".join(each),
+            "attention": mechanisms[0] if len(set(mechanisms)) == 1 else ", ".join(mechanisms),
             "hidden": settings.size("intermediate_size"),
             "gated": True,
             "activation": settings.activation("hidden_act"),
@@ -144,12 +144,12 @@ def _windows(settings: Settings, kind: str, layers: int) -> list[int | None]:
     else:
         first = 0
         if kind.startswith("qwen") and sliding:
-            given = settings.given("max_window_layers")
-            if type(given) is not int or given < 0:
+            full_layers = settings.given("max_window_layers")
+            if type(full_layers) is not int or full_layers < 0:
                 raise settings.wrong("max_window_layers", "a whole number from 0")
-            first = given
+            first = full_layers
         kinds = [SLIDING if sliding and i >= first else FULL for i in range(layers)]
-    return [settings.size("sliding_window") if one == SLIDING else None for one in kinds]
+    return [settings.size("sliding_window") if layer_kind == SLIDING else None for layer_kind in kinds]
 
 
 register(Llama())

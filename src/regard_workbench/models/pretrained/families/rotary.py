@@ -15,39 +15,42 @@ KINDS = ("default", "linear", "llama3", "yarn")
 def rotary(settings: Settings, width: int) -> str:
     """The option `positions` of a layer whose heads have this width."""
     key = next((key for key in ("rope_parameters", "rope_scaling") if settings.given(key) is not None), "rope_scaling")
-    given = settings.given(key) or {}
-    if not isinstance(given, Mapping):
+    scaling = settings.given(key) or {}
+    if not isinstance(scaling, Mapping):
         raise settings.wrong(key, "an object")
-    inner = Settings({"rope_theta": settings.given("rope_theta"), **given}, {}, ())
-    base = 10000.0 if inner.given("rope_theta") is None else inner.number("rope_theta")
-    kind = given.get("rope_type", given.get("type", "default"))
+    scaling_settings = Settings({"rope_theta": settings.given("rope_theta"), **scaling}, {}, ())
+    base = 10000.0 if scaling_settings.given("rope_theta") is None else scaling_settings.number("rope_theta")
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in KINDS:
         raise settings.wrong(
             key, f"rope_type to be one of {', '.join(KINDS)}", " Others depend on the length of a text."
         )
-    inner.require(partial_rotary_factor=(1, 1.0))
+    scaling_settings.require(partial_rotary_factor=(1, 1.0))
     settings.require(partial_rotary_factor=(1, 1.0))
     if width % 2:
         raise settings.wrong("head_dim", "an even number, because rotary positions rotate pairs of columns")
     options: dict[str, Any] = {"base": base}
     if kind != "default":
-        options |= {"scaling": kind, "factor": inner.number("factor")}
+        options |= {"scaling": kind, "factor": scaling_settings.number("factor")}
     if kind in ("llama3", "yarn"):
         longest = settings.size("max_position_embeddings")
-        options["length"] = inner.size_or("original_max_position_embeddings", longest)
+        options["length"] = scaling_settings.size_or("original_max_position_embeddings", longest)
     if kind == "llama3":
-        options |= {"low": inner.number("low_freq_factor"), "high": inner.number("high_freq_factor")}
+        options |= {
+            "low": scaling_settings.number("low_freq_factor"),
+            "high": scaling_settings.number("high_freq_factor"),
+        }
     if kind == "yarn":
-        options |= _yarn(inner)
+        options |= _yarn(scaling_settings)
     return written("rotary", options)
 
 
 def _yarn(inner: Settings) -> dict[str, Any]:
-    found: dict[str, Any] = {"gain": _gain(inner), "whole": inner.given("truncate") is not False}
+    options: dict[str, Any] = {"gain": _gain(inner), "whole": inner.given("truncate") is not False}
     for ours, theirs in (("fast", "beta_fast"), ("slow", "beta_slow")):
         if inner.given(theirs):
-            found[ours] = inner.number(theirs)
-    return found
+            options[ours] = inner.number(theirs)
+    return options
 
 
 def _gain(inner: Settings) -> float:

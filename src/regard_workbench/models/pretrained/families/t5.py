@@ -45,7 +45,7 @@ def side(theirs: str, ours: str, layers: int, cross: bool, gated: bool) -> list[
     ]
     unread = ".wi" if gated else ".wi_0"
     return [
-        *(one for one in for_layers(layers, lines) if not one.theirs.endswith(unread)),
+        *(table_line for table_line in for_layers(layers, lines) if not table_line.theirs.endswith(unread)),
         line(
             f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
             f"{ours}.layers.0.attention.bias_table",
@@ -84,7 +84,7 @@ class T5(Family):
     def plan(self, settings: Settings, answers: str) -> ModelPlan:
         dim, count, layers = (settings.size("d_model"), settings.size("vocab_size"), settings.layers("num_layers"))
         gated, activation = _feed_forward(settings)
-        own = {"key_dim": settings.size("d_kv"), "bias": False, "scale": 1.0}
+        shared = {"key_dim": settings.size("d_kv"), "bias": False, "scale": 1.0}
         buckets = settings.size("relative_attention_num_buckets")
         if buckets < 4 or buckets % 4:
             raise settings.wrong("relative_attention_num_buckets", "a multiple of 4")
@@ -96,7 +96,7 @@ class T5(Family):
             "layers": layers,
             "num_heads": settings.size("num_heads"),
             "hidden": settings.size("d_ff"),
-            "attention": written("multihead", {**own, "positions": positions}),
+            "attention": written("multihead", {**shared, "positions": positions}),
             "gated": gated,
             "activation": activation,
             "norm_type": "rms",
@@ -117,7 +117,7 @@ class T5(Family):
         decoder_layers = layers
         if settings.given("num_decoder_layers") is not None:
             decoder_layers = settings.layers("num_decoder_layers")
-        body |= {"decoder_layers": decoder_layers, "cross": written("multihead", own), "tied_source": True}
+        body |= {"decoder_layers": decoder_layers, "cross": written("multihead", shared), "tied_source": True}
         start = settings.token("decoder_start_token_id", count)
         end = settings.token("eos_token_id", count)
         if end is None:
@@ -144,13 +144,13 @@ class T5(Family):
 def _feed_forward(settings: Settings) -> tuple[bool, str]:
     """Whether feed-forward blocks are gated, and their activation."""
     text = settings.given("feed_forward_proj")
-    known = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "silu": "silu"}
+    activations = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "silu": "silu"}
     name = text.removeprefix("gated-") if isinstance(text, str) else ""
-    if name not in known:
-        raise settings.wrong("feed_forward_proj", f"one of {', '.join(known)}, or gated- and one of them")
+    if name not in activations:
+        raise settings.wrong("feed_forward_proj", f"one of {', '.join(activations)}, or gated- and one of them")
     if text == "gated-gelu":  # by which T5 means the approximation
         return True, "gelu-tanh"
-    return str(text).startswith("gated-"), known[name]
+    return str(text).startswith("gated-"), activations[name]
 
 
 register(T5())

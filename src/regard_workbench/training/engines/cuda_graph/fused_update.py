@@ -36,14 +36,14 @@ def square_sums(grads, sizes, steps, turns, sums, BLOCK: tl.constexpr):
     chunk = tl.program_id(0)
     address = tl.load(grads + chunk)
     size = tl.load(sizes + chunk)
-    found = tl.zeros((BLOCK,), tl.float32)
+    squares = tl.zeros((BLOCK,), tl.float32)
     if address != 0:
         grad = address.to(tl.pointer_type(tl.float32))
         for start in range(0, size, BLOCK):
             index = start + tl.arange(0, BLOCK)
-            part = tl.load(grad + index, mask=index < size, other=0.0)
-            found += part * part
-    tl.store(sums + chunk, tl.sum(found))
+            gradient = tl.load(grad + index, mask=index < size, other=0.0)
+            squares += gradient * gradient
+    tl.store(sums + chunk, tl.sum(squares))
     step = tl.load(steps + chunk).to(tl.pointer_type(tl.float32))
     tl.store(turns + chunk, tl.load(step) + 1.0)
 
@@ -56,8 +56,8 @@ def adamw(
 ):
     """Clip and update one chunk, unless the loss or the norm is non-finite now or was before."""
     chunk = tl.program_id(0)
-    parts = tl.arange(0, PARTS)
-    norm = tl.sqrt(tl.sum(tl.load(sums + parts, mask=parts < chunks, other=0.0)))
+    lanes = tl.arange(0, PARTS)
+    norm = tl.sqrt(tl.sum(tl.load(sums + lanes, mask=lanes < chunks, other=0.0)))
     loss_now = tl.load(loss).to(tl.float32)
     # Program 0 writes `skipping` while others read it; they decide the same with the old and the new value.
     finite = _finite(loss_now) & _finite(norm) & (tl.load(skipping) == 0)
@@ -157,14 +157,14 @@ class FusedUpdate:
 
     def gradient_addresses(self) -> Any:
         """The current address of each chunk's gradient, 0 for a missing gradient."""
-        found = [0 if p.grad is None else p.grad.data_ptr() for p in self.parameters]
-        base = np.array(found, dtype=np.int64)[self.owner]
+        addresses = [0 if p.grad is None else p.grad.data_ptr() for p in self.parameters]
+        base = np.array(addresses, dtype=np.int64)[self.owner]
         return np.where(base == 0, 0, base + self.offsets)
 
     def write(self, table: Tensor, addresses: Any = None) -> None:
         """Fill a table with addresses of the gradients, by default the current ones; not while a graph is captured."""
-        found = self.gradient_addresses() if addresses is None else addresses
-        table.copy_(self._to_device(found), non_blocking=True)
+        sources = self.gradient_addresses() if addresses is None else addresses
+        table.copy_(self._to_device(sources), non_blocking=True)
 
     def refresh(self) -> None:
         """Renew copies of weights that somebody else has changed."""
@@ -186,8 +186,8 @@ class FusedUpdate:
             return
         self.pieces, count = pieces, len(self.parameters)
         narrow = [None if copy is None else copy.copy for copy in self.copies]
-        parts = (pieces[count * i : count * (i + 1)] for i in range(3))
-        sources: list[Any] = [self.parameters, narrow, *parts]
+        slices = (pieces[count * i : count * (i + 1)] for i in range(3))
+        sources: list[Any] = [self.parameters, narrow, *slices]
         moved = [self.offsets, self.offsets // 2, self.offsets, self.offsets, np.zeros_like(self.offsets)]
         self.addresses = []
         for source, offsets in zip(sources, moved, strict=True):

@@ -21,7 +21,7 @@ class HostBuffer:
         self.memory = memory
         # Writing one number by way of NumPy is quicker than an operation.
         self.rate, self.seed = parts[RATE].numpy(), parts[SEED].numpy()
-        self.tensors = [part for name, part in parts.items() if name not in (RATE, SEED)]
+        self.tensors = [tensor for name, tensor in parts.items() if name not in (RATE, SEED)]
 
     def fill(self, batch: Batch, rate: float, seed: int) -> None:
         """Write a batch of the same layout."""

@@ -109,15 +109,15 @@ class StepGroup:
         update.ready()
         tables, addresses = [update.table() for _ in range(self.count)], []
         device_parts = self._parts(self.single.inputs, self.memory)
-        for parts in device_parts:
+        for packed in device_parts:
             for name, tensor in batch.tensors().items():
-                parts[name].copy_(tensor)
+                packed[name].copy_(tensor)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
-            for parts, table, result in zip(device_parts, tables, self.results, strict=True):
+            for packed, table, result in zip(device_parts, tables, self.results, strict=True):
                 optimizer.zero_grad(set_to_none=True)
-                rate, seed = parts.pop(RATE), parts.pop(SEED)
-                loss = self.step.backward(batch.filled(parts), None if self.step.seed is None else seed)
+                rate, seed = packed.pop(RATE), packed.pop(SEED)
+                loss = self.step.backward(batch.filled(packed), None if self.step.seed is None else seed)
                 update(loss, table, rate, result)
                 addresses.append(update.gradient_addresses())
         for table, chunks in zip(tables, addresses, strict=True):
