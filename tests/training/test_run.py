@@ -297,8 +297,15 @@ def test_slow_steps_are_saved_by_time(tmp_path, monkeypatch):
 
 
 def test_a_compiled_model_is_saved_under_the_same_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda model: torch.nn.Sequential(model))  # wraps, as the real one does
+    compiled = []
+
+    def wrapped(function):
+        compiled.append(function.__name__)
+        return lambda *arguments: function(*arguments)
+
+    monkeypatch.setattr(torch, "compile", wrapped)
     train(settings(tmp_path / "a", compile=True))
+    assert compiled == ["_losses"], "the model together with its loss"
     train(settings(tmp_path / "b"))
     toy.assert_same(tmp_path / "a", tmp_path / "b")
 
