@@ -236,7 +236,7 @@ class ClassPictures(Task):
         """Have the files, where there are some, read by the task `images` with these options, which it checks."""
         self.source: ImagesTask | None = None
         if self.data is not None:
-            common = {"data": self.data, "patch": 1, "bad_files": self.bad_files, "seed": self.seed}
+            common: dict[str, Any] = {"data": self.data, "patch": 1, "bad_files": self.bad_files, "seed": self.seed}
             self.source = ImagesTask(**common, **options)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ Pictured = TypeVar("Pictured", bound="PatchTask", contravariant=True)
 class PatchPresenter(Presenter[Pictured]):
     """Shows pictures by their patches. A subclass defines `opened`, `words` and `picture`."""
 
-    takes = ("image",)
+    takes: ClassVar[tuple[str, ...]] = ("image",)
 
     def opened(self, task: Pictured, path: str) -> Any:
         """The example of a user's picture file."""
