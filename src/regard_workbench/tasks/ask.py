@@ -39,8 +39,8 @@ from regard_workbench.tasks.parts.shared_options import ENCODING, STOP_OR_SKIP
 from regard_workbench.tasks.parts.shown import Looked, Understood
 from regard_workbench.tasks.parts.streams import Patches, StreamSpec, Tokens
 from regard_workbench.tasks.parts.task import Recipe, task
-from regard_workbench.tasks.pictures.patch_task import PatchPresenter, PatchTask, all_read
-from regard_workbench.tasks.pictures.patches import cut
+from regard_workbench.tasks.pictures.patch_task import PatchPresenter, PatchTask
+from regard_workbench.tasks.pictures.patches import cut, names
 from regard_workbench.tasks.pictures.pixels import COLOUR, Pixels, numbers, packed, shown, square
 from regard_workbench.tasks.pictures.written_digits import SIDE, images, numbers_of
 from regard_workbench.tasks.text import vocabulary
@@ -126,7 +126,8 @@ class QuestionPresenter(PatchPresenter["PictureQuestions"]):
             notes.append(f"{len(unknown):,} words are unknown to this run: {', '.join(unknown[:8])}")
         if len(example.question) > fitted.width:
             notes.append(f"only the first {fitted.width} of {len(example.question)} words were read")
-        return all_read(task.spec, notes)
+        pieces = names(task.spec)
+        return Understood(pieces, [True] * len(pieces), notes)
 
     def words(self, task: PictureQuestions, example: AskedPicture) -> str:
         return f"“{' '.join(example.question)}?”"
