@@ -10,7 +10,7 @@ from PIL import Image
 import regard
 from regard_workbench import models, tasks
 from regard_workbench.cli.main import main
-from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.formats.image_files import PicturesRead
 from regard_workbench.tasks.measures.metrics import Answered, merged, observe, values
 from regard_workbench.training import train
 from regard_workbench.viewer.opening.options import ViewOptions
@@ -52,8 +52,8 @@ def test_lines_of_json_beside_the_images_are_read_with_their_splits(folder):
     task = tasks.build("ask(size=24, patch=8)", data=str(folder))
     assert [len(task.examples(split)) for split in ("train", "validation", "test")] == [81, 27, 27]
     first = task.examples("train")[1]
-    assert first.question == ("what", "is", "on", "the", "right") and task.labels[first.answer] == "red"
-    assert first.kind == "side" and task.labels == ["blue", "green", "no", "red", "yes"]
+    assert first.question == ("what", "is", "on", "the", "right") and task.fitted.labels[first.answer] == "red"
+    assert first.kind == "side" and task.fitted.labels == ["blue", "green", "no", "red", "yes"]
     assert (abs(first.pixels[0, 0].astype(int) - COLOURS["red"]) < 2).all()
 
 
@@ -69,7 +69,7 @@ def test_one_file_is_split_by_image_so_that_no_image_is_in_two_splits(folder, tm
     task = tasks.build("ask(size=24)", data=str(tmp_path))
     images = {split: {row.image for row in rows} for split, rows in task.questions.items()}
     assert sum(map(len, images.values())) == 12 == len(set.union(*images.values()))
-    assert task.labels == ["1", "2"], "a number is an answer, too"
+    assert task.fitted.labels == ["1", "2"], "a number is an answer, too"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_questions_about_a_broken_image_are_skipped_where_asked(tmp_path):
     with pytest.warns(PicturesRead, match=r"7\.png"):
         found = [one for split in splits for one in task.examples(split)]
     assert len(found) == 2 * 19 and all(
-        task.labels[one.answer] == {"left": "red", "right": "blue"}[one.question[0]] for one in found
+        task.fitted.labels[one.answer] == {"left": "red", "right": "blue"}[one.question[0]] for one in found
     )
 
 
@@ -155,7 +155,7 @@ def test_only_the_chosen_kinds_of_questions_are_asked_half_of_them_relational():
     task = tasks.build("ask(size=24, patch=6, objects=3, kinds='left,nearest,what')")
     kinds = [task.examples("train")[number].kind for number in range(60)]
     assert kinds[::2] == ["relational nearest"] * 30 and set(kinds[1::2]) == {"left", "what"}
-    assert sorted(task.labels) == ["circle", "no", "square", "yes"]
+    assert sorted(task.fitted.labels) == ["circle", "no", "square", "yes"]
     alone = tasks.build("ask(objects=4, kinds=count)")
     assert {alone.examples("test")[number].kind for number in range(20)} == {"relational count"}
     assert alone.labels == ["1", "2", "3", "4"]

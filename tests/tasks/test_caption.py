@@ -14,7 +14,7 @@ from regard.decoding import Hypothesis
 from regard_workbench import models, tasks
 from regard_workbench.cli.main import main
 from regard_workbench.tasks.caption import plain
-from regard_workbench.tasks.formats.bad_files import PicturesRead
+from regard_workbench.tasks.formats.image_files import PicturesRead
 from regard_workbench.tasks.measures.metrics import Answered, merged, observe, values
 from regard_workbench.training import train
 from regard_workbench.training.loading import load
@@ -60,7 +60,7 @@ def test_lists_captions_and_archives_are_read_as_flickr8k_has_them(folder):
     assert first.caption == "a red wall" and second.caption == "there is a red wall here"
     assert first.pixels.shape == (16, 16, 3) and (abs(first.pixels.astype(int) - COLOURS["red"]) < 2).all()
     assert all(one.references is None and one.training for one in task.examples("train"))
-    assert "nobody" not in str(task.described) and set(task._known().entries) == {
+    assert "nobody" not in str(task.described) and set(task.fitted.vocabulary.entries) == {
         "a",
         "wall",
         "there",
@@ -142,7 +142,7 @@ class Parrot:
 
     def generate(self, batch, **options):
         assert len(self.texts) == batch.size
-        return [[Hypothesis([*self.task._known().encode(text), 3], 0.0, True)] for text in self.texts]
+        return [[Hypothesis([*self.task.fitted.vocabulary.encode(text), 3], 0.0, True)] for text in self.texts]
 
 
 def test_bleu_counts_only_images_with_references_and_all_of_their_captions(folder):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from regard.errors import BadValue
 from regard.support.arguments import finite_number, whole_number
+from regard.support.declared import Check, at_least, option
 from regard_workbench.tasks.answers import Writes
 from regard_workbench.tasks.formats import caption_files
 from regard_workbench.tasks.formats.bad_files import BadFiles
@@ -25,14 +29,18 @@ from regard_workbench.tasks.generated.figure_sentences import every_sentence, is
 from regard_workbench.tasks.generated.scenes import Scene, compose
 from regard_workbench.tasks.measures.bleu import ORDERS, Bleu
 from regard_workbench.tasks.measures.metrics import ACCURACY, LOSS, PERPLEXITY, Answered, Counts, Metric
-from regard_workbench.tasks.parts.batch import INPUTS, Batch
+from regard_workbench.tasks.parts.batch import Batch
+from regard_workbench.tasks.parts.data import Fitted, Kept
 from regard_workbench.tasks.parts.padding import padded
+from regard_workbench.tasks.parts.remembered import remembered
+from regard_workbench.tasks.parts.shared_options import MIN_COUNT, STOP_OR_SKIP
 from regard_workbench.tasks.parts.shown import Looked, Shown
 from regard_workbench.tasks.parts.streams import Patches
-from regard_workbench.tasks.parts.task import Recipe, Task, task
+from regard_workbench.tasks.parts.task import Recipe, task
 from regard_workbench.tasks.pictures.crops import varied
 from regard_workbench.tasks.pictures.digit_pictures import BRIGHT
-from regard_workbench.tasks.pictures.patches import cut, names
+from regard_workbench.tasks.pictures.patch_task import PatchPresenter, PatchTask
+from regard_workbench.tasks.pictures.patches import cut
 from regard_workbench.tasks.pictures.pixels import COLOUR, GREY, Pixels, numbers, packed, shown, square
 from regard_workbench.tasks.pictures.written_digits import SIDE, images, numbers_of
 from regard_workbench.tasks.text import vocabulary
@@ -58,32 +66,72 @@ class Captioned(NamedTuple):
     training: bool = False  # whether a batch shows another part of the picture each time
 
 
+@dataclass(frozen=True)
+class Captions(Fitted):
+    """The words of the training captions, the length of the longest, its end included, and the form of pictures."""
+
+    vocabulary: Vocabulary
+    max_target: int
+    size: int
+    patch: int
+    channels: int
+
+
+class CaptionPresenter(PatchPresenter["Caption"]):
+    """Shows a picture and its caption."""
+
+    def opened(self, task: Caption, path: str) -> Captioned:
+        """An image; where the run learned scenes of digits, light writing on a dark ground."""
+        form = task.fitted
+        pixels = square(read_image(path), form.size, form.channels)
+        return Captioned(255 - pixels if form.channels == GREY and pixels.mean() > BRIGHT * 255 else pixels)
+
+    def words(self, task: Caption, example: Captioned) -> str:
+        return "an image" if example.caption is None else f"an image: “{example.caption}”"
+
+    def picture(self, task: Caption, example: Captioned, batch: Batch) -> NDArray[np.float32]:
+        return shown(example.pixels)
+
+    def show(self, task: Caption, example: Captioned, batch: Batch) -> Shown:
+        """The picture, with the names of its patches and the words of its caption."""
+        target = [] if batch.targets is None else task.output_pieces(batch.targets[0].tolist())
+        return replace(super().show(task, example, batch), target=target)
+
+    def draw(self, task: Caption, predicted: Any, example: Captioned, looked: Looked | None) -> Figure | None:
+        """The picture once for each word, and on it where the word looked."""
+        from regard_workbench.tasks.figures.overlay import overlays
+
+        if looked is None:
+            return None
+        return overlays(shown(example.pixels), looked.rows, looked.weights, (task.spec.rows, task.spec.columns))
+
+    def decode(self, task: Caption, tokens: Sequence[int]) -> str:
+        """The caption."""
+        return task.fitted.vocabulary.decode(tokens)
+
+    def output_pieces(self, task: Caption, tokens: Sequence[int]) -> list[str]:
+        """The word of each token."""
+        return task.fitted.vocabulary.pieces(tokens)
+
+
+def _or_default(least: int) -> Check:
+    """Check for a whole number of at least `least`; 0 stands for the default."""
+    return lambda name, number: whole_number(name, number, least) if number else None
+
+
 @task("caption")
-class Caption(Task):
+class Caption(PatchTask):
     """Writes a sentence about a picture; without files, scenes of digits: "a three left of a seven".
 
     Files: a folder, zip or tar archive of images, and lines of image[#n] TAB caption; lists such as
     Flickr_8k.trainImages.txt say which images are for training, validation and test. Captions are read in lower case,
     without punctuation.
-
-    Args:
-        data: a folder with all of that, or the files and folders one by one
-        size: pixels of a side that images are brought to; 32 for generated scenes
-        patch: pixels of a patch's side; attention is over patches
-        augment: show another part of each training image each time, mirrored half of the times; not for scenes
-        min_count: how often a word must occur in training to be known
-        max_length: longest caption in words; longer ones are cut
-        bleu_examples: for how many validation images the model is made to write
-        bad_files: at an image that cannot be read: stop, or skip it and say so
-        length_penalty: with --beam, log-probabilities are divided by lengths to this power; above 1 prefers long texts
-        encoding: how the files of text are encoded
-        seed: which images are kept for validation and test where no list says; which scenes are generated
-        whole: measure on all images, keep none for training; for a model trained on other data
     """
 
-    takes = ("image",)
+    metric = Counts("bleu", over="images", total="texts")  # `metrics` says how it is measured
+    presenter = CaptionPresenter()
+    fitted = Kept(Captions)
     tried = ("--example", "18")
-    metric: ClassVar[Metric] = Counts("bleu", over="images", total="texts")  # `metrics` says how it is measured
     recipe = Recipe(
         model="captioner",
         steps=1200,
@@ -98,37 +146,48 @@ class Caption(Task):
         reaches={"bleu": 85.0},
     )
 
-    def __init__(
-        self,
-        data: Data | None = None,
-        size: int | None = None,
-        patch: int | None = None,
-        augment: bool = True,
-        min_count: int = 1,
-        max_length: int = 30,
-        bleu_examples: int = 300,
-        bad_files: str = "stop",
-        length_penalty: float = 1.0,
-        encoding: str = "utf-8",
-        seed: int = 0,
-        whole: bool = False,
-    ) -> None:
-        self.data, self.augment, self.whole, self.bad = data, augment, whole, BadFiles(bad_files)
-        self.size = whole_number("size", size or (SCENE if data is None else 128), 8)
-        self.patch = whole_number("patch", patch or (SCENE_PATCH if data is None else 16), 1)
-        if data is None and self.size != SCENE:
+    data: Data | None = option("a folder with all of that, or the files and folders one by one", default=None)
+    size: int | None = option(
+        "pixels of a side that images are brought to; 32 for generated scenes", _or_default(8), default=None
+    )
+    patch: int | None = option("pixels of a patch's side; attention is over patches", _or_default(1), default=None)
+    augment: bool = option(
+        "show another part of each training image each time, mirrored half of the times; not for scenes", default=True
+    )
+    min_count: int = MIN_COUNT
+    max_length: int = option("longest caption in words; longer ones are cut", at_least(1), default=30)
+    bleu_examples: int = option("for how many validation images the model is made to write", at_least(1), default=300)
+    bad_files: str = option(
+        "at an image that cannot be read: stop, or skip it and say so", STOP_OR_SKIP, default="stop"
+    )
+    length_penalty: float = option(
+        "with --beam, log-probabilities are divided by lengths to this power; above 1 prefers long texts",
+        finite_number,
+        default=1.0,
+    )
+    encoding: str = option(
+        "how the files of text are encoded", lambda name, encoding: checked_encoding(encoding), default="utf-8"
+    )
+    seed: int = option(
+        "which images are kept for validation and test where no list says; which scenes are generated",
+        whole_number,
+        default=0,
+    )
+    whole: bool = option(
+        "measure on all images, keep none for training; for a model trained on other data", default=False
+    )
+
+    def check_options(self) -> None:
+        size, patch, channels = self._form
+        if self.data is None and size != SCENE:
             raise BadValue(f"size: generated scenes have {SCENE} pixels, got {size}. Leave it out, or give data.")
-        self.channels = GREY if data is None else COLOUR
-        self.min_count = whole_number("min_count", min_count, 1)
-        self.max_length = whole_number("max_length", max_length, 1)
-        self.bleu_examples = whole_number("bleu_examples", bleu_examples, 1)
-        self.length_penalty = finite_number("length_penalty", length_penalty)
-        self.encoding, self.seed = checked_encoding(encoding), whole_number("seed", seed)
-        self.spec = Patches.of(self.channels, self.size, self.size, self.patch)
-        self.target_vocabulary: Vocabulary | None = None
-        self.max_target = 0  # the end included
-        self._examples: dict[str, Sequence[Captioned]] = {}
-        self._scenes: dict[tuple[str, int], tuple[Pixels, tuple[str, ...]]] = {}
+        Patches.of(channels, size, size, patch)  # refuses a side that does not divide
+
+    @property
+    def _form(self) -> tuple[int, int, int]:
+        """Size, patch and channels of the pictures to train on."""
+        size, patch, channels = (SCENE, SCENE_PATCH, GREY) if self.data is None else (128, 16, COLOUR)
+        return self.size or size, self.patch or patch, channels
 
     @cached_property
     def _files(self) -> caption_files.CaptionFiles:
@@ -141,25 +200,23 @@ class Caption(Task):
         other = self.typed(encoding="latin-1")
         return read_described(self._files, self.encoding, other, self.seed, self.whole)
 
-    def _known(self) -> Vocabulary:
-        """The words of the training captions; made from the data where no state was restored."""
-        if self.target_vocabulary is None:
-            if self.data is None:
-                texts = every_sentence()
-            else:
-                first = self.described.get("train") or next(iter(self.described.values()))
-                texts = [plain(text) for one in first for text in one.captions]
-            self.target_vocabulary = vocabulary.build("word", texts, min_count=self.min_count)
-            self.max_target = min(self.max_length, max(len(split_words(text)) for text in texts)) + 1
-        return self.target_vocabulary
+    def fit(self) -> Captions:
+        texts = every_sentence()
+        if self.data is not None:
+            described = self.described.get("train") or next(iter(self.described.values()))
+            texts = [plain(text) for image in described for text in image.captions]
+        longest = min(self.max_length, max(len(split_words(text)) for text in texts))
+        return Captions(vocabulary.build("word", texts, min_count=self.min_count), longest + 1, *self._form)
 
-    def streams(self) -> dict[str, Patches]:
+    @property
+    def spec(self) -> Patches:
         """The patches of the picture."""
-        return {INPUTS: self.spec}
+        form = self.fitted
+        return Patches.of(form.channels, form.size, form.size, form.patch)
 
     def answers(self) -> list[Writes]:
         """The caption."""
-        return [Writes(len(self._known()), self.max_target, START, END, self.length_penalty)]
+        return [Writes(len(self.fitted.vocabulary), self.fitted.max_target, START, END, self.length_penalty)]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Those of the words; BLEU of up to 1, 2, 3 and (`bleu`) 4 words, against all captions of an image."""
@@ -181,8 +238,8 @@ class Caption(Task):
         rows = [row for row, texts in enumerate(references) if texts is not None]
         if not rows:
             return None
-        found = answered.model.generate(answered.batch.rows(rows))
-        texts = [self.decode(best[0].tokens) if best else "" for best in found]
+        written = answered.model.generate(answered.batch.rows(rows))
+        texts = [self.decode(best[0].tokens) if best else "" for best in written]
         return self._bleu.counts(texts, [references[row] for row in rows])
 
     def protocol(self) -> dict[str, Any]:
@@ -190,118 +247,57 @@ class Caption(Task):
         about = "lower case, no punctuation, all captions of an image are references"
         return {_bleu_name(longest): f"{about}; {self._bleu.signature()}" for longest in ORDERS}
 
+    @remembered
     def _scene(self, split: str, index: int) -> tuple[Pixels, tuple[str, ...]]:
-        """A generated scene and what may be said about it; kept, since each is read again in every epoch."""
-        key = split, index
-        if key not in self._scenes:
-            made = scene(self.seed, split, index)
-            texts = tuple(sentences(made.labels, made.boxes.tolist()))
-            self._scenes[key] = packed(made.picture), texts
-        return self._scenes[key]
+        """A generated scene and what may be said about it; each is read again in every epoch."""
+        figures = scene(self.seed, split, index)
+        return packed(figures.picture), tuple(sentences(figures.labels, figures.boxes.tolist()))
 
     def _generated(self, split: str, index: int) -> Captioned:
         pixels, texts = self._scene(split, index)
         chosen = texts[Draws("caption", self.seed, split, index, "which").below(len(texts))]
         return Captioned(pixels, chosen, None if split == "train" else texts)
 
+    @remembered
     def examples(self, split: str) -> Sequence[Captioned]:
         """Each caption with its image; the first of an image has all of them as references."""
-        if checked_split(split) not in self._examples:
-            self._examples[split] = self._read(split)
-        return self._examples[split]
-
-    def _read(self, split: str) -> Sequence[Captioned]:
         if self.data is None:
-            return Generated(SIZES[split], partial(self._generated, split), even=True)
-        if split not in self.described:
+            return Generated(SIZES[checked_split(split)], partial(self._generated, split), even=True)
+        if checked_split(split) not in self.described:
             raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.described)}.")
-        wanted = (one.image for one in self.described[split])
-        pictures = PictureFiles(self._files.pictures).read(wanted, self.size, self.bad)
-        part = [one for one in self.described[split] if one.image in pictures]
-        every = 1 if split == "test" else max(1, len(part) // self.bleu_examples)
-        found = []
-        for number, one in enumerate(part):
-            texts = tuple(plain(text) for text in one.captions)
+        names = (image.image for image in self.described[split])
+        pictures = PictureFiles(self._files.pictures).read(names, self.fitted.size, BadFiles(self.bad_files))
+        readable = [image for image in self.described[split] if image.image in pictures]
+        every = 1 if split == "test" else max(1, len(readable) // self.bleu_examples)
+        examples = []
+        for number, image in enumerate(readable):
+            texts = tuple(plain(text) for text in image.captions)
             written = split != "train" and number % every == 0
-            found += [
-                Captioned(pictures[one.image], text, texts if written and not place else None, split == "train")
+            examples += [
+                Captioned(pictures[image.image], text, texts if written and not place else None, split == "train")
                 for place, text in enumerate(texts)
             ]
-        return found
-
-    def length(self, example: Captioned) -> int:
-        """Patches: the same for all."""
-        return self.spec.rows * self.spec.columns
+        return examples
 
     def collate(self, examples: Sequence[Captioned], generator: torch.Generator) -> Batch:
         """Patches of the pictures, and the captions padded at their ends where all are known."""
         if not examples:
-            return Batch.of(torch.zeros(0, self.length(Captioned(None)), self.spec.width), references=())  # type: ignore[arg-type]
+            return Batch.of(torch.zeros(0, self.spec.length or 0, self.spec.width), references=())
         pictures = numbers([example.pixels for example in examples])
         if self.augment and examples[0].training:
             pictures = varied(pictures, generator)
-        batch = Batch.of(cut(pictures, self.spec), references=tuple(one.references for one in examples))
-        captions = [one.caption for one in examples if one.caption is not None]
+        batch = Batch.of(cut(pictures, self.spec), references=tuple(example.references for example in examples))
+        captions = [example.caption for example in examples if example.caption is not None]
         if len(captions) < len(examples):
             return batch
-        tokens = [[*ids[: self.max_target - 1], END] for ids in self._known().encode_all(captions)]
+        longest = self.fitted.max_target
+        tokens = [[*ids[: longest - 1], END] for ids in self.fitted.vocabulary.encode_all(captions)]
         targets, keep = padded(tokens, PADDING)
         if examples[0].training:  # few different lengths, so that a GPU can repeat captured steps
-            more = min(self.max_target, -(-targets.shape[1] // STRIDE) * STRIDE) - targets.shape[1]
+            more = min(longest, -(-targets.shape[1] // STRIDE) * STRIDE) - targets.shape[1]
             keep = torch.ones_like(targets, dtype=torch.bool) if keep is None else keep
             targets, keep = F.pad(targets, (0, more), value=PADDING), F.pad(keep, (0, more))
         return batch.answered(targets, keep)
-
-    def parse(self, given: Mapping[str, str]) -> Captioned:
-        """An image; where the run learned scenes of digits, light writing on a dark ground."""
-        if set(given) != {"image"}:
-            return super().parse(given)  # type: ignore[no-any-return]  # which raises
-        pixels = square(read_image(given["image"]), self.size, self.channels)
-        if self.channels == GREY and pixels.mean() > BRIGHT * 255:
-            pixels = 255 - pixels
-        return Captioned(pixels)
-
-    def show(self, example: Captioned, batch: Batch) -> Shown:
-        """The picture, with the names of its patches and the words of its caption."""
-        target = [] if batch.targets is None else self.output_pieces(batch.targets[0].tolist())
-        words = "an image" if example.caption is None else f"an image: “{example.caption}”"
-        grid = (self.spec.rows, self.spec.columns)
-        return Shown(words, names(self.spec), "patches", target=target, picture=shown(example.pixels), grid=grid)
-
-    def draw(self, predicted: Any, example: Captioned, looked: Looked | None) -> Figure | None:
-        """The picture once for each word, and on it where the word looked."""
-        from regard_workbench.tasks.figures.overlay import overlays
-
-        if looked is None:
-            return None
-        grid = (self.spec.rows, self.spec.columns)
-        return overlays(shown(example.pixels), looked.rows, looked.weights, grid)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The caption."""
-        return self._known().decode(tokens)
-
-    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The word of each token."""
-        return self._known().pieces(tokens)
-
-    def state(self) -> dict[str, Any]:
-        """The vocabulary, the longest caption, and the form of pictures."""
-        return {
-            "vocabulary": self._known().state(),
-            "max_target": self.max_target,
-            "size": self.size,
-            "patch": self.patch,
-            "channels": self.channels,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore them."""
-        self.target_vocabulary = vocabulary.restored(state["vocabulary"])
-        self.max_target = whole_number("max_target", state["max_target"], 1)
-        self.size, self.patch = (whole_number("size", state["size"], 1), whole_number("patch", state["patch"], 1))
-        self.channels = whole_number("channels", state["channels"], 1)
-        self.spec = Patches.of(self.channels, self.size, self.size, self.patch)
 
 
 def plain(caption: str) -> str:
@@ -317,9 +313,9 @@ def scene(seed: int, split: str, index: int) -> Scene:
     while True:
         which = [draws.among(numbers_of(split)) for _ in range(count)]
         figures = [pixels[number].reshape(SIDE, SIDE) for number in which]
-        made = compose(figures, [digits[number] for number in which], SCENE, SCENE, draws, sizes=DIGITS)
-        if len(made.labels) == count and is_clear(made.boxes.tolist()):
-            return made
+        drawn = compose(figures, [digits[number] for number in which], SCENE, SCENE, draws, sizes=DIGITS)
+        if len(drawn.labels) == count and is_clear(drawn.boxes.tolist()):
+            return drawn
 
 
 def _bleu_name(longest: int) -> str:

@@ -120,9 +120,7 @@ class Detect(LocatedPictures):
         default=0,
     )
 
-    def read(
-        self, paths: list[Path], restored: Surroundings | None
-    ) -> tuple[dict[str, LocatedFiles[Any]], list[str], int]:
+    def read(self, paths: list[Path], restored: Surroundings | None) -> tuple[dict[str, LocatedFiles[Any]], list[str]]:
         """Pictures with COCO's annotations."""
         parts, categories = coco.load(paths, self.seed, self.bad)
         names = restored.classes if restored else categories
@@ -135,7 +133,7 @@ class Detect(LocatedPictures):
         numbers = {name: number for number, name in enumerate(names)}
         make = coco.CocoReader(numbers, Canvas(self.side, restored.channels if restored else COLOUR))
         splits = {split: LocatedFiles(images, coco.path_of, make) for split, images in parts.items()}
-        return splits, categories, COLOUR
+        return splits, categories
 
     def answers(self) -> list[Boxes]:
         """Labelled boxes."""

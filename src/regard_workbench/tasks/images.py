@@ -33,8 +33,8 @@ from regard_workbench.tasks.parts.task import Recipe, Task, task
 from regard_workbench.tasks.pictures import written_digits
 from regard_workbench.tasks.pictures.augment import erased, flipped, shifted
 from regard_workbench.tasks.pictures.examples import LabelledPicture, PictureExample, PictureFacts, PictureSet
-from regard_workbench.tasks.pictures.patch_task import PatchPresenter, PatchTask, all_read
-from regard_workbench.tasks.pictures.patches import cut, fold
+from regard_workbench.tasks.pictures.patch_task import PatchPresenter, PatchTask
+from regard_workbench.tasks.pictures.patches import cut, fold, names
 from regard_workbench.tasks.pictures.pixels import fitted
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class ImagePresenter(PatchPresenter["ImagesTask"]):
 
     def understood(self, task: ImagesTask, given: Mapping[str, str], example: PictureExample) -> Understood:
         """All patches, and notes on how the file was read."""
-        return all_read(task.spec, list(example.notes))
+        pieces = names(task.spec)
+        return Understood(pieces, [True] * len(pieces), list(example.notes))
 
     def words(self, task: ImagesTask, example: PictureExample) -> str:
         return "a picture" if example.label is None else f"a picture of class {task.decode([example.label])}"
@@ -236,7 +237,7 @@ class ClassPictures(Task):
         """Have the files, where there are some, read by the task `images` with these options, which it checks."""
         self.source: ImagesTask | None = None
         if self.data is not None:
-            common = {"data": self.data, "patch": 1, "bad_files": self.bad_files, "seed": self.seed}
+            common: dict[str, Any] = {"data": self.data, "patch": 1, "bad_files": self.bad_files, "seed": self.seed}
             self.source = ImagesTask(**common, **options)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import torch
 
-from regard.support.arguments import names_list, whole_number
+from regard.support.arguments import flag, names_list, whole_number
 from regard.support.declared import Declared
 from regard_workbench.tasks.answers.answer import Answer
 from regard_workbench.tasks.measures.metrics import Answering
@@ -23,6 +23,7 @@ from regard_workbench.tasks.text.vocabulary import Vocabulary
 # How a field of `Fitted` is read from JSON, by its type; of other types a subclass reads its own.
 READERS: dict[Any, Callable[[str, Any], Any]] = {
     int: lambda name, number: whole_number(name, number, 1),
+    bool: flag,
     list[str]: names_list,
     Vocabulary: lambda name, state: vocabulary.restored(state),
 }

@@ -32,6 +32,7 @@ from regard_workbench.tasks.pictures import written_digits
 from regard_workbench.tasks.pictures.located import Canvas, FigureScenes, Located, named
 from regard_workbench.tasks.pictures.patch_task import PatchPresenter, PatchTask
 from regard_workbench.tasks.pictures.patches import cut
+from regard_workbench.tasks.pictures.pixels import COLOUR, GREY
 
 SCENES = {"validation": 200, "test": 500}  # how many are composed to measure on
 SMALLEST, LARGEST = 1.0, 1.75  # heights of figures, as multiples of those of the files
@@ -100,10 +101,8 @@ class LocatedPictures(PatchTask):
         last=True,
     )
 
-    def read(
-        self, paths: list[Path], restored: Surroundings | None
-    ) -> tuple[dict[str, LocatedFiles[Any]], list[str], int]:
-        """The pictures of each split from files of this task's own form, the names of the classes, and the channels.
+    def read(self, paths: list[Path], restored: Surroundings | None) -> tuple[dict[str, LocatedFiles[Any]], list[str]]:
+        """The pictures of each split from files of this task's own form, and the names of the classes.
 
         `restored` is what a model was trained with, if there is one.
         """
@@ -120,17 +119,17 @@ class LocatedPictures(PatchTask):
         background = ["background"] if self.background else []
         if self.data is None:
             scenes = self._scenes({split: written_digits.figures(split) for split in SPLITS})
-            return scenes, Surroundings([*background, *map(str, range(written_digits.CLASSES))], 1)
+            return scenes, Surroundings([*background, *map(str, range(written_digits.CLASSES))], GREY)
         paths = paths_of(self.data)
         figures = load_figures(paths, self.seed)
         if figures is not None:
             count = max(max(labels) for _, labels in figures.values()) + 1
-            return self._scenes(figures), Surroundings([*background, *map(str, range(count))], 1)
-        splits, classes, channels = self.read(paths, vars(self).get("fitted"))
+            return self._scenes(figures), Surroundings([*background, *map(str, range(count))], GREY)
+        splits, classes = self.read(paths, vars(self).get("fitted"))
         if self.whole:
             every = replace(next(iter(splits.values())), entries=[e for part in splits.values() for e in part.entries])
             splits = {"validation": every, "test": every}
-        return splits, Surroundings(classes, channels)
+        return splits, Surroundings(classes, COLOUR)
 
     def fit(self) -> Surroundings:
         return self._read[1]

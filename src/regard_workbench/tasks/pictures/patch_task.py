@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard_workbench.tasks.parts.batch import INPUTS, Batch
 from regard_workbench.tasks.parts.presenter import Presenter
-from regard_workbench.tasks.parts.shown import Shown, Understood
+from regard_workbench.tasks.parts.shown import Shown
 from regard_workbench.tasks.parts.streams import Patches, StreamSpec
 from regard_workbench.tasks.parts.task import Task
 from regard_workbench.tasks.pictures.patches import names
@@ -21,7 +21,7 @@ Pictured = TypeVar("Pictured", bound="PatchTask", contravariant=True)
 class PatchPresenter(Presenter[Pictured]):
     """Shows pictures by their patches. A subclass defines `opened`, `words` and `picture`."""
 
-    takes = ("image",)
+    takes: ClassVar[tuple[str, ...]] = ("image",)
 
     def opened(self, task: Pictured, path: str) -> Any:
         """The example of a user's picture file."""
@@ -71,9 +71,3 @@ class PatchTask(Task):
     def length(self, example: Any) -> int:
         """Patches: the same for all."""
         return self.spec.length or 0
-
-
-def all_read(spec: Patches, notes: list[str]) -> Understood:
-    """Every patch of a typed picture is read; `notes` say how."""
-    pieces = names(spec)
-    return Understood(pieces, [True] * len(pieces), notes)
