@@ -65,7 +65,7 @@ def test_guided_rows_are_those_that_the_error_rate_reads(tmp_path):
         for place, pair in enumerate(examples):
             count = len(pair.target) - 1  # without the end
             assert guided[place].nonzero().flatten().tolist() == list(range(first, first + count))
-            shares = task._word_model.shares(pair.source, pair.target[:-1])
+            shares = task.word_model.shares(pair.source, pair.target[:-1])
             found = links[place, first : first + count, : len(pair.source)]
             assert torch.allclose(found, torch.from_numpy(shares).float())
             assert links[place].sum() == pytest.approx(shares.sum(), abs=1e-5)

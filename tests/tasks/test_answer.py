@@ -110,8 +110,8 @@ def test_a_batch_holds_sentences_as_rows_of_words(tmp_path):
         [True] * 3,
         [True, False, False],
     ]
-    assert task.vocabulary.pieces(told.data[1, 2].tolist()) == ["mary", "took", "the", "milk", "<pad>"]
-    assert task.vocabulary.pieces(batch.streams["question"].data[0].tolist()) == ["where", "is", "mary", "<pad>"]
+    assert task.fitted.vocabulary.pieces(told.data[1, 2].tolist()) == ["mary", "took", "the", "milk", "<pad>"]
+    assert task.fitted.vocabulary.pieces(batch.streams["question"].data[0].tolist()) == ["where", "is", "mary", "<pad>"]
     assert [task.decode([n]) for n in batch.targets.tolist()] == ["bathroom", "milk,apple", "garden"]
     assert batch.notes["kind"] == ("qa3", "qa3", "qa3")
 
@@ -119,14 +119,14 @@ def test_a_batch_holds_sentences_as_rows_of_words(tmp_path):
 def test_only_the_last_sentences_are_read(tmp_path):
     task = built(tmp_path, sentences=2, noise=0.0)
     told = task.collate(task.examples("test")[1:2], seeded()).streams["story"].data
-    assert task.vocabulary.pieces(told[0, 0, :2].tolist()) == ["john", "went"]
+    assert task.fitted.vocabulary.pieces(told[0, 0, :2].tolist()) == ["john", "went"]
 
 
 def test_models_of_one_stream_read_all_words_in_a_row(tmp_path):
     task = built(tmp_path, noise=0.0)
     task.pose(task.problems()[1])
     batch = task.collate(task.examples("test")[2:], seeded())
-    assert task.vocabulary.pieces(batch.inputs[0].tolist()) == [
+    assert task.fitted.vocabulary.pieces(batch.inputs[0].tolist()) == [
         "sandra",
         "went",
         "to",
@@ -147,7 +147,7 @@ def test_training_batches_have_one_width_and_always_a_mask(tmp_path):
     shapes = [{name: tensor.shape for name, tensor in batch.tensors().items()} for batch in batches]
     assert shapes[0] == shapes[1]
     for batch, words in zip(batches, (told[0].question, ("where",)), strict=True):
-        assert batch.streams["question"].keep.tolist() == [[n < len(words) for n in range(task.width)]]
+        assert batch.streams["question"].keep.tolist() == [[n < len(words) for n in range(task.fitted.width)]]
         assert batch.streams["story"].keep.sum() == 3
     plain = task.collate([told[0]._replace(training=False)], seeded())
     assert plain.streams["story"].keep is None and plain.streams["question"].keep is None
@@ -186,9 +186,9 @@ def test_the_error_is_the_mean_over_tasks_and_a_task_fails_above_five_per_cent(t
     assert [one.kind for one in examples] == ["qa1"] * 20 + ["qa2"] * 4
     batch = task.collate(examples, seeded())
     guesses = batch.targets.clone()
-    hall, no = (task.labels.index(answer) for answer in ("hall", "no"))
+    hall, no = (task.fitted.labels.index(answer) for answer in ("hall", "no"))
     guesses[[3, 21, 22]] = hall + no - guesses[[3, 21, 22]]
-    found = judged(task, Fixed(lambda _: certain(guesses, len(task.labels))), batch)
+    found = judged(task, Fixed(lambda _: certain(guesses, len(task.fitted.labels))), batch)
     assert found["error"] == pytest.approx((0.05 + 0.5) / 2) and found["failed_tasks"] == 1
     state = {"asked qa1": 20, "wrong qa1": 1, "asked qa2": 4, "wrong qa2": 2}
     assert error_of_kind("qa2").value(state) == 0.5 and error_of_kind("qa2").count(state) == 4
@@ -206,11 +206,13 @@ def test_the_errors_of_all_tasks_are_examined(tmp_path):
         lambda batch: certain(
             torch.tensor(
                 [
-                    task.labels.index(right.get(tuple(task.vocabulary.pieces(row[row > 0].tolist())), "garden"))
+                    task.fitted.labels.index(
+                        right.get(tuple(task.fitted.vocabulary.pieces(row[row > 0].tolist())), "garden")
+                    )
                     for row in batch.streams["question"].data
                 ]
             ),
-            len(task.labels),
+            len(task.fitted.labels),
         )
     )
     ((metric, state),) = task.examine(model, "test", batch_size=2, device="cpu")
@@ -224,12 +226,12 @@ def test_any_word_may_be_the_answer_and_an_answer_of_several_words_has_an_id_of_
         for split, answer in (("train", "milk"), ("valid", "apple"), ("test", "milk,apple"))
     }
     task = tasks.build("answer", data=written(tmp_path, **files))
-    assert task.labels == task.vocabulary.pieces(range(len(task.vocabulary)))
-    assert task.labels[-1] == "milk,apple" and len(set(task.labels)) == len(task.labels)
+    assert task.fitted.labels == task.fitted.vocabulary.pieces(range(len(task.fitted.vocabulary)))
+    assert task.fitted.labels[-1] == "milk,apple" and len(set(task.fitted.labels)) == len(task.fitted.labels)
     (told, asked), answer = task.streams().values(), task.answers()[0]
-    assert told.count == asked.count == answer.outputs == len(task.labels)
+    assert told.count == asked.count == answer.outputs == len(task.fitted.labels)
     batch = task.collate(task.examples("train"), seeded())
-    assert task.vocabulary.pieces(batch.targets.tolist()) == ["milk", "mary"]
+    assert task.fitted.vocabulary.pieces(batch.targets.tolist()) == ["milk", "mary"]
     again = tasks.build("answer", data=str(tmp_path))
     again.restore({**task.state(), "labels": ["milk", "mary", "apple", "milk,apple"]})
     assert again.answers()[0].outputs == 4, "an earlier run has a list of its answers alone"

@@ -70,7 +70,7 @@ def test_all_forms_fit_and_use_known_characters():
             for variant in (text, text.lower(), text.upper()):
                 ids = task.encode(variant).source
                 assert UNKNOWN not in ids and len(ids) <= 30
-                assert task.source_vocabulary.decode(ids) == variant
+                assert task.fitted.source_vocabulary.decode(ids) == variant
 
 
 def test_no_day_is_in_two_splits_and_none_is_missing():

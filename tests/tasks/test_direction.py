@@ -33,7 +33,7 @@ def test_the_direction_is_that_of_the_examples(corpus, options, direction):
     task = tasks.build("translate", level="word", **{k: v.format(corpus) for k, v in options.items()})
     assert task.direction() == direction
     example = task.examples("train")[0]
-    assert task.source_vocabulary.decode(example.source).split()[0] == {"de": "der", "en": "the"}[direction[0]]
+    assert task.fitted.source_vocabulary.decode(example.source).split()[0] == {"de": "der", "en": "the"}[direction[0]]
 
 
 def test_files_without_endings_that_tell_are_called_by_their_names(corpus):
@@ -71,7 +71,7 @@ def test_data_the_other_way_round_are_refused_and_a_folder_is_read_as_the_run_le
         load_run(tmp_path / "run", data=(f"{corpus}/train.en", f"{corpus}/train.de"))[0].examples("test")
     task = load_run(tmp_path / "run", data=(str(corpus),))[0]
     assert task.direction() == ("de", "en")
-    assert task.source_vocabulary.decode(task.examples("test")[0].source).startswith("der")
+    assert task.fitted.source_vocabulary.decode(task.examples("test")[0].source).startswith("der")
     (corpus / "train.de").unlink()
     assert load_run(tmp_path / "run")[0].direction() == ("de", "en")  # known without the data
 

@@ -69,7 +69,7 @@ def test_a_limit_holds_for_the_cache_of_a_language_model():
     task.examined = None
     ids = task.tokens("test")
     assert len(ids) > 2 * FEW * task.context
-    task._tokens["test"] = ids[: FEW * task.context + 1]  # those of so many windows, and what follows the last
+    task._by_split["test"] = ids[: FEW * task.context + 1]  # those of so many windows, and what follows the last
     assert limited == measured(task, model)
     ((_, count),) = limited.values()
     assert count == FEW * task.context

@@ -211,7 +211,7 @@ def test_sets_of_the_hub_are_read_where_the_library_is(monkeypatch):
     text = tasks.build("language", data="hf:someone/set:small", context=7)
     assert text.texts["validation"] == "text 0\ntext 1\ntext 2"
     pairs = tasks.build("translate", data="hf:someone/set:small", level="word")
-    assert pairs.texts["validation"][1] == ("text 1", "good")
+    assert pairs.rows["validation"][1] == ("text 1", "good")
 
 
 @pytest.mark.parametrize("name", ["classify", "language", "translate"])

@@ -42,7 +42,7 @@ def built(folder, text=None, **options):
 
 
 def number(task, item):
-    return task.items.index(str(item)) + 1
+    return task.fitted.items.index(str(item)) + 1
 
 
 def seeded():
@@ -83,7 +83,7 @@ def test_negatives_are_distinct_items_that_the_user_never_took(tmp_path):
         for one, same in zip(task.examples(split), again.examples(split), strict=True):
             taken = {number(task, item) for item in histories[one.user]}
             assert len(set(one.negatives)) == len(one.negatives) == NEGATIVES
-            assert taken.isdisjoint(one.negatives) and set(one.negatives) <= set(range(1, len(task.items) + 1))
+            assert taken.isdisjoint(one.negatives) and set(one.negatives) <= set(range(1, len(task.fitted.items) + 1))
             assert one == same
     assert task.examples("test")[0].negatives != task.examples("validation")[0].negatives
     other = built(tmp_path, seed=1)
@@ -123,7 +123,7 @@ def test_metrics_are_those_of_plain_loops(tmp_path):
             history, true = items[: len(items) - back], items[-back]
             with torch.no_grad():
                 scores = model(Batch.of(torch.tensor([history[-7:]])))[0, -1].tolist()
-            everything = [n for n in range(1, len(task.items) + 1) if n not in history]
+            everything = [n for n in range(1, len(task.fitted.items) + 1) if n not in history]
             for name, others in (("", one.negatives), ("full_", everything)):
                 ties += sum(scores[n] == scores[true] for n in others if n != true)
                 place = by_loops(scores, true, others)
@@ -245,10 +245,10 @@ def test_titles_of_movielens_are_found_through_its_mapping(tmp_path):
     assert [task.called(number(task, n)) for n in (1, 2, 3)] == ["Café (1990)", "Other (1991)", "3"]
     (tmp_path / "shop.sas_to_original_items.txt").write_text("1 71\n2\n")
     with pytest.raises(BadValue, match=r"shop\.sas_to_original_items\.txt:2: expected an item and its id"):
-        built(tmp_path).titles  # noqa: B018
+        built(tmp_path).known_titles  # noqa: B018
     with pytest.raises(BadValue, match=r"t\.tsv:1: expected an item, a tab and its title"):
         (tmp_path / "t.tsv").write_text("1 no tab\n")
-        built(tmp_path, titles=str(tmp_path / "t.tsv")).titles  # noqa: B018
+        built(tmp_path, titles=str(tmp_path / "t.tsv")).known_titles  # noqa: B018
 
 
 PROBLEM = Problem.of(Tokens(19, length=11), NextItem(19))

@@ -72,7 +72,7 @@ def test_a_model_that_continues_is_asked_for_the_reply_alone(folder):
     batch = task.collate(task.examples("train"), seeded())
     for row, (*_, reply) in enumerate(TURNS):
         asked = batch.target_keep[row]
-        words = task.target_vocabulary.pieces(batch.targets[row][asked].tolist())
+        words = task.fitted.target_vocabulary.pieces(batch.targets[row][asked].tolist())
         assert words == [*reply.split(), "</s>"]
         first = int(asked.nonzero()[0])
         alone = batch.map(lambda tensor, row=row: tensor[row : row + 1])
@@ -82,7 +82,10 @@ def test_a_model_that_continues_is_asked_for_the_reply_alone(folder):
         assert batch.keep is None and not batch.targets[row, last + 1 :].any()
     assert batch.inputs.shape[1] <= task.problem.inputs.length
     typed = task.collate([task.parse({"text": "thai food"})], seeded())
-    assert typed.answers == {} and task.target_vocabulary.pieces(typed.inputs[0].tolist())[1:3] == ["thai", "food"]
+    assert typed.answers == {} and task.fitted.target_vocabulary.pieces(typed.inputs[0].tolist())[1:3] == [
+        "thai",
+        "food",
+    ]
 
 
 @pytest.mark.parametrize("model", ["transformer", "decoder"])
@@ -97,10 +100,10 @@ def test_what_is_written_is_judged_against_the_reply(folder, model):
         def generate(self, given, **options):
             found = []
             for row in given.inputs.tolist():
-                words = task.source_vocabulary.pieces([token for token in row if token])
+                words = task.fitted.source_vocabulary.pieces([token for token in row if token])
                 seen.append(words)
                 place = 1 if "greek" in words and "south" not in words else 2 if "south" in words else 0
-                found.append([Hypothesis([*task.target_vocabulary.encode(texts[place]), END], 0.0, True)])
+                found.append([Hypothesis([*task.fitted.target_vocabulary.encode(texts[place]), END], 0.0, True)])
             return found
 
     written = task.written(Answered(StandIn(), batch))
@@ -173,7 +176,7 @@ def test_lines_that_are_no_exchange_are_refused(tmp_path, text, words):
 def test_state_restores_without_files(folder):
     task = tasks.build("reply", data=folder, turns=3)
     gone = tasks.build("reply", json.loads(json.dumps(task.state())), data="/nowhere/at/all")
-    assert gone.problems() == task.problems() and gone.turns == 3
+    assert gone.problems() == task.problems() and gone.fitted.turns == 3
     assert pickle.loads(pickle.dumps(task)).problems() == task.problems()
     example = gone.parse(gone.conversation(["thai | food", "which area ?", "the  moon"]))
     assert gone.input_pieces(example)[:3] == ["[user]", "thai", "food"]

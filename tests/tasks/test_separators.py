@@ -49,10 +49,10 @@ def test_links_point_at_the_words_that_were_counted(tmp_path, sign):
     kept(tmp_path, "x.gold", "1-1 2-2 3p3\n" * 7)
     task = tasks.build("align", data=str(tmp_path))
     for example in task.examples("train"):
-        assert task.source_vocabulary.pieces(example.source) == ["a", sign, "b"]
-        assert task.target_vocabulary.pieces(example.target[:-1]) == ["c", f"d{sign}d", "e"]
+        assert task.fitted.source_vocabulary.pieces(example.source) == ["a", sign, "b"]
+        assert task.fitted.target_vocabulary.pieces(example.target[:-1]) == ["c", f"d{sign}d", "e"]
         assert example.gold.sure == {(0, 0), (1, 1)} and example.gold.possible == {(0, 0), (1, 1), (2, 2)}
-    assert task.max_source == 3
+    assert task.fitted.max_source == 3
     kept(tmp_path, "x.gold", "1-1 4-2\n" * 7)
     with pytest.raises(BadValue, match="links word 4 to word 2, but the pair has 3 and 3 words"):
         tasks.build("align", data=str(tmp_path)).examples("train")
@@ -93,7 +93,7 @@ def test_lines_of_pairs_and_texts_keep_theirs(tmp_path, sign):
     pieces = {tuple(task.input_pieces(one)[1:]) for one in task.examples("train")}
     assert pieces == {(f"{sign}a", sign, f"b{sign}")}
     language = tasks.build("language(level=word, context=5)", data=str(kept(tmp_path, "book.txt", text * 31)))
-    assert language.vocabulary.pieces(language.tokens("train")[:4]) == [f"{sign}a", sign, f"b{sign}", "\n"]
+    assert language.fitted.vocabulary.pieces(language.tokens("train")[:4]) == [f"{sign}a", sign, f"b{sign}", "\n"]
     captions = read_captions(kept(tmp_path, "c.txt", f"{sign}x.png#0\t{text}"), "utf-8", "latin-1")
     assert captions == {f"{sign}x.png": (f"{sign}a {sign} b{sign}",)}
 
@@ -146,4 +146,4 @@ def test_a_line_ends_at_lf_cr_lf_or_cr_alone(tmp_path):
     assert len(tasks.build("align", data=str(tmp_path)).examples("train")) == 5
     text = f"a{others} b\n" * 40
     pieces = tasks.build("language(level=bpe, context=5, vocabulary_size=300)", data=str(kept(tmp_path, "b.txt", text)))
-    assert pieces.vocabulary.decode(pieces.tokens("train").tolist()) in text
+    assert pieces.fitted.vocabulary.decode(pieces.tokens("train").tolist()) in text

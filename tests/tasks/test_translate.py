@@ -29,15 +29,15 @@ def corpus(tmp_path):
 def test_a_folder_is_read_english_first(corpus):
     task = tasks.build("translate", data=corpus, level="word")
     assert [len(task.examples(split)) for split in ("train", "validation", "test")] == [41, 7, 5]
-    assert task.texts["test"][3] == (ENGLISH[3], GERMAN[3])
+    assert task.rows["test"][3] == (ENGLISH[3], GERMAN[3])
     pair = task.examples("test")[3]
-    assert task.source_vocabulary.decode(pair.source) == ENGLISH[3]
+    assert task.fitted.source_vocabulary.decode(pair.source) == ENGLISH[3]
     assert task.decode(pair.target) == GERMAN[3] == pair.reference and pair.target[-1] == END
 
 
 def test_languages_say_which_way(corpus):
     task = tasks.build("translate", data=corpus, languages="de,en", level="word")
-    assert task.texts["train"][2] == (GERMAN[2], ENGLISH[2])
+    assert task.rows["train"][2] == (GERMAN[2], ENGLISH[2])
     with pytest.raises(BadValue, match=r"has no file (test|train)\.fr"):
         tasks.build("translate", data=corpus, languages="en,fr")
     with pytest.raises(BadValue, match="languages: expected two"):
@@ -51,18 +51,18 @@ def test_two_files_are_split_without_overlap(tmp_path):
     (tmp_path / "a.txt").write_text("\r\n".join(ENGLISH))
     (tmp_path / "b.txt").write_text("\n".join(GERMAN))
     task = tasks.build("translate", data=f"{tmp_path}/a.txt,{tmp_path}/b.txt", level="character")
-    found = [pair for split in task.texts.values() for pair in split]
+    found = [pair for split in task.rows.values() for pair in split]
     assert sorted(found) == sorted(zip(ENGLISH, GERMAN, strict=True))
-    assert [len(task.texts[split]) for split in ("train", "validation", "test")] == [33, 4, 4]
+    assert [len(task.rows[split]) for split in ("train", "validation", "test")] == [33, 4, 4]
 
 
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("level", ["bpe", "word", "character"])
 def test_vocabularies_are_joint_or_separate(corpus, level, joint):
     task = tasks.build("translate", data=corpus, level=level, joint=joint, vocabulary_size=300)
-    assert (task.source_vocabulary is task.target_vocabulary) == joint
-    assert task.problem.inputs.count == len(task.source_vocabulary)
-    assert task.problem.answer.outputs == len(task.target_vocabulary)
+    assert (task.fitted.source_vocabulary is task.fitted.target_vocabulary) == joint
+    assert task.problem.inputs.count == len(task.fitted.source_vocabulary)
+    assert task.problem.answer.outputs == len(task.fitted.target_vocabulary)
     for pair in task.examples("train"):
         assert len(pair.source) <= task.problem.inputs.length and len(pair.target) <= task.problem.answer.length
     assert max(len(pair.target) for pair in task.examples("train")) == task.problem.answer.length
@@ -82,7 +82,7 @@ def test_one_sided_empty_lines_are_named_and_two_sided_ones_left_out(tmp_path):
         tasks.build("translate", data=[tmp_path / "a.en", tmp_path / "a.de"])
     (tmp_path / "a.de").write_text("eins\n\ndrei\nvier\nfünf\n")
     task = tasks.build("translate", data=[tmp_path / "a.en", tmp_path / "a.de"], level="word")
-    assert sum(len(part) for part in task.texts.values()) == 4
+    assert sum(len(part) for part in task.rows.values()) == 4
 
 
 def test_one_file_alone_is_refused(tmp_path):
@@ -123,7 +123,7 @@ def test_bleu_over_batches_is_bleu_of_the_corpus(corpus):
         texts = written[begin : begin + 11]
         model = Fixed(
             lambda b: certain(b.targets, count),
-            lambda b, texts=texts: [[*task.target_vocabulary.encode(text), END] for text in texts],
+            lambda b, texts=texts: [[*task.fitted.target_vocabulary.encode(text), END] for text in texts],
         )
         models.append(model)
         batches.append(task.collate(examples[begin : begin + 11], RANDOM))
@@ -160,7 +160,7 @@ def test_without_data_the_dates_are_translated():
     task, dates = tasks.build("translate"), tasks.build("dates")
     for split in ("train", "validation", "test"):
         one, other = task.examples(split)[17], dates.examples(split)[17]
-        assert task.source_vocabulary.decode(one.source) == dates.source_vocabulary.decode(other.source)
+        assert task.fitted.source_vocabulary.decode(one.source) == dates.fitted.source_vocabulary.decode(other.source)
         assert task.decode(one.target) == dates.decode(other.target)
     assert task.problem.inputs.length == 32 and task.problem.answer.length == 11
 

@@ -184,12 +184,12 @@ def test_tags_are_those_of_the_rows_that_transformers_gives_for_the_first_piece_
 def test_each_word_has_a_first_piece_whatever_the_tokenizer_leaves_of_it(checkpoint, tmp_path):
     tagged(checkpoint, tmp_path)
     task = begun(checkpoint, task="tag", data=[str(tmp_path)])[1]
-    ids, firsts = task.pieces.vocabulary.encode_words(SENTENCE)
-    pieces = task.pieces.vocabulary.pieces(ids)
+    ids, firsts = task.fitted.words.vocabulary.encode_words(SENTENCE)
+    pieces = task.fitted.words.vocabulary.pieces(ids)
     assert pieces == ["[CLS]", "a", "fine", "even", "##ing", "[UNK]", "[UNK]", "play", "##ing", "!", "[UNK]", "[SEP]"]
     assert firsts == [1, 2, 3, 5, 6, 7, 10], "a lone accent is unknown, not lost"
-    assert task.pieces.vocabulary.encode_words(SENTENCE, 6) == ([*ids[:5], 3], [1, 2, 3])
-    assert task.pieces.vocabulary.encode_words(()) == ([2, 3], [])
+    assert task.fitted.words.vocabulary.encode_words(SENTENCE, 6) == ([*ids[:5], 3], [1, 2, 3])
+    assert task.fitted.words.vocabulary.encode_words(()) == ([2, 3], [])
     words = task.parse({"text": "a " * 40})
     batch = task.collate([words], torch.Generator())
     assert batch.inputs.shape == (1, 23), "as many pieces as the checkpoint has positions"

@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Sequence
 from functools import partial
 
-from regard.support.arguments import whole_number
+from regard.support.declared import at_least, option
 from regard_workbench.tasks.formats.direction import Direction
 from regard_workbench.tasks.formats.splits import checked_split
 from regard_workbench.tasks.generated.draws import Draws, Generated
 from regard_workbench.tasks.parts.task import Recipe, task
-from regard_workbench.tasks.text.parallel import Pair, ParallelTask
+from regard_workbench.tasks.text.parallel import KnownSides, Pair, ParallelTask
 from regard_workbench.tasks.text.vocabulary import Characters
 
 FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
@@ -134,12 +134,7 @@ def date_pair(split: str, index: int) -> tuple[str, str]:
 
 @task("dates")
 class Dates(ParallelTask):
-    """Turns dates as people write them into ISO form, 1900 to 2099. Generated; no day is in two splits.
-
-    Args:
-        validation_size: how many dates are tried in a validation
-        test_size: how many dates are in the test set
-    """
+    """Turns dates as people write them into ISO form, 1900 to 2099. Generated; no day is in two splits."""
 
     tried = ("--text", "3rd of May, 1979")
     recipe = Recipe(
@@ -152,15 +147,11 @@ class Dates(ParallelTask):
         reaches={"exact_match": 0.99},
     )
 
-    def __init__(self, validation_size: int = 500, test_size: int = 1000) -> None:
-        self.sizes = {
-            "train": TRAIN,
-            "validation": whole_number("validation_size", validation_size, 1),
-            "test": whole_number("test_size", test_size, 1),
-        }
-        self.source_vocabulary = Characters(sorted(_ALPHABET))
-        self.target_vocabulary = Characters(sorted("0123456789-"))
-        self.max_source, self.max_target = LONGEST, ISO
+    validation_size: int = option("how many dates are tried in a validation", at_least(1), default=500)
+    test_size: int = option("how many dates are in the test set", at_least(1), default=1000)
+
+    def fit(self) -> KnownSides:
+        return KnownSides(Characters(sorted(_ALPHABET)), Characters(sorted("0123456789-")), LONGEST, ISO)
 
     def direction(self) -> Direction:
         """From free writing to ISO form."""
@@ -168,9 +159,10 @@ class Dates(ParallelTask):
 
     def examples(self, split: str) -> Sequence[Pair]:
         """Pairs, generated on access."""
-        return Generated(self.sizes[checked_split(split)], partial(self._example, split))
+        sizes = {"train": TRAIN, "validation": self.validation_size, "test": self.test_size}
+        return Generated(sizes[checked_split(split)], partial(self._example, split))
 
     def _example(self, split: str, index: int) -> Pair:
         text, iso = date_pair(split, index)
-        source, target = self.source_vocabulary.encode(text), self.target_vocabulary.encode(iso)
-        return self.pair(source, target, iso)
+        sides = self.fitted
+        return self.pair(sides.source_vocabulary.encode(text), sides.target_vocabulary.encode(iso), iso)

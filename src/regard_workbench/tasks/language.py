@@ -214,14 +214,9 @@ class Language(Task):
         characters = self.fitted.vocabulary.level == "character" and not self.hides
         return (LOSS, ACCURACY, PERPLEXITY, *((BITS_PER_CHARACTER,) if characters else ()))
 
-    @cached_property
-    def _tokens(self) -> dict[str, Tensor]:
-        """The ids of the splits that were asked for."""
-        return {}
-
     def tokens(self, split: str) -> Tensor:
         """All ids of a split in a row."""
-        if split not in self._tokens:
+        if split not in self._by_split:
             lines = self.fitted.vocabulary.encode_all(_LINE.findall(self._text(split)))
             ids = torch.tensor([number for line in lines for number in line])
             if len(ids) < 2:
@@ -229,8 +224,9 @@ class Language(Task):
                     f"data: {self.data} is too short: its text for {split} has {len(ids)} tokens, expected at least 2. "
                     "Give a longer text, or a file for each split."
                 )
-            self._tokens[split] = ids
-        return self._tokens[split]
+            self._by_split[split] = ids
+        ids = self._by_split[split]
+        return ids
 
     def examples(self, split: str) -> Sequence[Window]:
         """Windows one after the other: every token but the first is asked for once.
@@ -345,11 +341,6 @@ class Language(Task):
     def input_pieces(self, example: Window) -> list[str]:
         """What each position stands for, for pictures."""
         return self.output_pieces(example.tokens.tolist())
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore vocabulary and context; the text is encoded anew."""
-        super().restore(state)
-        self._tokens.clear()
 
 
 def _cache(size: int, weight: float | None, sharpness: float | None) -> NeuralCache | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -21,18 +21,26 @@ from regard_workbench.tasks.measures.distinct import distinct
 from regard_workbench.tasks.measures.metrics import LOSS, PERPLEXITY, Answered, Answering, Counts, Metric, State
 from regard_workbench.tasks.measures.yardsticks import Nearest, most_frequent
 from regard_workbench.tasks.parts.batch import INPUTS, MADE_FROM, Batch
+from regard_workbench.tasks.parts.data import Kept
 from regard_workbench.tasks.parts.padding import padded
 from regard_workbench.tasks.parts.problem import Problem
 from regard_workbench.tasks.parts.shown import Shown, Understood, unknown_notes
 from regard_workbench.tasks.parts.streams import Tokens
 from regard_workbench.tasks.parts.task import Recipe, task
 from regard_workbench.tasks.text import vocabulary
-from regard_workbench.tasks.text.parallel import REFERENCES, Pair, ParallelTask, Written
+from regard_workbench.tasks.text.parallel import REFERENCES, KnownSides, Pair, ParallelTask, Written
 from regard_workbench.tasks.text.vocabulary import BLANK, END, PADDING, START, UNKNOWN, Vocabulary
 
 USER, SYSTEM = START, BLANK  # the marks before turns; no word has these ids
 NAMES = {USER: "[user]", SYSTEM: "[system]"}
 PROMPTS = "prompts"  # the note of a batch with what a model that continues is given
+
+
+@dataclass(frozen=True)
+class KnownTurns(KnownSides):
+    """One vocabulary for both sides, and how many of the last turns are read."""
+
+    turns: int
 
 
 @task("reply")
@@ -55,6 +63,7 @@ class Reply(ParallelTask):
         whole: measure on all of a file, keep nothing of it for training; for a model trained on other data
     """
 
+    fitted = Kept(KnownTurns)
     answers_compare = True  # BLEU and perplexity are of the same replies
     metric: ClassVar[Metric] = Counts("bleu", over=Writes.units, total="texts")  # `metrics` says how it is measured
     tried = ("--text", "i want thai food in the north | what price range are you looking for ? | cheap please")
@@ -102,39 +111,20 @@ class Reply(ParallelTask):
     def _train(self) -> list[Exchange]:
         return self.exchanges.get("train") or next(iter(self.exchanges.values()))
 
-    def _known(self) -> Vocabulary:
+    def fit(self) -> KnownTurns:
         """One vocabulary for both sides, from the training exchanges alone."""
-        if not hasattr(self, "source_vocabulary"):
-            train = self._train()
-            texts = [text for one in train for text in (*one.context[-2:], one.reply)]
-            self.source_vocabulary = self.target_vocabulary = vocabulary.build("word", texts, None, self.min_count)
-            every = [one for some in self.exchanges.values() for one in some]
-            self.max_source = min(self.limit, max(len(self._source(one.context)) for one in every))
-            self.max_target = min(self.limit, 1 + max(len(one.reply.split()) for one in every))
-        return self.source_vocabulary
-
-    def _source(self, context: Sequence[str]) -> list[int]:
-        """The last turns, each after a mark that says who speaks; the user spoke last."""
-        found: list[int] = []
-        last = context[-self.turns :]
-        for place, text in enumerate(last):
-            found += [USER if (len(last) - place) % 2 else SYSTEM, *self.source_vocabulary.encode(text)]
-        return found
-
-    def streams(self) -> dict[str, Tokens]:
-        """The turns so far."""
-        self._known()
-        return super().streams()
-
-    def answers(self) -> list[Writes]:
-        """The reply, as a text of its own."""
-        self._known()
-        return super().answers()
+        train = self._train()
+        texts = [text for exchange in train for text in (*exchange.context[-2:], exchange.reply)]
+        known = vocabulary.build("word", texts, None, self.min_count)
+        every = [exchange for exchanges in self.exchanges.values() for exchange in exchanges]
+        longest = max(len(_source(known, exchange.context, self.turns)) for exchange in every)
+        longest_reply = max(len(exchange.reply.split()) for exchange in every)
+        return KnownTurns(known, known, min(self.limit, longest), min(self.limit, 1 + longest_reply), self.turns)
 
     def problems(self) -> list[Problem]:
         """The reply as a text of its own, or as the continuation of the turns."""
-        count = len(self._known())
-        longest = self.max_source + 1 + self.max_target
+        sides = self.fitted
+        count, longest = len(sides.source_vocabulary), sides.max_source + 1 + sides.max_target
         continued: Answer = NextToken(count, END)
         return [*super().problems(), Problem({INPUTS: Tokens(count, PADDING, longest)}, continued)]
 
@@ -159,7 +149,7 @@ class Reply(ParallelTask):
 
     def examples(self, split: str) -> Sequence[Pair]:
         """The exchanges of a split; of the validation set some are written for, of the test set all."""
-        known = self._known()
+        sides = self.fitted
         if checked_split(split) not in self.exchanges:
             raise BadValue(f"data: {self.data} has no file for {split}. It has: {', '.join(self.exchanges)}.")
         some = self.exchanges[split]
@@ -167,8 +157,9 @@ class Reply(ParallelTask):
         found = []
         for number, one in enumerate(some):
             written = split == "test" or (split == "validation" and number % every == 0)
-            source = self._source(one.context)[-self.max_source :]
-            found.append(self.pair(source, known.encode(one.reply), one.reply if written else None))
+            source = _source(sides.source_vocabulary, one.context, sides.turns)[-sides.max_source :]
+            target = sides.target_vocabulary.encode(one.reply)
+            found.append(self.pair(source, target, one.reply if written else None))
         return found
 
     def collate(self, examples: Sequence[Pair], generator: torch.Generator) -> Batch:
@@ -204,7 +195,7 @@ class Reply(ParallelTask):
         for length in sorted({len(prompts[row]) for row in rows}):  # prompts of one length are continued together
             group = [row for row in rows if len(prompts[row]) == length]
             batch = Batch.of(torch.tensor([prompts[row] for row in group], device=answered.batch.device))
-            for row, best in zip(group, answered.model.generate(batch, max_length=self.max_target), strict=True):
+            for row, best in zip(group, answered.model.generate(batch, max_length=self.fitted.max_target), strict=True):
                 texts[row] = self.decode(best[0].tokens) if best else ""
         return Written([texts[row] for row in rows], [references[row] for row in rows])
 
@@ -231,7 +222,8 @@ class Reply(ParallelTask):
     def yardsticks(self, split: str) -> dict[str, dict[str, float]]:
         """The counts that make BLEU, for the most frequent reply and for that of the nearest context."""
         train = self._train()
-        nearest = Nearest([" ".join(one.context[-self.turns :]) for one in train])
+        turns = self.fitted.turns
+        nearest = Nearest([" ".join(one.context[-turns:]) for one in train])
         frequent = most_frequent(one.reply for one in train)
         examples = self.examined_examples(split)
         asked = [
@@ -240,7 +232,7 @@ class Reply(ParallelTask):
             if example.reference is not None
         ]
         references = [one.reply for one in asked]
-        found = [train[nearest.to(" ".join(one.context[-self.turns :]))].reply for one in asked]
+        found = [train[nearest.to(" ".join(one.context[-turns:]))].reply for one in asked]
         return {
             "frequent": self.bleu.counts([frequent] * len(asked), references),
             "nearest": self.bleu.counts(found, references),
@@ -257,8 +249,8 @@ class Reply(ParallelTask):
 
     def encode(self, text: str) -> Pair:
         """Turns separated by "|", the user last."""
-        self._known()
-        return Pair(self._source(typed_turns(text))[-self.max_source :])
+        sides = self.fitted
+        return Pair(_source(sides.source_vocabulary, typed_turns(text), sides.turns)[-sides.max_source :])
 
     def understood(self, given: Mapping[str, str], example: Pair) -> Understood:
         """Which words are unknown, and whether the beginning was cut off."""
@@ -267,7 +259,7 @@ class Reply(ParallelTask):
 
     def input_pieces(self, example: Pair) -> list[str]:
         """The words of the turns, and who speaks."""
-        pieces = self.source_vocabulary.pieces(example.source)
+        pieces = self.fitted.source_vocabulary.pieces(example.source)
         return [NAMES.get(number, piece) for number, piece in zip(example.source, pieces, strict=True)]
 
     def unanswered(self, example: Pair) -> Pair:
@@ -285,12 +277,11 @@ class Reply(ParallelTask):
         """The reply alone."""
         return output
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore vocabulary and lengths."""
-        super().restore(state)
-        self.turns = whole_number("turns", state["turns"], 1)
 
-    def state(self) -> dict[str, Any]:
-        """Vocabulary and lengths."""
-        self._known()
-        return {**super().state(), "turns": self.turns}
+def _source(known: Vocabulary, context: Sequence[str], turns: int) -> list[int]:
+    """The last turns, each after a mark that says who speaks; the user spoke last."""
+    ids: list[int] = []
+    last = context[-turns:]
+    for place, text in enumerate(last):
+        ids += [USER if (len(last) - place) % 2 else SYSTEM, *known.encode(text)]
+    return ids

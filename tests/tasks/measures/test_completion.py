@@ -57,7 +57,7 @@ def test_a_task_that_writes_has_perplexity_and_completion():
     model = Fixed(lambda b: torch.zeros(*b.targets.shape, count), lambda b: [[] for _ in range(b.size)])
     found = judged(task, model, task.collate(task.examples("test")[:5], torch.Generator()))
     assert found["perplexity"] == pytest.approx(count, rel=1e-5) and found["loss"] == pytest.approx(math.log(count))
-    names = [metric.name for metric, _ in task.completed(model, "test", batch_size=7, most=11)]
+    names = [metric.name for metric, _ in task.completed(model, "test", batch_size=7, most=11, device="cpu")]
     assert names == [metric.name for metric in completion.REWRITTEN]
     assert "source" in task.protocol()["completion"]
 

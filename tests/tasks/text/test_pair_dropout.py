@@ -4,6 +4,7 @@ import collections
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 import tokenizers
@@ -83,9 +84,9 @@ def test_a_batch_is_cut_as_its_texts_are_one_after_the_other(tmp_path):
     for row, example in enumerate(examples[:5]):
         source, target = (side.drawn(words, draws) for side, words in zip(task._dropouts, example.words, strict=True))
         kept = batch.inputs[row][batch.keep[row]] if batch.keep is not None else batch.inputs[row]
-        assert kept.tolist() == (source if len(source) <= task.max_source else list(example.source))
+        assert kept.tolist() == (source if len(source) <= task.fitted.max_source else list(example.source))
         found = batch.targets[row] if batch.target_keep is None else batch.targets[row][batch.target_keep[row]]
-        fits = len(target) < task.max_target
+        fits = len(target) < task.fitted.max_target
         assert found.tolist() == ([*target, END] if fits else list(example.target))
 
 
@@ -95,7 +96,7 @@ def test_padding_to_a_multiple_repeats_shapes_and_changes_nothing_else(tmp_path)
     options = {"data": [str(tmp_path / "all.en"), str(tmp_path / "all.de")], "vocabulary_size": 330}
     plain = tasks.build("translate", **options)
     task = tasks.build("translate", **options, pad_to_multiple_of=3)
-    task.max_source, task.max_target = 100, 100
+    vars(task)["fitted"] = replace(task.fitted, max_source=100, max_target=100)
     for rows in (range(3), range(2)):
         (one, other) = (of.batch(of.examples("train"), rows, torch.Generator()) for of in (plain, task))
         assert other.inputs.shape[1] % 3 == 0 and other.targets.shape[1] % 3 == 0
@@ -107,10 +108,11 @@ def test_padding_to_a_multiple_repeats_shapes_and_changes_nothing_else(tmp_path)
             width = wanted.shape[1]
             assert torch.equal(found[:, :width], wanted) and not found[:, width:].any()
             assert not keep[:, width:].any()
-    task.max_source = max(len(example.source) for example in task.examples("train")) + 1
-    if task.max_source % 3:  # never longer than a model has positions
+    longest = max(len(example.source) for example in task.examples("train"))
+    vars(task)["fitted"] = replace(task.fitted, max_source=longest + 1)
+    if task.fitted.max_source % 3:  # never longer than a model has positions
         limited = task.batch(task.examples("train"), range(3), torch.Generator())
-        assert limited.inputs.shape[1] <= task.max_source
+        assert limited.inputs.shape[1] <= task.fitted.max_source
     with pytest.raises(BadValue, match="pad_to_multiple_of: expected"):
         tasks.build("translate", **options, pad_to_multiple_of=0)
 
@@ -134,10 +136,10 @@ def test_only_training_batches_are_cut_at_random_and_the_same_draws_make_the_sam
     assert first.inputs.shape != batch(plain, "train", 1).inputs.shape
     assert task.decode(first.targets[0].tolist()) == plain.decode(batch(plain, "train", 1).targets[0].tolist())
     (longest,) = (task.batch(task.examples("train"), [14], torch.Generator()).inputs).tolist()
-    assert longest == task.source_vocabulary.encode(" ".join([TEXT[0]] * 3))
+    assert longest == task.fitted.source_vocabulary.encode(" ".join([TEXT[0]] * 3))
     for split in ("validation", "test"):
         assert torch.equal(batch(task, split, 1).inputs, batch(plain, split, 1).inputs)
-    assert first.inputs.shape[1] <= task.max_source and first.targets.shape[1] <= task.max_target
+    assert first.inputs.shape[1] <= task.fitted.max_source and first.targets.shape[1] <= task.fitted.max_target
     kept = tasks.build("translate", task.state(), **options, bpe_dropout=0.3)
     assert torch.equal(batch(kept, "train", 1).inputs, first.inputs)
 

@@ -6,6 +6,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import torch
@@ -101,6 +102,12 @@ class TaskData(Declared):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned, instead of deriving it from the data."""
         vars(self)["fitted"] = type(self).fitted.kind.restored(state, self)
+        self._by_split.clear()
+
+    @cached_property
+    def _by_split(self) -> dict[str, Any]:
+        """What a task encodes once of each split that is asked for; anew after a state was restored."""
+        return {}
 
     def problems(self) -> list[Problem]:
         """Every problem this task can pose, the usual one first."""

@@ -11,18 +11,20 @@ from regard.support.declared import option
 from regard_workbench.tasks.formats.reading import Data
 from regard_workbench.tasks.formats.splits import checked_split, divided
 from regard_workbench.tasks.parts.shared_options import ENCODING, SEED, WHOLE
-from regard_workbench.tasks.parts.task import Task
+from regard_workbench.tasks.parts.task import SPLITS, Task
 
 
 class RowsFromFiles(Task):
     """A subclass defines `read` and `encoded`; `data`, `encoding`, `seed` and `whole` are its options already."""
+
+    kept_in = "file"  # what `data` has for a split, in words
 
     data: Data | None = option("files to learn from, or a folder with files for the splits", default=None)
     encoding: str = ENCODING
     seed: int = SEED
     whole: bool = WHOLE
 
-    def read(self) -> dict[str, list[Any]]:
+    def read(self) -> Mapping[str, Sequence[Any]]:
         """The rows of each split that has files; generated ones where `data` is None."""
         raise NotImplementedError(f"{type(self).__name__} does not define read")
 
@@ -35,33 +37,29 @@ class RowsFromFiles(Task):
         return str(row.text)
 
     @cached_property
-    def rows(self) -> dict[str, list[Any]]:
+    def rows(self) -> Mapping[str, Sequence[Any]]:
         """The rows of each split; those without files are taken from the training rows."""
-        return divided(self.read(), self.key, self.seed, self.data, self.whole)
+        parts = self.read()
+        if set(SPLITS) <= set(parts):  # generated ones may be too many for lists
+            return parts
+        lists = {split: list(rows) for split, rows in parts.items()}
+        return divided(lists, self.key, self.seed, self.data, self.whole)
 
     @property
-    def training_rows(self) -> list[Any]:
+    def training_rows(self) -> Sequence[Any]:
         """What `fit` learns from: the training rows, or those of the first split where there are none."""
         return self.rows_of("train" if "train" in self.rows else next(iter(self.rows)))
 
-    def rows_of(self, split: str) -> list[Any]:
+    def rows_of(self, split: str) -> Sequence[Any]:
         """The rows of a split; raises where no file is for it."""
         if checked_split(split) not in self.rows:
-            raise BadValue(f"data: {self.data} has no file for {split}. It has: {', '.join(self.rows)}.")
+            raise BadValue(f"data: {self.data} has no {self.kept_in} for {split}. It has: {', '.join(self.rows)}.")
         return self.rows[split]
-
-    @cached_property
-    def _examples(self) -> dict[str, Sequence[Any]]:
-        return {}
 
     def examples(self, split: str) -> Sequence[Any]:
         """The rows of a split in the order of the files, encoded once."""
         _ = self.fitted  # what is wrong with the training data is said first
-        if split not in self._examples:
-            self._examples[split] = self.encoded(self.rows_of(split), training=split == "train")
-        return self._examples[split]
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; rows are encoded anew."""
-        super().restore(state)
-        self._examples.clear()
+        if split not in self._by_split:
+            self._by_split[split] = self.encoded(self.rows_of(split), training=split == "train")
+        examples: Sequence[Any] = self._by_split[split]
+        return examples

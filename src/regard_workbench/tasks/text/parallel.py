@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from regard.errors import BadValue
-from regard.support.arguments import whole_number
 from regard_workbench.tasks.answers import Writes
 from regard_workbench.tasks.measures import completion
 from regard_workbench.tasks.measures.metrics import (
@@ -24,12 +24,18 @@ from regard_workbench.tasks.measures.metrics import (
     State,
 )
 from regard_workbench.tasks.parts.batch import INPUTS, Batch
+from regard_workbench.tasks.parts.data import Fitted, Kept
+from regard_workbench.tasks.parts.judge import Judge
 from regard_workbench.tasks.parts.padding import padded
+from regard_workbench.tasks.parts.presenter import TypedText
 from regard_workbench.tasks.parts.shown import Shown, Understood, texts, understood
 from regard_workbench.tasks.parts.streams import Tokens
 from regard_workbench.tasks.parts.task import Task
 from regard_workbench.tasks.text.split_words import trimmed
-from regard_workbench.tasks.text.vocabulary import END, PADDING, START, Vocabulary, restored
+from regard_workbench.tasks.text.vocabulary import END, PADDING, START, Vocabulary
+
+COMPLETION = f"the source is given, too; {completion.PROTOCOL}"
+REFERENCES = "references"  # the note of a batch that holds the texts a model should write
 
 
 class Pair(NamedTuple):
@@ -44,9 +50,6 @@ class Pair(NamedTuple):
     words: tuple[Sequence[int], Sequence[int]] | None = None
 
 
-REFERENCES = "references"  # the note of a batch that holds the texts a model should write
-
-
 class Written(NamedTuple):
     """The texts that a model wrote for the examples with a reference, and the references."""
 
@@ -59,26 +62,86 @@ class Written(NamedTuple):
         return sum(text == reference for text, reference in zip(self.texts, self.references, strict=True))
 
 
-class ParallelTask(Task):
-    """The base of tasks that turn texts into texts. A subclass sets the two vocabularies and the greatest lengths."""
-
-    metric: ClassVar[Metric] = Mean("exact_match", unit=SHARE, over=Writes.units)  # `metrics` says how it is measured
-    takes = ("text",)
+@dataclass(frozen=True)
+class KnownSides(Fitted):
+    """The vocabularies of source and target, which may be one, and the most pieces of each."""
 
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
     max_source: int
     max_target: int  # the end included
-    length_penalty: float = 1.0  # of beam search
-    multiple: int = 1  # batches are padded to a multiple of this
+
+    def state(self) -> dict[str, Any]:
+        shared = self.source_vocabulary is self.target_vocabulary
+        return super().state() | ({"target_vocabulary": None} if shared else {})
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], task: Any) -> Self:
+        if state["target_vocabulary"] is not None:
+            return super().restored(state, task)
+        sides = super().restored({**state, "target_vocabulary": state["source_vocabulary"]}, task)
+        return replace(sides, target_vocabulary=sides.source_vocabulary)
+
+
+class CompletionJudge(Judge):
+    """Measures how well a model completes the texts of a split, given the source: see `measures.completion`."""
+
+    def completed(
+        self,
+        task: ParallelTask,
+        model: Answering,
+        split: str,
+        *,
+        batch_size: int,
+        most: int,
+        device: torch.device | str,
+    ) -> list[tuple[Metric, State]]:
+        chosen = completion.evenly(task.examples(split), most)
+        groups = [chosen[begin : begin + batch_size] for begin in range(0, len(chosen), batch_size)]
+        batches = [completion.second_halves(task.collate(group, torch.Generator())) for group in groups]
+        return completion.examine(
+            model, [batch for batch in batches if batch is not None], completion.REWRITTEN, device
+        )
+
+
+class PairPresenter(TypedText["ParallelTask"]):
+    """Shows source and target in pieces."""
+
+    def understood(self, task: ParallelTask, given: Mapping[str, str], example: Pair) -> Understood:
+        """Which pieces of the source are unknown."""
+        return understood(task.fitted.source_vocabulary, example.source, trimmed(given["text"]), "first")
+
+    def show(self, task: ParallelTask, example: Pair, batch: Batch) -> Shown:
+        """Source and target in pieces."""
+        target = [] if batch.targets is None else task.output_pieces(batch.targets[0].tolist())
+        return texts(task.input_pieces(example), target)
+
+    def decode(self, task: ParallelTask, tokens: Sequence[int]) -> str:
+        """The text that a model wrote."""
+        return task.fitted.target_vocabulary.decode(tokens)
+
+    def output_pieces(self, task: ParallelTask, tokens: Sequence[int]) -> list[str]:
+        """The text of each output token."""
+        return task.fitted.target_vocabulary.pieces(tokens)
+
+
+class ParallelTask(Task):
+    """The base of tasks that turn texts into texts. A subclass defines `examples`, and `fit` for both sides."""
+
+    judge = CompletionJudge.by(Mean("exact_match", unit=SHARE, over=Writes.units), completion=COMPLETION)
+    presenter = PairPresenter()
+    fitted = Kept(KnownSides)
+    length_penalty = 1.0  # of beam search
+    pad_to_multiple_of = 1
 
     def streams(self) -> dict[str, Tokens]:
         """The source."""
-        return {INPUTS: Tokens(len(self.source_vocabulary), PADDING, self.max_source)}
+        return {INPUTS: Tokens(len(self.fitted.source_vocabulary), PADDING, self.fitted.max_source)}
 
     def answers(self) -> list[Writes]:
         """The target."""
-        return [Writes(len(self.target_vocabulary), self.max_target, START, END, self.length_penalty)]
+        sides = self.fitted
+        return [Writes(len(sides.target_vocabulary), sides.max_target, START, END, self.length_penalty)]
 
     def metrics(self) -> tuple[Metric, ...]:
         """Loss, accuracy and perplexity of tokens, and how often the text is right that the model writes by itself."""
@@ -89,41 +152,19 @@ class ParallelTask(Task):
 
         return (LOSS, ACCURACY, PERPLEXITY, Mean("exact_match", unit=SHARE, over=Writes.units, look=exact))
 
-    def completed(
-        self,
-        model: Answering,
-        split: str = "test",
-        *,
-        batch_size: int = 32,
-        most: int = completion.MOST,
-        device: torch.device | str = "cpu",
-    ) -> list[tuple[Metric, State]]:
-        """How well a model completes the texts of a split, given the source: see `measures.completion`."""
-        chosen = completion.evenly(self.examples(split), most)
-        groups = [chosen[begin : begin + batch_size] for begin in range(0, len(chosen), batch_size)]
-        batches = [completion.second_halves(self.collate(group, torch.Generator())) for group in groups]
-        return completion.examine(
-            model, [batch for batch in batches if batch is not None], completion.REWRITTEN, device
-        )
-
-    def protocol(self) -> dict[str, Any]:
-        """How completions are judged."""
-        return {"completion": f"the source is given, too; {completion.PROTOCOL}"}
-
     def written(self, answered: Answered) -> Written | None:
         """What a model writes where there is a reference; None where a batch has none."""
         references = answered.batch.notes.get(REFERENCES, ())
         rows = [row for row, text in enumerate(references) if text is not None]
         if not rows:
             return None
-        found = answered.model.generate(answered.batch.rows(rows))
-        return Written(
-            [self.decode(best[0].tokens) if best else "" for best in found], [references[row] for row in rows]
-        )
+        hypotheses = answered.model.generate(answered.batch.rows(rows))
+        texts = [self.decode(best[0].tokens) if best else "" for best in hypotheses]
+        return Written(texts, [references[row] for row in rows])
 
     def pair(self, source: Sequence[int], target: Sequence[int], reference: str | None) -> Pair:
         """An example, truncated to the maximal lengths."""
-        return Pair(source[: self.max_source], [*target[: self.max_target - 1], END], reference)
+        return Pair(source[: self.fitted.max_source], [*target[: self.fitted.max_target - 1], END], reference)
 
     def length(self, example: Pair) -> int:
         """The longer of the two sides."""
@@ -131,71 +172,26 @@ class ParallelTask(Task):
 
     def collate(self, examples: Sequence[Pair], generator: torch.Generator) -> Batch:
         """Both sides padded at their ends; without targets when an example has none."""
-        sources = [example.source for example in examples]
-        inputs, keep = padded(sources, PADDING, self.multiple, self.max_source)
-        given = [example.target for example in examples if example.target is not None]
+        multiple, sides = self.pad_to_multiple_of, self.fitted
+        inputs, keep = padded([example.source for example in examples], PADDING, multiple, sides.max_source)
+        wanted = [example.target for example in examples if example.target is not None]
         targets: Tensor | None = None
         target_keep: Tensor | None = None
-        if given and len(given) == len(examples):
-            targets, target_keep = padded(given, PADDING, self.multiple, self.max_target)
+        if wanted and len(wanted) == len(examples):
+            targets, target_keep = padded(wanted, PADDING, multiple, sides.max_target)
         references = tuple(example.reference for example in examples)
         return Batch.of(inputs, keep, targets, target_keep, references=references)
 
-    def parse(self, given: Mapping[str, str]) -> Pair:
-        """The source alone."""
-        return self.encode(given["text"]) if set(given) == {"text"} else super().parse(given)
-
-    def understood(self, given: Mapping[str, str], example: Pair) -> Understood:
-        """Which pieces of the source are unknown."""
-        return understood(self.source_vocabulary, example.source, trimmed(given["text"]), "first")
-
-    def show(self, example: Pair, batch: Batch) -> Shown:
-        """Source and target in pieces."""
-        target = [] if batch.targets is None else self.output_pieces(batch.targets[0].tolist())
-        return texts(self.input_pieces(example), target)
-
     def encode(self, text: str) -> Pair:
         """The source alone, for a text that was typed."""
-        text = trimmed(text)
-        source = self.source_vocabulary.encode(text)
+        known, most = self.fitted.source_vocabulary, self.fitted.max_source
+        source = known.encode(trimmed(text))
         if not source:
             raise BadValue("--text: expected some text, got none.")
-        if len(source) > self.max_source:
-            raise BadValue(
-                f"--text: expected at most {self.max_source} {self.source_vocabulary.level} pieces, got {len(source)}. "
-                "Shorten it."
-            )
+        if len(source) > most:
+            raise BadValue(f"--text: expected at most {most} {known.level} pieces, got {len(source)}. Shorten it.")
         return Pair(source)
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text that a model wrote."""
-        return self.target_vocabulary.decode(tokens)
 
     def input_pieces(self, example: Pair) -> list[str]:
         """The token text at each source position."""
-        return self.source_vocabulary.pieces(example.source)
-
-    def output_pieces(self, tokens: Sequence[int]) -> list[str]:
-        """The text of each output token."""
-        return self.target_vocabulary.pieces(tokens)
-
-    def state(self) -> dict[str, Any]:
-        """Vocabularies and lengths; one vocabulary where both sides share it."""
-        source = self.source_vocabulary.state()
-        shared = self.source_vocabulary is self.target_vocabulary
-        return {
-            "source_vocabulary": source,
-            "target_vocabulary": None if shared else self.target_vocabulary.state(),
-            "max_source": self.max_source,
-            "max_target": self.max_target,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore vocabularies and lengths."""
-        self.source_vocabulary = restored(state["source_vocabulary"])
-        theirs = state["target_vocabulary"]
-        self.target_vocabulary = self.source_vocabulary if theirs is None else restored(theirs)
-        self.max_source, self.max_target = (
-            whole_number("max_source", state["max_source"], 1),
-            whole_number("max_target", state["max_target"], 1),
-        )
+        return self.fitted.source_vocabulary.pieces(example.source)
