@@ -251,14 +251,14 @@ class DialogueState(HidesWords):
 
     def encode(self, text: str) -> Conversation:
         """A dialogue: turns separated by " | ", the user first and last: "thai food | which area ? | the north"."""
-        said = typed_turns(text)
-        if len(said) % 2 == 0:
+        utterances = typed_turns(text)
+        if len(utterances) % 2 == 0:
             raise BadValue(
                 '--text: expected an odd number of turns, separated by "|", the user first and last, for instance '
-                f'"thai food | which area ? | the north", got {len(said)}.'
+                f'"thai food | which area ? | the north", got {len(utterances)}.'
             )
-        turns = zip(["", *said[1::2]], said[0::2], strict=True)
-        return Conversation(tuple(Turn(system, user) for system, user in turns), first=len(said) // 2)
+        turns = zip(["", *utterances[1::2]], utterances[0::2], strict=True)
+        return Conversation(tuple(Turn(system, user) for system, user in turns), first=len(utterances) // 2)
 
 
 def _said(turn: Turn) -> list[tuple[int, str]]:

@@ -297,8 +297,8 @@ class MatchTask(Task):
         if any(example.place == UNKNOWN for example in examples):
             return Batch(streams)
         places = torch.tensor([example.place for example in examples], dtype=torch.long)
-        asked = torch.tensor([example.digits[0][0] for example in examples], dtype=torch.long)
-        return Batch(streams, {"place": Stream(places), "digit": Stream(asked)})
+        digits = torch.tensor([example.digits[0][0] for example in examples], dtype=torch.long)
+        return Batch(streams, {"place": Stream(places), "digit": Stream(digits)})
 
     def _stream(self, kind: str, number: int, examples: Sequence[MatchExample], generator: torch.Generator) -> Stream:
         """The digits or files of the stream `number` as a stream of a kind."""

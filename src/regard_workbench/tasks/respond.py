@@ -188,8 +188,8 @@ class Respond(HidesWords):
 
     def problems(self) -> list[Problem]:
         """The best reply; hidden words of the last turn and the reply for models that cannot rank."""
-        known = self.fitted
-        hidden = Problem.of(self.spelled(2 * known.words + 2), HiddenTokens(len(known.vocabulary), BLANK))
+        fitted = self.fitted
+        hidden = Problem.of(self.spelled(2 * fitted.words + 2), HiddenTokens(len(fitted.vocabulary), BLANK))
         return [*super().problems(), hidden]
 
     def examples(self, split: str) -> Sequence[ReplyChoice]:
@@ -259,8 +259,8 @@ class Respond(HidesWords):
         return {TARGETS: Stream(targets)}
 
     def _text(self, text: str, speaker: int) -> list[tuple[int, ...]]:
-        known = self.fitted
-        return [spelling.mark(START, speaker), *spelling.spelled(known.vocabulary, text, speaker)[: known.words]]
+        fitted = self.fitted
+        return [spelling.mark(START, speaker), *spelling.spelled(fitted.vocabulary, text, speaker)[: fitted.words]]
 
     def likeness(self, split: str) -> dict[str, tuple[float, float]]:
         """Sum and count of each metric where replies are ranked by their TF-IDF likeness to the context."""
@@ -279,5 +279,5 @@ class Respond(HidesWords):
 
     def encode(self, text: str) -> ReplyChoice:
         """Turns separated by "|", the user last; the most frequent replies of the training data are offered."""
-        known = self.fitted
-        return ReplyChoice(tuple(typed_turns(text)[-known.turns :]), tuple(known.offered))
+        fitted = self.fitted
+        return ReplyChoice(tuple(typed_turns(text)[-fitted.turns :]), tuple(fitted.offered))

@@ -19,10 +19,10 @@ class Goals:
     """The values of each slot. Of a goal one value may hold; of the slot "request" any number."""
 
     def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
-        self.values = {slot: tuple(some) for slot, some in values.items()}
+        self.values = {slot: tuple(names) for slot, names in values.items()}
         self._places = {
-            slot: {value: place for place, value in reversed(list(enumerate(some)))}
-            for slot, some in self.values.items()
+            slot: {value: place for place, value in reversed(list(enumerate(names)))}
+            for slot, names in self.values.items()
         }
         self.outside: set[str] = set()  # what data hold and the slots do not
 
@@ -36,7 +36,7 @@ class Goals:
             ontology = {slot: sorted(named[slot]) for slot in sorted(named)}
             if not ontology:
                 raise BadValue(f"{train[0].path}: no turn has a turn_label, and there is no ontology beside it.")
-        goals = {slot: list(some) for slot, some in ontology.items() if slot != REQUEST}
+        goals = {slot: list(values) for slot, values in ontology.items() if slot != REQUEST}
         for values in goals.values():
             if ANY not in values:
                 values.append(ANY)
@@ -45,8 +45,8 @@ class Goals:
     @classmethod
     def restored(cls, state: Any) -> Goals:
         """Those of a task's state."""
-        lists = isinstance(state, Mapping) and all(isinstance(some, list) for some in state.values())
-        if not lists or not all(isinstance(value, str) for some in state.values() for value in some):
+        lists = isinstance(state, Mapping) and all(isinstance(values, list) for values in state.values())
+        if not lists or not all(isinstance(value, str) for values in state.values() for value in values):
             raise BadValue("slots: expected an object of lists of values, as `state` makes it.")
         return cls(state)
 
@@ -57,7 +57,7 @@ class Goals:
     @property
     def columns(self) -> int:
         """The width of a target: one for each goal, one for each request."""
-        return sum(len(some) if slot == REQUEST else 1 for slot, some in self.values.items())
+        return sum(len(values) if slot == REQUEST else 1 for slot, values in self.values.items())
 
     def check(self, dialogue: Dialogue) -> None:
         """Refuse slots that are not known; note values that are not."""
@@ -76,35 +76,35 @@ class Goals:
 
     def target(self, label: Sequence[tuple[str, str]]) -> list[int]:
         """The columns of a target for the slots and values of a turn."""
-        columns: list[int] = []
-        by_slot: dict[str, list[str]] = {}
+        target: list[int] = []
+        labelled: dict[str, list[str]] = {}
         for slot, value in label:
-            by_slot.setdefault(slot, []).append(value)
-        for slot, some in self.values.items():
-            slot_values = by_slot.get(slot, [])
+            labelled.setdefault(slot, []).append(value)
+        for slot, values in self.values.items():
+            right = labelled.get(slot, [])
             if slot == REQUEST:
-                columns += [int(value in slot_values) for value in some]
-            elif slot_values:
-                place = self._places[slot].get(slot_values[-1])
-                columns.append(OUTSIDE if place is None else place + 1)
+                target += [int(value in right) for value in values]
+            elif right:
+                place = self._places[slot].get(right[-1])
+                target.append(OUTSIDE if place is None else place + 1)
             else:
-                columns.append(0)
-        return columns
+                target.append(0)
+        return target
 
     def meaning(self, choice: Sequence[int]) -> tuple[dict[str, str], set[str]]:
         """The goals of a choice, in columns of a target, and what it asks for."""
         goals: dict[str, str] = {}
-        requested: set[str] = set()
+        requests: set[str] = set()
         column = 0
-        for slot, some in self.values.items():
+        for slot, values in self.values.items():
             if slot == REQUEST:
-                requested = {value for value, chosen in zip(some, choice[column:], strict=False) if chosen}
-                column += len(some)
+                requests = {value for value, chosen in zip(values, choice[column:], strict=False) if chosen}
+                column += len(values)
                 continue
             if choice[column] > 0:
-                goals[slot] = some[choice[column] - 1]
+                goals[slot] = values[choice[column] - 1]
             column += 1
-        return goals, requested
+        return goals, requests
 
     def swapped(self, turn: Turn, often: float, generator: torch.Generator) -> Turn:
         """The turn with a value of its label replaced by another of the slot, wherever the words stand; or as it is.
@@ -113,27 +113,22 @@ class Goals:
         """
         if float(torch.rand((), generator=generator)) >= often:
             return turn
-        replaceable = [(slot, value) for slot, value in turn.label if slot != REQUEST and value in self.values[slot]]
-        replaceable = [
-            (slot, value) for slot, value in replaceable if f" {spoken(value)} " in f" {turn.user} {turn.system} "
-        ]
-        if not replaceable:
+        known = [(slot, value) for slot, value in turn.label if slot != REQUEST and value in self.values[slot]]
+        said = [(slot, value) for slot, value in known if f" {spoken(value)} " in f" {turn.user} {turn.system} "]
+        if not said:
             return turn
-        slot, value = replaceable[int(torch.randint(len(replaceable), (), generator=generator))]
-        alternatives = [alternative for alternative in self.values[slot] if alternative not in (value, ANY)]
-        if not alternatives:
+        slot, value = said[int(torch.randint(len(said), (), generator=generator))]
+        others = [other for other in self.values[slot] if other not in (value, ANY)]
+        if not others:
             return turn
-        replacement = alternatives[int(torch.randint(len(alternatives), (), generator=generator))]
+        other = others[int(torch.randint(len(others), (), generator=generator))]
 
         def replaced(text: str) -> str:
-            return f" {text} ".replace(f" {spoken(value)} ", f" {spoken(replacement)} ").strip()
+            return f" {text} ".replace(f" {spoken(value)} ", f" {spoken(other)} ").strip()
 
         return turn._replace(
             user=replaced(turn.user),
             system=replaced(turn.system),
-            acts=tuple(tuple(replacement if field == value else field for field in act) for act in turn.acts),
-            label=tuple(
-                (name, replacement if (name, old_value) == (slot, value) else old_value)
-                for name, old_value in turn.label
-            ),
+            acts=tuple(tuple(other if words == value else words for words in act) for act in turn.acts),
+            label=tuple((name, other if (name, label) == (slot, value) else label) for name, label in turn.label),
         )
