@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard_workbench.tasks.answers.answer import Answer
 from regard_workbench.tasks.answers.questions import QuestionsHead
+from regard_workbench.tasks.measures.metrics import SHARE, Answered, Mean, Metric
 from regard_workbench.tasks.parts.batch import Batch
 
 
@@ -53,3 +54,35 @@ class PlaceHead(QuestionsHead):
         """The likeliest place."""
         places: list[Any] = outputs.place.argmax(-1).tolist()
         return places
+
+
+def _ranks(answered: Answered) -> Tensor:
+    """The rank of the right candidate, from 1."""
+    scores, places = answered.outputs.place, answered.batch.targets
+    assert places is not None
+    ranks: Tensor = (scores > scores.gather(1, places[:, None])).sum(1) + 1
+    return ranks
+
+
+def _first(answered: Answered) -> tuple[float, float]:
+    """How often the right candidate has the highest score."""
+    rank = answered.once(_ranks)
+    return float((rank == 1).sum()), float(len(rank))
+
+
+def _reciprocal(answered: Answered) -> tuple[float, float]:
+    rank = answered.once(_ranks)
+    return float((1 / rank).sum()), float(len(rank))
+
+
+def _heard(answered: Answered) -> tuple[float, float]:
+    right = answered.outputs.digit.argmax(-1) == answered.batch.answers["digit"].data
+    return float(right.sum()), float(len(right))
+
+
+METRICS: tuple[Metric, ...] = (
+    Mean("accuracy", unit=SHARE, over="examples", look=_first),
+    Mean("recall_at_1", unit=SHARE, over="queries", look=_first),
+    Mean("mrr", over="queries", look=_reciprocal),
+    Mean("digit_accuracy", unit=SHARE, over="examples", look=_heard),
+)
