@@ -225,8 +225,8 @@ class Language(Task):
                     "Give a longer text, or a file for each split."
                 )
             self._by_split[split] = ids
-        ids = self._by_split[split]
-        return ids
+        encoded: Tensor = self._by_split[split]
+        return encoded
 
     def examples(self, split: str) -> Sequence[Window]:
         """Windows one after the other: every token but the first is asked for once.
