@@ -16,6 +16,7 @@ from regard_workbench.inspection import attribution
 from regard_workbench.tasks.formats.exchanges import Exchange, read_turns
 from regard_workbench.tasks.measures.distinct import distinct
 from regard_workbench.tasks.measures.metrics import Answered
+from regard_workbench.tasks.reply import BLEU
 from regard_workbench.tasks.text.vocabulary import END
 from regard_workbench.training import train
 from regard_workbench.training.evaluation import Fingerprint
@@ -152,8 +153,8 @@ def test_yardsticks_reply_with_the_most_frequent_and_with_the_nearest(folder):
     # "which area ?" is the reply to the second test context; of the other two no word of it is in the reply.
     assert (counts["frequent"]["right 1"], counts["frequent"]["total 1"]) == (3, 9)
     # Every test context is one of the training contexts, so that its own reply is found.
-    assert task.bleu.score(counts["nearest"]) == pytest.approx(100.0)
-    named = [metric.name for metric, _ in task.examine(None, "test")]
+    assert BLEU.score(counts["nearest"]) == pytest.approx(100.0)
+    named = [metric.name for metric, _ in task.examine(None, "test", batch_size=32, device="cpu")]
     assert named == ["frequent_bleu", "nearest_bleu"]
 
 
@@ -186,13 +187,12 @@ def test_state_restores_without_files(folder):
 
 def test_generated_replies_follow_the_dialogue():
     task = tasks.build("reply")
-    some = task.exchanges["train"]
+    some = task.rows["train"]
     assert all(one.right and one.reply for one in some)
     assert some[0] == Exchange(some[0].context[:1], some[0].reply, True, some[0].path, None)
     assert any(len(one.context) > 4 for one in some)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["transformer(layers=1, dim=16)", "seq2seq(dim=16)", "decoder(layers=1, dim=16)"])
 def test_a_chat_shows_what_each_word_attended_to(folder, tmp_path, model, monkeypatch, capsys):
