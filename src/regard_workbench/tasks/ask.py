@@ -23,7 +23,7 @@ from regard_workbench.tasks.formats.image_files import read_image
 from regard_workbench.tasks.formats.picture_files import PictureFiles
 from regard_workbench.tasks.formats.question_files import ImageQuestion, question_files, read_questions
 from regard_workbench.tasks.formats.reading import Data, excerpt, paths_of
-from regard_workbench.tasks.formats.splits import checked_split
+from regard_workbench.tasks.formats.splits import of_split
 from regard_workbench.tasks.generated import figure_questions
 from regard_workbench.tasks.generated.draws import Draws, Generated
 from regard_workbench.tasks.generated.figure_questions import COLOURS, Drawn, Scenery, question, scenery, shape
@@ -282,9 +282,7 @@ class PictureQuestions(PatchTask):
         return [OneOf(len(self.fitted.labels))]
 
     def _split(self, split: str) -> Sequence[ImageQuestion]:
-        if checked_split(split) not in self.questions:
-            raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.questions)}.")
-        return self.questions[split]
+        return of_split(self.questions, split, self.data)
 
     @remembered
     def _pictures(self, split: str) -> dict[str, Pixels]:

@@ -23,7 +23,7 @@ from regard_workbench.tasks.formats.caption_files import Described, read_describ
 from regard_workbench.tasks.formats.image_files import read_image
 from regard_workbench.tasks.formats.picture_files import PictureFiles
 from regard_workbench.tasks.formats.reading import Data, checked_encoding, paths_of
-from regard_workbench.tasks.formats.splits import checked_split
+from regard_workbench.tasks.formats.splits import checked_split, of_split
 from regard_workbench.tasks.generated.draws import Draws, Generated
 from regard_workbench.tasks.generated.figure_sentences import every_sentence, is_clear, sentences
 from regard_workbench.tasks.generated.scenes import Scene, compose
@@ -263,11 +263,10 @@ class Caption(PatchTask):
         """Each caption with its image; the first of an image has all of them as references."""
         if self.data is None:
             return Generated(SIZES[checked_split(split)], partial(self._generated, split), even=True)
-        if checked_split(split) not in self.described:
-            raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.described)}.")
-        names = (image.image for image in self.described[split])
+        described = of_split(self.described, split, self.data)
+        names = (image.image for image in described)
         pictures = PictureFiles(self._files.pictures).read(names, self.fitted.size, BadFiles(self.bad_files))
-        readable = [image for image in self.described[split] if image.image in pictures]
+        readable = [image for image in described if image.image in pictures]
         every = 1 if split == "test" else max(1, len(readable) // self.bleu_examples)
         examples = []
         for number, image in enumerate(readable):

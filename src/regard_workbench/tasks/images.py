@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.errors import BadValue
 from regard.support.arguments import share, whole_number
 from regard.support.declared import at_least, option
 from regard_workbench.tasks.answers import OneOf
@@ -19,7 +18,7 @@ from regard_workbench.tasks.formats.bad_files import BadFiles
 from regard_workbench.tasks.formats.class_folders import load_pictures
 from regard_workbench.tasks.formats.image_files import read_picture
 from regard_workbench.tasks.formats.reading import Data
-from regard_workbench.tasks.formats.splits import checked_split
+from regard_workbench.tasks.formats.splits import checked_split, of_split
 from regard_workbench.tasks.generated.draws import Draws
 from regard_workbench.tasks.generated.scenes import compose, strew
 from regard_workbench.tasks.measures.metrics import Answering
@@ -140,11 +139,7 @@ class ImagesTask(PatchTask):
         return splits
 
     def _labelled(self, split: str) -> list[LabelledPicture]:
-        if self.data is None:
-            return scenes(split, self.seed)
-        if split not in self._files:
-            raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self._files)}.")
-        return self._files[split]
+        return scenes(split, self.seed) if self.data is None else of_split(self._files, split, self.data)
 
     def fit(self) -> PictureFacts:
         first = "train" if self.data is None or "train" in self._files else next(iter(self._files))

@@ -15,7 +15,7 @@ from regard.support.declared import at_least, option
 from regard_workbench import files
 from regard_workbench.tasks.answers import Answer, OneOf, Writes
 from regard_workbench.tasks.formats.reading import Data, checked_encoding
-from regard_workbench.tasks.formats.splits import checked_split
+from regard_workbench.tasks.formats.splits import of_split
 from regard_workbench.tasks.measures.metrics import LOSS, PERPLEXITY, SHARE, Answered, Counts, Mean, Metric
 from regard_workbench.tasks.parts.batch import INPUTS, Batch
 from regard_workbench.tasks.parts.data import Fitted, Kept
@@ -238,9 +238,7 @@ class Speech(Task):
 
     def examples(self, split: str) -> Sequence[Utterance]:
         """Recordings, or strings of them, the same in every process."""
-        if checked_split(split) not in self.recordings:
-            raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.recordings)}.")
-        recordings, training = self.recordings[split], self.augment and split == "train"
+        recordings, training = of_split(self.recordings, split, self.data), self.augment and split == "train"
         if self.strings == 1:
             return [Utterance((recording,), training=training) for recording in recordings]
         return joined(recordings, STRINGS[split], self.strings, self.mel.rate, training, self.seed, split)

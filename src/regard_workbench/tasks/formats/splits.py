@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from regard_workbench.tasks.formats.reading import Data
 
 Item = TypeVar("Item")
+Content = TypeVar("Content")
 
 # How the files of a split are called, the usual name first.
 NAMES = {
@@ -29,6 +30,13 @@ def checked_split(split: str) -> str:
     if split not in SPLITS:
         raise unknown_name("split", split, SPLITS)
     return split
+
+
+def of_split(splits: Mapping[str, Content], split: str, data: object) -> Content:
+    """What there is for a split; refused where the data have nothing for it."""
+    if checked_split(split) not in splits:
+        raise BadValue(f"data: {data} has nothing for {split}. It has: {', '.join(splits)}.")
+    return splits[split]
 
 
 def plain_name(path: Path) -> str:

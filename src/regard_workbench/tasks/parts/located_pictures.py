@@ -20,7 +20,7 @@ from regard_workbench.tasks.formats.figure_files import Figures, load_figures
 from regard_workbench.tasks.formats.image_files import read_image
 from regard_workbench.tasks.formats.located_files import LocatedFiles
 from regard_workbench.tasks.formats.reading import Data, paths_of
-from regard_workbench.tasks.formats.splits import checked_split
+from regard_workbench.tasks.formats.splits import of_split
 from regard_workbench.tasks.generated.draws import Generated
 from regard_workbench.tasks.parts.batch import Batch
 from regard_workbench.tasks.parts.data import Fitted, Kept
@@ -169,9 +169,7 @@ class LocatedPictures(PatchTask):
     @remembered
     def examples(self, split: str) -> Sequence[Located]:
         """The pictures of a split."""
-        if checked_split(split) not in self.pictures:
-            raise BadValue(f"data: {self.data} has nothing for {split}. It has: {', '.join(self.pictures)}.")
-        pictures = self.pictures[split]
+        pictures = of_split(self.pictures, split, self.data)
         return pictures.read(self.bad) if isinstance(pictures, LocatedFiles) else pictures
 
     def collate(self, examples: Sequence[Located], generator: torch.Generator) -> Batch:
