@@ -63,8 +63,8 @@ def read_sentences(
     Every sequence of B-TYPE, I-TYPE and O has entities by the rules of conlleval. The scheme changes nothing about
     them: it says which tags were repaired. `other`: how another encoding is named, as the reader can type it.
     """
-    found = {split: list(_sentences(path, encoding, other)) for split, path in files.items()}
-    every = [sentence for part in found.values() for sentence in part]
+    by_split = {split: list(_sentences(path, encoding, other)) for split, path in files.items()}
+    every = [sentence for sentences in by_split.values() for sentence in sentences]
     types = {tag[2:] for sentence in every for tag in sentence.tags if tag != OUTSIDE}
     if len(types) > MOST_TYPES:
         raise wrong(
@@ -74,7 +74,10 @@ def read_sentences(
             "scores each pair of tags. Is the last column the tag?",
         )
     _tell_repairs(every, scheme)
-    return {split: [one._replace(tags=tuple(as_bio(one.tags))) for one in part] for split, part in found.items()}
+    return {
+        split: [sentence._replace(tags=tuple(as_bio(sentence.tags))) for sentence in sentences]
+        for split, sentences in by_split.items()
+    }
 
 
 def _sentences(path: Path, encoding: str, other: str) -> Iterator[TaggedSentence]:
@@ -134,7 +137,7 @@ def _tell_repairs(sentences: Sequence[TaggedSentence], scheme: str | None) -> No
     usual = f"{'B' if name == BIO else 'I'}-{tag[2:]}"
     count, place = len(broken[name]), f"{shown(sentence.path)}:{sentence.line + at}"
     warnings.warn(
-        f"{count:,} of {sum(len(one.tags) for one in sentences):,} tags {'is' if count == 1 else 'are'} not "
+        f"{count:,} of {sum(len(tagged.tags) for tagged in sentences):,} tags {'is' if count == 1 else 'are'} not "
         f"{name.upper()}, the first in {place} ({excerpt(tag)} after {before}, where "
         f"{name.upper()} has {excerpt(usual)}); read by the rules of conlleval, by which an entity begins there.",
         TagsRepaired,

@@ -113,22 +113,24 @@ class Goals:
         """
         if float(torch.rand((), generator=generator)) >= often:
             return turn
-        known = [(slot, value) for slot, value in turn.label if slot != REQUEST and value in self.values[slot]]
-        said = [(slot, value) for slot, value in known if f" {spoken(value)} " in f" {turn.user} {turn.system} "]
-        if not said:
+        labelled = [(slot, value) for slot, value in turn.label if slot != REQUEST and value in self.values[slot]]
+        replaceable = [
+            (slot, value) for slot, value in labelled if f" {spoken(value)} " in f" {turn.user} {turn.system} "
+        ]
+        if not replaceable:
             return turn
-        slot, value = said[int(torch.randint(len(said), (), generator=generator))]
-        others = [other for other in self.values[slot] if other not in (value, ANY)]
-        if not others:
+        slot, value = replaceable[int(torch.randint(len(replaceable), (), generator=generator))]
+        alternatives = [alternative for alternative in self.values[slot] if alternative not in (value, ANY)]
+        if not alternatives:
             return turn
-        other = others[int(torch.randint(len(others), (), generator=generator))]
+        replacement = alternatives[int(torch.randint(len(alternatives), (), generator=generator))]
 
         def replaced(text: str) -> str:
-            return f" {text} ".replace(f" {spoken(value)} ", f" {spoken(other)} ").strip()
+            return f" {text} ".replace(f" {spoken(value)} ", f" {spoken(replacement)} ").strip()
 
         return turn._replace(
             user=replaced(turn.user),
             system=replaced(turn.system),
-            acts=tuple(tuple(other if words == value else words for words in act) for act in turn.acts),
-            label=tuple((name, other if (name, label) == (slot, value) else label) for name, label in turn.label),
+            acts=tuple(tuple(replacement if words == value else words for words in act) for act in turn.acts),
+            label=tuple((name, replacement if (name, label) == (slot, value) else label) for name, label in turn.label),
         )

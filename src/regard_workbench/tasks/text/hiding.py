@@ -28,8 +28,8 @@ class SpelledPresenter(TypedText["HidesWords"]):
 
     def understood(self, task: HidesWords, given: Mapping[str, str], example: Any) -> Understood:
         words = [word for turn in typed_turns(given["text"]) for word in split_words(turn)]
-        known = [UNKNOWN not in task.fitted.vocabulary.encode(word) for word in words]
-        return Understood(words, known, unknown_notes(known))
+        recognised = [UNKNOWN not in task.fitted.vocabulary.encode(word) for word in words]
+        return Understood(words, recognised, unknown_notes(recognised))
 
 
 class HidesWords(RowsFromFiles):

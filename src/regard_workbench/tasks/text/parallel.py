@@ -184,12 +184,14 @@ class ParallelTask(Task):
 
     def encode(self, text: str) -> Pair:
         """The source alone, for a text that was typed."""
-        known, most = self.fitted.source_vocabulary, self.fitted.max_source
-        source = known.encode(trimmed(text))
+        source_vocabulary, most = self.fitted.source_vocabulary, self.fitted.max_source
+        source = source_vocabulary.encode(trimmed(text))
         if not source:
             raise BadValue("--text: expected some text, got none.")
         if len(source) > most:
-            raise BadValue(f"--text: expected at most {most} {known.level} pieces, got {len(source)}. Shorten it.")
+            raise BadValue(
+                f"--text: expected at most {most} {source_vocabulary.level} pieces, got {len(source)}. Shorten it."
+            )
         return Pair(source)
 
     def input_pieces(self, example: Pair) -> list[str]:

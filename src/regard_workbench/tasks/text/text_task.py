@@ -48,7 +48,7 @@ class TextTask(RowsFromFiles):
     def encoded(self, rows: Sequence[Any], *, training: bool) -> list[Any]:
         """The texts of rows as ids of the vocabulary."""
         ids = self.fitted.vocabulary.encode_all([row.text for row in rows])
-        return [self.example(row, own, training=training) for row, own in zip(rows, ids, strict=True)]
+        return [self.example(row, row_ids, training=training) for row, row_ids in zip(rows, ids, strict=True)]
 
     def encode(self, text: str) -> Any:
         """The example of a typed text."""

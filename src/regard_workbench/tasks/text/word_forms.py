@@ -64,19 +64,19 @@ class WordForms:
     def learn(self, tagged: Sequence[Sequence[str]], plain: Sequence[Sequence[str]], min_count: int) -> None:
         """Make the vocabularies, and vectors if they are asked for, from tagged sentences and plain ones."""
         read = [word for sentence in tagged for word in sentence]
-        others = Counter(word for sentence in plain for word in sentence)
+        plain_counts = Counter(word for sentence in plain for word in sentence)
         counts = Counter(map(self._spelled, read))
-        known = {word for word in counts if counts[word] >= min_count}
-        for word, count in others.items():
+        frequent = {word for word in counts if counts[word] >= min_count}
+        for word, count in plain_counts.items():
             counts[self._spelled(word)] += count
-        known |= {word for word in counts if counts[word] >= COMMON and word != SPECIAL[UNKNOWN]}
-        self.words = Words(sorted(known, key=lambda word: (-counts[word], word)))
-        self.characters = vocabulary.build("character", [*read, *others])
+        frequent |= {word for word in counts if counts[word] >= COMMON and word != SPECIAL[UNKNOWN]}
+        self.words = Words(sorted(frequent, key=lambda word: (-counts[word], word)))
+        self.characters = vocabulary.build("character", [*read, *plain_counts])
         if self.shapes is not None:
             self.shapes = vocabulary.build("word", map(shape, read), min_count=COMMON)
         self._read = {}
         if self.vectors:
-            often = sum(counts[word] >= COMMON for word in known)
+            often = sum(counts[word] >= COMMON for word in frequent)
             self.counted = self._counted([*tagged, *plain], often)
         if self.clues.least:
             classes = capital_classes(plain)
@@ -99,23 +99,25 @@ class WordForms:
         """
         first = len(SPECIAL)
         numbers = ([self.of(word).word - first for word in sentence] for sentence in sentences)
-        numbered = [[number if 0 <= number < often else -1 for number in one] for one in numbers]
-        found = torch.zeros(len(self.words), self.vectors)
-        found[first : first + often] = counted_vectors(numbered, often, self.vectors)
-        return found
+        numbered = [
+            [number if 0 <= number < often else -1 for number in sentence_numbers] for sentence_numbers in numbers
+        ]
+        vectors = torch.zeros(len(self.words), self.vectors)
+        vectors[first : first + often] = counted_vectors(numbered, often, self.vectors)
+        return vectors
 
     def streams(self) -> dict[str, StreamSpec]:
         """The stream of words, with their parts if there are any, and what else is read of them."""
         count = len(self.words)
         words = WordsWithParts(count, PADDING, parts=self.parts) if self.parts else Tokens(count, PADDING)
-        found: dict[str, StreamSpec] = {WORDS: words, CHARACTERS: TokenRows(len(self.characters), self.width, PADDING)}
+        specs: dict[str, StreamSpec] = {WORDS: words, CHARACTERS: TokenRows(len(self.characters), self.width, PADDING)}
         if self.shapes is not None:
-            found[SHAPES] = Tokens(len(self.shapes), PADDING)
+            specs[SHAPES] = Tokens(len(self.shapes), PADDING)
         if self.vectors:
-            found[VECTORS] = WordVectors(count, PADDING, width=self.vectors, vectors=self.counted)
+            specs[VECTORS] = WordVectors(count, PADDING, width=self.vectors, vectors=self.counted)
         if self.clues.least:
-            found[CLUES] = CluesSpec(1 + len(self.clues.known), most_clues(len(self.groups)), PADDING)
-        return found
+            specs[CLUES] = CluesSpec(1 + len(self.clues.known), most_clues(len(self.groups)), PADDING)
+        return specs
 
     def _spelled(self, word: str) -> str:
         """A word as the vocabulary holds it."""
@@ -138,10 +140,10 @@ class WordForms:
 
     def letter_ids(self, sentences: Sequence[Sequence[str]], longest: int) -> Tensor:
         """The ids of the characters of words, (b,longest,width)."""
-        found = torch.full((len(sentences), longest, self.width), PADDING)
+        letters = torch.full((len(sentences), longest, self.width), PADDING)
         for row, words in enumerate(sentences):
-            found[row, : len(words)] = torch.tensor([self.of(word).letters for word in words])
-        return found
+            letters[row, : len(words)] = torch.tensor([self.of(word).letters for word in words])
+        return letters
 
     def shape_ids(self, sentences: Sequence[Sequence[str]]) -> Tensor:
         """The ids of the shapes of words, (b,n)."""
@@ -150,19 +152,19 @@ class WordForms:
     def clue_ids(self, sentences: Sequence[Sequence[str]], longest: int) -> Tensor:
         """The ids of the clues of words, (b,longest,width)."""
         width = most_clues(len(self.groups))
-        found = torch.full((len(sentences), longest, width), PADDING)
+        padded = torch.full((len(sentences), longest, width), PADDING)
         for row, words in enumerate(sentences):
-            ids = [one + [PADDING] * (width - len(one)) for one in self.clues.ids(tuple(words))]
-            found[row, : len(words)] = torch.tensor(ids)
-        return found
+            ids = [word_clues + [PADDING] * (width - len(word_clues)) for word_clues in self.clues.ids(tuple(words))]
+            padded[row, : len(words)] = torch.tensor(ids)
+        return padded
 
     def with_parts(self, ids: Tensor, sentences: Sequence[Sequence[str]]) -> Tensor:
         """Ids of words (b,n) with those of their parts behind them, (b,n,1 + parts); without parts, as they are."""
         if not self.parts:
             return ids
         rows = [parts_of([self._spelled(word) for word in words], self.parts) for words in sentences]
-        parts = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        return torch.cat([ids[..., None], parts], -1)
+        part_numbers = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        return torch.cat([ids[..., None], part_numbers], -1)
 
     def state(self) -> dict[str, Any]:
         """The vocabularies, as JSON data."""

@@ -33,10 +33,10 @@ class WordPieces:
     @classmethod
     def restored(cls, state: Any) -> WordPieces | None:
         """The pieces of a task's state; None if its vocabulary is not that of a checkpoint."""
-        given = state.get("vocabulary")
-        if not isinstance(given, dict) or given.get("level") != PRETRAINED:
+        description = state.get("vocabulary")
+        if not isinstance(description, dict) or description.get("level") != PRETRAINED:
             return None
-        vocabulary = restored(given)
+        vocabulary = restored(description)
         assert isinstance(vocabulary, PretrainedPieces)
         return cls(vocabulary, state.get("max_length"))
 
@@ -56,9 +56,9 @@ class WordPieces:
         if tags is None:
             return batch
         wanted, counts = torch.zeros_like(ids), torch.zeros(ids.shape, dtype=torch.bool)
-        for row, (places, own) in enumerate(zip(batch.notes[ASKED], tags, strict=True)):
+        for row, (places, sentence_tags) in enumerate(zip(batch.notes[ASKED], tags, strict=True)):
             at = torch.tensor(places, dtype=torch.long)
-            wanted[row, at], counts[row, at] = torch.tensor(own[: len(places)], dtype=torch.long), True
+            wanted[row, at], counts[row, at] = torch.tensor(sentence_tags[: len(places)], dtype=torch.long), True
         return Batch(batch.streams, {TARGETS: Stream(wanted, counts)}, notes=batch.notes)
 
     def ids(self, words: Sequence[str]) -> list[int]:
