@@ -77,11 +77,14 @@ def _look_up(kind: type[nn.Module]) -> None:
         return
     # The compiler reads `_KNOWN` once in a trace, in which other classes may be asked for after this one.
     loaded = [(module, name) for module, _, name in (key.rpartition(".")[0].rpartition(".") for key in TAKERS)]
-    for each in [kind, *(getattr(sys.modules[module], name) for module, name in loaded if module in sys.modules)]:
-        forward: object = getattr(each, "forward", None)
+    for module_type in [
+        kind,
+        *(getattr(sys.modules[module], name) for module, name in loaded if module in sys.modules),
+    ]:
+        forward: object = getattr(module_type, "forward", None)
         path = TAKERS.get(f"{getattr(forward, '__module__', '')}.{getattr(forward, '__qualname__', '')}")
         module, _, function = f"regard_fast.{path}".rpartition(".")
-        _KNOWN[each] = None if path is None else getattr(import_module(module), function)
+        _KNOWN[module_type] = None if path is None else getattr(import_module(module), function)
 
 
 GUEST = SmallModels()

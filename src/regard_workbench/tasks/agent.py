@@ -188,12 +188,12 @@ class AgentTask(Task):
         if not 0 <= int(head.used) < self.epochs * int(head.parts):
             drawn = torch.randint(len(examples), (self.episodes,), generator=generator)
             seeds = [examples[index] for index in drawn.tolist()]
-            parts = -(-len(seeds) // size)
+            minibatches = -(-len(seeds) // size)
             self._observe(model)
             played = play_until(
-                self.frames, seeds, parts, mean_length(head), lambda some: self._play(some, generator, model)
+                self.frames, seeds, minibatches, mean_length(head), lambda some: self._play(some, generator, model)
             )
-            keep(head, played, parts)
+            keep(head, played, minibatches)
             # Of rewards alone: with the values in it, a scale that is too large would raise itself.
             largest = discounted(played.reward, self.discount).abs().max().to(head.scale)
             head.scale.copy_(torch.maximum(head.scale, largest))

@@ -177,14 +177,14 @@ class Align(ParallelTask):
                 f"data: {self.data} has gold links for {len(judged)} pairs. Give NAME.gold beside NAME.src-tgt."
             )
         where = shares([pair.source + SEPARATOR + pair.target for pair in judged], self.seed, [0.2])
-        parts: dict[str, list[AlignedTexts]] = {"train": pairs, "validation": [], "test": []}
+        splits: dict[str, list[AlignedTexts]] = {"train": pairs, "validation": [], "test": []}
         for pair in judged:
-            parts["test" if where[pair.source + SEPARATOR + pair.target] else "validation"].append(pair)
-        return dict(parts)
+            splits["test" if where[pair.source + SEPARATOR + pair.target] else "validation"].append(pair)
+        return dict(splits)
 
     def fit(self) -> KnownSides:
         train = self.texts["train"][:2000] if self.data is None else self.texts["train"]
-        every = train if self.data is None else [pair for part in self.texts.values() for pair in part]
+        every = train if self.data is None else [pair for pairs in self.texts.values() for pair in pairs]
         return KnownSides(
             vocabulary.build("word", [pair.source for pair in train], None, self.min_count),
             vocabulary.build("word", [pair.target for pair in train], None, self.min_count),
@@ -309,7 +309,9 @@ def _read(path: Path, reverse: bool) -> list[AlignedTexts]:
         if reverse:
             sides.reverse()
             links = (
-                None if links is None else Gold(*({(b, a) for a, b in part} for part in (links.sure, links.possible)))
+                None
+                if links is None
+                else Gold(*({(b, a) for a, b in index_pairs} for index_pairs in (links.sure, links.possible)))
             )
         pairs.append(AlignedTexts(sides[0], sides[1], links))
     return pairs

@@ -77,14 +77,14 @@ class StoryPresenter(TypedText["StoryQuestions"]):
 
     def understood(self, task: StoryQuestions, given: Mapping[str, str], example: ToldStory) -> Understood:
         """Which sentences hold only known words."""
-        sentences, known = [*example.story, example.question], task.fitted.vocabulary
-        unknown = sorted({word for words in sentences for word in words if UNKNOWN in known.encode(word)})
+        sentences, vocabulary = [*example.story, example.question], task.fitted.vocabulary
+        unknown = sorted({word for words in sentences for word in words if UNKNOWN in vocabulary.encode(word)})
         notes = []
         if unknown:
             notes.append(f"{len(unknown):,} words are unknown to this run: {', '.join(unknown[:8])}")
-        told = len(_sentences(given["text"])) - 1
-        if told > len(example.story):
-            notes.append(f"only the last {len(example.story):,} of {told:,} sentences were read")
+        story_length = len(_sentences(given["text"])) - 1
+        if story_length > len(example.story):
+            notes.append(f"only the last {len(example.story):,} of {story_length:,} sentences were read")
         pieces = task.input_pieces(example)
         # A piece is a sentence, of which each word must be known, or one word.
         words = [piece.split() if task.tells else [piece] for piece in pieces]
@@ -148,10 +148,10 @@ class StoryQuestions(RowsFromFiles):
         if self.data is None:
             return {split: Generated(size, partial(self._generated, split)) for split, size in SIZES.items()}
         questions: dict[str, list[Asked]] = {}
-        other = self.typed(encoding="latin-1")
+        typed_encoding = self.typed(encoding="latin-1")
         for path in _files(self.data):
             split = named_split(path) or "train"
-            questions.setdefault(split, []).extend(read_questions(path, self.encoding, other))
+            questions.setdefault(split, []).extend(read_questions(path, self.encoding, typed_encoding))
         return questions
 
     def key(self, row: Asked) -> str:
@@ -170,8 +170,8 @@ class StoryQuestions(RowsFromFiles):
         answers it gives. Generated stories have few words and answers, all of which occur in the test.
         """
         rows = self.rows_of("test") if self.data is None else self.training_rows
-        parts = [rows] if self.data is None else self.rows.values()
-        answers = sorted({row.answer for part in parts for row in part})
+        splits = [rows] if self.data is None else self.rows.values()
+        answers = sorted({row.answer for questions in splits for row in questions})
         if len(answers) < 2:
             raise BadValue(f"{rows[0].path}: expected at least two answers, got only {excerpt(answers[0])}.")
         stories: dict[tuple[Path, int], Sequence[str]] = {}  # each up to its last question
@@ -182,9 +182,9 @@ class StoryQuestions(RowsFromFiles):
         split = [words_of(text) for text in texts]
         counts = Counter(word for words in split for word in words)
         words = sorted(counts, key=lambda word: (-counts[word], word))
-        known = Words([*words, *(answer for answer in answers if answer not in counts)])
-        labels = known.pieces(range(len(known)))
-        return KnownStories(known, labels, max(len(words) for words in split), self.sentences)
+        vocabulary = Words([*words, *(answer for answer in answers if answer not in counts)])
+        labels = vocabulary.pieces(range(len(vocabulary)))
+        return KnownStories(vocabulary, labels, max(len(words) for words in split), self.sentences)
 
     def streams(self) -> dict[str, StreamSpec]:
         """The sentences of a story as rows of words, and the words of a question."""
@@ -264,17 +264,20 @@ class StoryQuestions(RowsFromFiles):
 
     def collate(self, examples: Sequence[ToldStory], generator: torch.Generator) -> Batch:
         """Stories and questions padded at their ends; without targets when an example has none."""
-        told = [self._noisy(example, generator) for example in examples]
-        asked = [self._ids(example.question) for example in examples]
+        stories = [self._noisy(example, generator) for example in examples]
+        questions = [self._ids(example.question) for example in examples]
         if self.tells:
             training = any(example.training for example in examples)
-            ids, keep = padded(asked, PADDING)
+            ids, keep = padded(questions, PADDING)
             if training:  # of one shape, too
                 ids = torch.nn.functional.pad(ids, (0, self.fitted.width - ids.shape[1]), value=PADDING)
                 keep = ids != PADDING
-            streams = {STORY: self._padded(told, training), QUESTION: Stream(ids, keep)}
+            streams = {STORY: self._padded(stories, training), QUESTION: Stream(ids, keep)}
         else:
-            flat = [[number for ids in [*rows, last] for number in ids] for rows, last in zip(told, asked, strict=True)]
+            flat = [
+                [number for ids in [*rows, last] for number in ids]
+                for rows, last in zip(stories, questions, strict=True)
+            ]
             streams = {INPUTS: Stream(*padded(flat, PADDING))}
         kinds = {"kind": tuple(example.kind for example in examples)}
         answers = [example.answer for example in examples if example.answer is not None]
@@ -312,9 +315,9 @@ def _files(data: Data) -> list[Path]:
             hint = f" It has the folders {', '.join(folders[:6])}: give one of them." if folders else ""
             raise BadValue(f"data: the folder {path} has no file that ends in {ENDING}.{hint}")
         files += inside
-    return sorted(files, key=lambda path: [(len(part), part) for part in re.split(r"\D+", path.name)])
+    return sorted(files, key=lambda path: [(len(digits), digits) for digits in re.split(r"\D+", path.name)])
 
 
 def _sentences(text: str) -> list[str]:
     """The sentences of a typed text: what ends in a full stop, a question mark or a line break."""
-    return [part.strip() for part in re.split(r"[.?!\n]", text) if words_of(part)]
+    return [sentence.strip() for sentence in re.split(r"[.?!\n]", text) if words_of(sentence)]

@@ -227,8 +227,8 @@ class PictureQuestions(PatchTask):
             return {
                 split: Generated(QUESTIONS * count, partial(self._generated, split)) for split, count in sizes.items()
             }
-        other = self.typed(encoding="latin-1")
-        return {**read_questions(self._files[0], self.encoding, other, self.seed, self.whole)}
+        typed_encoding = self.typed(encoding="latin-1")
+        return {**read_questions(self._files[0], self.encoding, typed_encoding, self.seed, self.whole)}
 
     @remembered
     def scene(self, split: str, number: int) -> tuple[Pixels, Scenery]:
@@ -253,10 +253,10 @@ class PictureQuestions(PatchTask):
         Generated questions have few words and answers, which the test holds.
         """
         rows = self._split("test" if self.data is None or "train" not in self.questions else "train")
-        parts = [rows] if self.data is None else list(self.questions.values())
+        splits = [rows] if self.data is None else list(self.questions.values())
         counts = self.data is None and "count" in self.kinds
         counted = [str(number) for number in range(1, self.objects + 1)] if counts else []
-        labels = sorted({*counted, *(row.answer for part in parts for row in part)})
+        labels = sorted({*counted, *(row.answer for questions in splits for row in questions)})
         if len(labels) < 2:
             raise BadValue(f"data: expected at least two different answers, got only {excerpt(labels[0])}.")
         texts = [words_of(row.question) for row in rows]

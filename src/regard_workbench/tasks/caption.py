@@ -197,8 +197,8 @@ class Caption(PatchTask):
     @cached_property
     def described(self) -> dict[str, list[Described]]:
         """The names of the images of each split with their captions."""
-        other = self.typed(encoding="latin-1")
-        return read_described(self._files, self.encoding, other, self.seed, self.whole)
+        typed_encoding = self.typed(encoding="latin-1")
+        return read_described(self._files, self.encoding, typed_encoding, self.seed, self.whole)
 
     def fit(self) -> Captions:
         texts = every_sentence()
@@ -222,8 +222,8 @@ class Caption(PatchTask):
         """Those of the words; BLEU of up to 1, 2, 3 and (`bleu`) 4 words, against all captions of an image."""
 
         def bleu(longest: int) -> Metric:
-            made = partial(self._bleu.score, longest=longest)
-            return Counts(_bleu_name(longest), over="images", total="texts", look=self._ngrams, made=made)
+            corpus_bleu = partial(self._bleu.score, longest=longest)
+            return Counts(_bleu_name(longest), over="images", total="texts", look=self._ngrams, made=corpus_bleu)
 
         return (LOSS, ACCURACY, PERPLEXITY, *(bleu(longest) for longest in ORDERS))
 

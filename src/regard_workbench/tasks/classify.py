@@ -127,27 +127,27 @@ class Classify(TextTask):
 
     def _from_hub(self, data: str) -> dict[str, list[Row]]:
         splits = hub.load(data)
-        given = [None if column is None else str(column) for column in (self.text_column, self.label_column)]
-        text = hub.column(splits["train"], data, "text_column", given[0], TEXT)
-        label = hub.column(splits["train"], data, "label_column", given[1], LABEL)
+        column_names = [None if column is None else str(column) for column in (self.text_column, self.label_column)]
+        text = hub.column(splits["train"], data, "text_column", column_names[0], TEXT)
+        label = hub.column(splits["train"], data, "label_column", column_names[1], LABEL)
         return {
-            split: [Row(str(row[text]), str(row[label]), Path(f"{data} ({split})"), n) for n, row in enumerate(part, 1)]
-            for split, part in splits.items()
+            split: [Row(str(row[text]), str(row[label]), Path(f"{data} ({split})"), n) for n, row in enumerate(rows, 1)]
+            for split, rows in splits.items()
         }
 
     def _from_files(self, paths: list[Path]) -> dict[str, list[Row]]:
         files = chosen_files(paths, ENDINGS)
         if not files:
             raise BadValue(f"data: the folder {paths[0]} has no file that ends in {', '.join(ENDINGS)}.")
-        found: dict[str, list[Row]] = {split: [] for split in files}
+        splits: dict[str, list[Row]] = {split: [] for split in files}
         columns: Columns | None = None
-        other = self.typed(encoding="latin-1")
+        typed_encoding = self.typed(encoding="latin-1")
         # The first file for training comes first and determines the columns.
         for split, path in ((split, path) for split, some in files.items() for path in some):
-            table = read_table(path, self.encoding, self.text_column, self.label_column, other)
+            table = read_table(path, self.encoding, self.text_column, self.label_column, typed_encoding)
             columns = columns or find_columns(table, self.text_column, self.label_column, self.typed)
-            found[split] += labelled(table, columns)
-        return found
+            splits[split] += labelled(table, columns)
+        return splits
 
     def fit(self) -> Classes:
         rows = self.training_rows
@@ -155,19 +155,19 @@ class Classify(TextTask):
         if len(labels) < 2:
             raise BadValue(f"{rows[0].path}: expected at least two labels, got only {excerpt(labels[0])}.")
         texts = [row.text for row in rows]
-        known, counts = vocabulary.build(self.level, texts, self.vocabulary_size, self.min_count), None
+        text_vocabulary, counts = vocabulary.build(self.level, texts, self.vocabulary_size, self.min_count), None
         if self.naive_bayes:
             places = {label: number for number, label in enumerate(labels)}
             numbers, words = [places[row.label] for row in rows], (words_of(text) for text in texts)
             counts = NaiveBayes.count(words, numbers, len(labels), self.naive_bayes)
-        return Classes(known, labels, self.longest(known, self.max_length), counts)
+        return Classes(text_vocabulary, labels, self.longest(text_vocabulary, self.max_length), counts)
 
     def streams(self) -> dict[str, Tokens]:
         """The pieces of a text, with their parts if there are any."""
-        known, length = self.fitted.vocabulary, self.fitted.max_length
+        text_vocabulary, length = self.fitted.vocabulary, self.fitted.max_length
         if self.parts:
-            return {INPUTS: WordsWithParts(len(known), PADDING, length, parts=self.parts)}
-        return {INPUTS: Tokens(len(known), known.padding, length)}
+            return {INPUTS: WordsWithParts(len(text_vocabulary), PADDING, length, parts=self.parts)}
+        return {INPUTS: Tokens(len(text_vocabulary), text_vocabulary.padding, length)}
 
     def answers(self) -> list[OneOf]:
         """As many classes as there are labels."""
@@ -178,38 +178,38 @@ class Classify(TextTask):
         fitted, label = self.fitted, None
         if isinstance(row, Row):
             if row.label not in fitted.labels:
-                known = ", ".join(excerpt(label) for label in fitted.labels[:12])
-                text = f"the label {excerpt(row.label)} does not occur in the training data. Known: {known}."
+                learned_labels = ", ".join(excerpt(label) for label in fitted.labels[:12])
+                text = f"the label {excerpt(row.label)} does not occur in the training data. Known: {learned_labels}."
                 raise wrong(row.path, row.line, text)
             label = fitted.labels.index(row.label)
         counts = fitted.naive_bayes
         words = words_of(row if isinstance(row, str) else row.text) if self.parts or counts else []
-        parts = parts_of(words[: fitted.max_length], self.parts) if self.parts else None
+        part_ids = parts_of(words[: fitted.max_length], self.parts) if self.parts else None
         # In training, each text is scored by the others.
         scores = counts.scores(words, label if training else None) if counts else None
         hidden = self.hide if training else 0.0
-        return Labelled(fitted.vocabulary.cut(ids, fitted.max_length), label, hidden, parts, scores)
+        return Labelled(fitted.vocabulary.cut(ids, fitted.max_length), label, hidden, part_ids, scores)
 
     def collate(self, examples: Sequence[Labelled], generator: torch.Generator) -> Batch:
         """Texts padded at their ends; without targets when an example has none."""
-        known = self.fitted.vocabulary
-        ids, keep = padded([example.tokens for example in examples], known.padding)
-        parts = [example.parts for example in examples if example.parts is not None]
-        inputs = torch.cat([ids[..., None], *([pad_sequence(parts, batch_first=True)] if parts else [])], -1)
+        text_vocabulary = self.fitted.vocabulary
+        ids, keep = padded([example.tokens for example in examples], text_vocabulary.padding)
+        part_ids = [example.parts for example in examples if example.parts is not None]
+        inputs = torch.cat([ids[..., None], *([pad_sequence(part_ids, batch_first=True)] if part_ids else [])], -1)
         if any(example.hidden for example in examples):
             shares = torch.tensor([example.hidden for example in examples])
             hidden = torch.rand(ids.shape, generator=generator) < shares[:, None]
             unknown = inputs.new_zeros(inputs.shape[-1])  # it has no parts
-            unknown[0] = known.unknown
+            unknown[0] = text_vocabulary.unknown
             inputs = torch.where((hidden if keep is None else hidden & keep)[..., None], unknown, inputs)
         labels = [example.label for example in examples if example.label is not None]
         targets = torch.tensor(labels) if labels and len(labels) == len(examples) else None
-        batch = Batch.of(inputs if parts else inputs[..., 0], keep, targets)
+        batch = Batch.of(inputs if part_ids else inputs[..., 0], keep, targets)
         scores = [example.scores for example in examples if example.scores is not None]
         return replace(batch, offset=torch.tensor(scores)) if scores else batch
 
 
 def _in_order(label: str) -> tuple[bool, int, str]:
     """Sort key: integers by value, then other labels alphabetically."""
-    whole = label.removeprefix("-").isdecimal() and len(label) < 100
-    return not whole, int(label) if whole else 0, label
+    is_integer = label.removeprefix("-").isdecimal() and len(label) < 100
+    return not is_integer, int(label) if is_integer else 0, label

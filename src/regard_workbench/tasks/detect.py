@@ -122,7 +122,7 @@ class Detect(LocatedPictures):
 
     def read(self, paths: list[Path], restored: Surroundings | None) -> tuple[dict[str, LocatedFiles[Any]], list[str]]:
         """Pictures with COCO's annotations."""
-        parts, categories = coco.load(paths, self.seed, self.bad)
+        images_by_split, categories = coco.load(paths, self.seed, self.bad)
         names = restored.classes if restored else categories
         strange = [name for name in categories if name not in names]
         if strange:
@@ -132,7 +132,7 @@ class Detect(LocatedPictures):
             )
         numbers = {name: number for number, name in enumerate(names)}
         make = coco.CocoReader(numbers, Canvas(self.side, restored.channels if restored else COLOUR))
-        splits = {split: LocatedFiles(images, coco.path_of, make) for split, images in parts.items()}
+        splits = {split: LocatedFiles(images, coco.path_of, make) for split, images in images_by_split.items()}
         return splits, categories
 
     def answers(self) -> list[Boxes]:

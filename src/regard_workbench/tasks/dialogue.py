@@ -76,25 +76,25 @@ class DialoguePresenter(SpelledPresenter):
 
     def show(self, task: Any, example: Conversation, batch: Batch) -> Shown:
         """The words of the turn that comes first in the batch, and the slots and values that attend to them."""
-        known: KnownGoals = task.fitted
+        fitted: KnownGoals = task.fitted
         turn = example.turns[example.first]
         positions = task.positions(turn)
-        texts = _texts(turn, known.vocabulary.pieces([position[0] for position in positions]))
+        texts = _texts(turn, fitted.vocabulary.pieces([position[0] for position in positions]))
         pieces = [
             SPEAKER_NAMES[position[spelling.SPEAKER]] if position[0] == START else text
             for position, text in zip(positions, texts, strict=True)
         ]
         pieces += [""] * (batch.inputs.shape[1] - len(pieces))  # other turns of the dialogue may be longer
-        slots = known.slots.values
+        slots = fitted.slots.values
         values = [name for slot, some in slots.items() for value in some for name in _named(slot, value)]
         return Shown(f"“{turn.user}”", pieces, streams={"goals": list(slots), "values": values})
 
     def decode(self, task: Any, tokens: Sequence[int]) -> str:
         """The goals after the last turn and what is asked for in it; a single hidden word where words are guessed."""
-        known: KnownGoals = task.fitted
+        fitted: KnownGoals = task.fitted
         if task.hides:
-            return known.vocabulary.decode(tokens)
-        goals = known.slots
+            return fitted.vocabulary.decode(tokens)
+        goals = fitted.slots
         state: dict[str, str] = {}
         requests: set[str] = set()
         for begin in range(0, len(tokens), goals.columns):

@@ -203,12 +203,12 @@ class GenerateTask(ClassPictures):
         count, pictures, train = len(self.examined_examples(split)), self.pictures(split), self.pictures("train")
         labels = pictures.labels[:count]
         real = self.picture_judge(pictures.pixels[:count])
-        others = self.picture_judge(train.pixels[_of_same_classes(labels, train)])
+        training_judgement = self.picture_judge(train.pixels[_of_same_classes(labels, train)])
         right = [float((real.classes == labels.numpy()).sum()), float(count)]
         distance = Frechet("frechet_real", over="pictures")
         return [
             (Mean("conditional_accuracy_real", unit="share", over="pictures"), right),
-            (distance, [moments(others.features), moments(real.features)]),
+            (distance, [moments(training_judgement.features), moments(real.features)]),
         ]
 
     def protocol(self) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def _of_same_classes(labels: Tensor, pictures: PictureSet) -> Tensor:
     """For each label the number of a picture of that class, spread over all of them: neighbours are of one writer."""
     numbers = torch.zeros(len(labels), dtype=torch.long)
     for label in labels.unique().tolist():
-        here, theirs = (labels == label).nonzero()[:, 0], (pictures.labels == label).nonzero()[:, 0]
-        numbers[here] = theirs[torch.arange(len(here)) * len(theirs) // len(here)]
+        places, theirs = (labels == label).nonzero()[:, 0], (pictures.labels == label).nonzero()[:, 0]
+        numbers[places] = theirs[torch.arange(len(places)) * len(theirs) // len(places)]
     return numbers
 
 

@@ -176,9 +176,9 @@ class GlimpseTask(ClassPictures, PatchTask):
     def _composed(self, number: int, split: str, pictures: PictureSet) -> Grey:
         draws = Draws("glimpse", self.seed, split, number)
         size = self.smallest + draws.below(self.largest - self.smallest + 1)
-        others = [_grey(pictures, draws.below(len(pictures)), size) for _ in range(self.clutter)]
+        distractors = [_grey(pictures, draws.below(len(pictures)), size) for _ in range(self.clutter)]
         picture = np.zeros((1, self.canvas, self.canvas), np.float32)
-        strew(picture, others, self.clutter, draws, side=size // 3)
+        strew(picture, distractors, self.clutter, draws, side=size // 3)
         scene = compose([_grey(pictures, number % len(pictures), size)], [0], self.canvas, self.canvas, draws)
         return np.asarray(np.where(scene.masks[0], scene.picture[0], picture[0]), np.float32)
 

@@ -100,13 +100,13 @@ class HiddenWords(Tag):
         The hidden words are the targets; words unknown to the vocabulary are not asked for.
         """
         batch = super().collate(examples, generator)
-        stream, parts = batch.streams[WORDS], self.forms.parts > 0
-        words = stream.data[..., 0] if parts else stream.data
+        stream, has_parts = batch.streams[WORDS], self.forms.parts > 0
+        words = stream.data[..., 0] if has_parts else stream.data
         chosen = torch.rand(words.shape, generator=generator) < HIDDEN
-        known = (words != UNKNOWN) & (words != PADDING)
-        if not bool((chosen & known).any()):  # a loss needs something to count
-            chosen = known
-        hidden = chosen & known
+        in_vocabulary = (words != UNKNOWN) & (words != PADDING)
+        if not bool((chosen & in_vocabulary).any()):  # a loss needs something to count
+            chosen = in_vocabulary
+        hidden = chosen & in_vocabulary
         blank = hidden & (torch.rand(hidden.shape, generator=generator) >= SPELLED)
         typed = [
             (row, at) for row, example in enumerate(examples) for at, word in enumerate(example.words) if word == HERE
@@ -115,7 +115,7 @@ class HiddenWords(Tag):
             hidden = torch.zeros_like(hidden).index_put(tuple(torch.tensor(typed).T), torch.tensor(True))
             blank = hidden
         read = words.masked_fill(hidden, UNKNOWN)
-        if parts:
+        if has_parts:
             read = torch.cat([read[..., None], stream.data[..., 1:].masked_fill(blank[..., None], 0)], -1)
         streams = {**batch.streams, WORDS: Stream(read, stream.keep)}
         if CHARACTERS in batch.streams:

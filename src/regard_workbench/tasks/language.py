@@ -143,25 +143,27 @@ class Language(Task):
     def texts(self) -> dict[str, str]:
         """The text of each split. Without files for them, the last tenth is half validation, half test."""
         if self.data is None:
-            parts = {"train": story_text()}
+            split_texts = {"train": story_text()}
         elif hub.is_hub(self.data):
             splits = hub.load(str(self.data))
             name = hub.column(splits["train"], str(self.data), "data", None, ("text", "content", "sentence"))
-            parts = {split: "\n".join(str(row[name]).rstrip("\n") for row in rows) for split, rows in splits.items()}
+            split_texts = {
+                split: "\n".join(str(row[name]).rstrip("\n") for row in rows) for split, rows in splits.items()
+            }
         else:
-            parts = self._from_files(paths_of(self.data))
-        if self.whole and "test" not in parts:
-            return dict.fromkeys(("validation", "test"), next(iter(parts.values())))
-        if "train" not in parts:
-            return parts
-        missing = [split for split in ("validation", "test") if split not in parts]
-        text = parts["train"]
+            split_texts = self._from_files(paths_of(self.data))
+        if self.whole and "test" not in split_texts:
+            return dict.fromkeys(("validation", "test"), next(iter(split_texts.values())))
+        if "train" not in split_texts:
+            return split_texts
+        missing = [split for split in ("validation", "test") if split not in split_texts]
+        text = split_texts["train"]
         cuts = [_line_end(text, round(len(text) * (1 - 0.05 * n))) for n in range(len(missing), 0, -1)]
         cuts.append(len(text))
         for split, begin, end in zip(missing, cuts, cuts[1:], strict=False):
-            parts[split] = text[begin:end]
-        parts["train"] = text[: cuts[0]]
-        return parts
+            split_texts[split] = text[begin:end]
+        split_texts["train"] = text[: cuts[0]]
+        return split_texts
 
     def _from_files(self, paths: list[Path]) -> dict[str, str]:
         files = chosen_files(paths, ENDINGS)
@@ -182,8 +184,8 @@ class Language(Task):
 
     def fit(self) -> KnownText:
         lines = _LINE.findall(self._text("train" if "train" in self.texts else next(iter(self.texts))))
-        known = vocabulary.build(self.level, lines, self.vocabulary_size, self.min_count)
-        return KnownText(known, self.context)
+        text_vocabulary = vocabulary.build(self.level, lines, self.vocabulary_size, self.min_count)
+        return KnownText(text_vocabulary, self.context)
 
     def streams(self) -> dict[str, Tokens]:
         """A window of the text."""
@@ -249,8 +251,8 @@ class Language(Task):
         targets, target_keep = padded([row[1:] for row in rows], PADDING)
         if any(example.repeated for example in examples):
             repeated = torch.tensor([example.repeated for example in examples])
-            asked = torch.arange(targets.shape[1]) >= repeated[:, None]
-            target_keep = asked if target_keep is None else target_keep & asked
+            unrepeated = torch.arange(targets.shape[1]) >= repeated[:, None]
+            target_keep = unrepeated if target_keep is None else target_keep & unrepeated
         return Batch.of(inputs, keep, targets, target_keep)
 
     def batches(
@@ -263,16 +265,16 @@ class Language(Task):
 
     def _hidden(self, rows: list[Tensor], generator: torch.Generator) -> Batch:
         targets, keep = padded(rows, PADDING)
-        inputs, asked = targets.clone(), torch.zeros_like(targets, dtype=torch.bool)
+        inputs, hidden = targets.clone(), torch.zeros_like(targets, dtype=torch.bool)
         for number, row in enumerate(rows):
             count = max(1, round(HIDDEN * len(row)))
             chosen = torch.rand(len(row), generator=generator).topk(count).indices
             fate = torch.rand(count, generator=generator)
-            other = torch.randint(len(SPECIAL), len(self.fitted.vocabulary), (count,), generator=generator)
-            shown = torch.where(fate < 0.9, other, row[chosen])
-            inputs[number, chosen] = torch.where(fate < 0.8, torch.full_like(other, BLANK), shown)
-            asked[number, chosen] = True
-        return Batch.of(inputs, keep, targets, asked)
+            random_tokens = torch.randint(len(SPECIAL), len(self.fitted.vocabulary), (count,), generator=generator)
+            shown = torch.where(fate < 0.9, random_tokens, row[chosen])
+            inputs[number, chosen] = torch.where(fate < 0.8, torch.full_like(random_tokens, BLANK), shown)
+            hidden[number, chosen] = True
+        return Batch.of(inputs, keep, targets, hidden)
 
     def completion_batches(self, split: str = "test", batch_size: int = 32, most: int = completion.MOST) -> list[Batch]:
         """Sentences of a split in which the second halves are judged, `most` of them at most, evenly spaced."""
@@ -315,7 +317,7 @@ class Language(Task):
         examples = windows.asking(self.tokens(checked_split(split)), self.fitted.max_length, self.overlap)
         count = len(examples) if most is None else min(most, len(examples))
         chosen = (range(start, min(start + batch_size, count)) for start in range(0, count, batch_size))
-        batches = (self.batch(examples, part, torch.Generator()).to(device) for part in chosen)
+        batches = (self.batch(examples, window_numbers, torch.Generator()).to(device) for window_numbers in chosen)
         return neural_cache.read(model, batches)
 
     def protocol(self) -> dict[str, Any]:
@@ -328,12 +330,12 @@ class Language(Task):
 
     def encode(self, text: str) -> Window:
         """A prompt; of a long one the end. Where hidden tokens are asked for, "<mask>" stands for one."""
-        known = self.fitted.vocabulary
+        text_vocabulary = self.fitted.vocabulary
         if self.hides:
-            parts = [known.encode(part) for part in re.split(re.escape(SPECIAL[BLANK]), text)]
-            ids = [number for part in parts for number in (BLANK, *part)][1:]
+            segments = [text_vocabulary.encode(segment) for segment in re.split(re.escape(SPECIAL[BLANK]), text)]
+            ids = [number for segment in segments for number in (BLANK, *segment)][1:]
         else:
-            ids = known.encode(text)
+            ids = text_vocabulary.encode(text)
         if not ids:
             raise BadValue("--text: expected some text, got none.")
         return Window(torch.tensor(ids[-self.fitted.max_length :]), prompt=True)

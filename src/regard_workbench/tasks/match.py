@@ -77,17 +77,17 @@ class MatchPresenter(Presenter["MatchTask"]):
         if any(kind not in (*kinds, "text") for kind in given):
             return super().parse(task, given)  # which raises
         files = {kind: self._from_files(task, kind, given[kind]) for kind in given if kind != "text"}
-        rest = [kind for kind in kinds if kind not in files]
+        text_kinds = [kind for kind in kinds if kind not in files]
         text = given.get("text", ())
         texts = [text] if isinstance(text, str) else text
-        parts = [part.split() for line in texts for part in line.split("|")]
-        if len(parts) != len(rest):
+        digit_words = [stream_text.split() for line in texts for stream_text in line.split("|")]
+        if len(digit_words) != len(text_kinds):
             raise BadValue(
-                f'--text: expected the digits of {" and of ".join(rest) or "nothing"}, separated by "|", got '
-                f'{len(parts)} parts. For instance --text "seven | two seven nine one four", or with files --sound '
-                'seven.wav --text "two seven nine one four".'
+                f'--text: expected the digits of {" and of ".join(text_kinds) or "nothing"}, separated by "|", got '
+                f'{len(digit_words)} parts. For instance --text "seven | two seven nine one four", or with files '
+                '--sound seven.wav --text "two seven nine one four".'
             )
-        words = dict(zip(rest, parts, strict=True))
+        words = dict(zip(text_kinds, digit_words, strict=True))
         for kind in kinds:
             self._check_count(task, kind, len(files[kind].names if kind in files else words[kind]))
         digits = tuple(tuple(map(_digit, words.get(kind, ()))) for kind in kinds)
@@ -145,10 +145,10 @@ class MatchPresenter(Presenter["MatchTask"]):
 
 def _digit(word: str) -> int:
     """A digit as a word or a figure."""
-    known = [*WORDS, *DIGITS]
-    if word.lower() not in known:
-        raise unknown_name("--text: digit", word.lower(), known)
-    return known.index(word.lower()) % len(DIGITS)
+    digit_names = [*WORDS, *DIGITS]
+    if word.lower() not in digit_names:
+        raise unknown_name("--text: digit", word.lower(), digit_names)
+    return digit_names.index(word.lower()) % len(DIGITS)
 
 
 def _checked_kinds(name: str, kinds: str) -> str:
@@ -273,15 +273,15 @@ class MatchTask(Task):
 
     def _example(self, split: str, index: int) -> MatchExample:
         draws = Draws("match", self.seed, split, index)
-        asked, place = draws.below(len(DIGITS)), draws.below(self.candidates)
+        query_digit, place = draws.below(len(DIGITS)), draws.below(self.candidates)
         free = [number for number in range(self.candidates) if number != place]
-        digits: list[tuple[int, ...]] = [(asked,)]
+        digits: list[tuple[int, ...]] = [(query_digit,)]
         for _ in self.stream_kinds[1:]:
-            rest = [digit for digit in range(len(DIGITS)) if digit != asked]
-            shown = [rest.pop(draws.below(len(rest))) for _ in range(self.candidates - 1)]
-            shown.insert(place, asked)
+            wrong_digits = [digit for digit in range(len(DIGITS)) if digit != query_digit]
+            shown = [wrong_digits.pop(draws.below(len(wrong_digits))) for _ in range(self.candidates - 1)]
+            shown.insert(place, query_digit)
             if len(self.stream_kinds) > 2 and free:  # one stream alone must not tell the place
-                shown[free.pop(draws.below(len(free)))] = asked
+                shown[free.pop(draws.below(len(free)))] = query_digit
             digits.append(tuple(shown))
         return MatchExample(split, index, tuple(digits), place)
 

@@ -68,11 +68,11 @@ class Recall(BitsTask):
         if split == "test" and self.test_items is not None:
             count = self.test_items
         items = self._items(draws, count)
-        asked = draws.below(count - 1)  # the last item has none after it
+        cue = draws.below(count - 1)  # the last item has none after it
         item_mark, question_mark = np.eye(bits + 2, dtype=np.uint8)[-2:, None]
-        shown = [part for item in items for part in (item_mark, _wide(item))]
-        shown += [question_mark, _wide(items[asked]), question_mark]
-        return with_answer(np.concatenate(shown), items[asked + 1])
+        shown = [bit_rows for item in items for bit_rows in (item_mark, _wide(item))]
+        shown += [question_mark, _wide(items[cue]), question_mark]
+        return with_answer(np.concatenate(shown), items[cue + 1])
 
     def _items(self, draws: Draws, count: int) -> list[NDArray[np.uint8]]:
         items: dict[bytes, NDArray[np.uint8]] = {}

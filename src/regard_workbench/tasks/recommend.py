@@ -81,8 +81,8 @@ class RankingJudge(Judge):
             return []
         counts = torch.zeros(len(task.fitted.items) + 1)
         for history in task.examples("train"):
-            taken = torch.tensor([*history.items[:1], *history.following])
-            counts.index_add_(0, taken, torch.ones(len(taken)))
+            item_ids = torch.tensor([*history.items[:1], *history.following])
+            counts.index_add_(0, item_ids, torch.ones(len(item_ids)))
         sums = {name: [0.0, 0.0] for name in POPULAR}
         examples = task.examined_examples(split)
         for begin in range(0, len(examples), batch_size):
@@ -209,12 +209,12 @@ class Recommend(Task):
         return read_histories(self.path, self.encoding, self.typed(encoding="latin-1"))
 
     def fit(self) -> KnownItems:
-        if max(len(taken) for taken in self._read.values()) < FEWEST:
+        if max(len(actions) for actions in self._read.values()) < FEWEST:
             raise BadValue(
                 f"data: expected users with at least {FEWEST} actions, and {self.path} has none: there is nothing "
                 "to hold out for validation and test."
             )
-        names = {item for taken in self._read.values() for item, _ in taken}
+        names = {item for actions in self._read.values() for item, _ in actions}
         return KnownItems(sorted(names, key=_in_order), self.max_length)
 
     @cached_property
@@ -222,8 +222,8 @@ class Recommend(Task):
         """The ids of each user's items, in time order."""
         numbers = self.fitted.numbers
         histories = {}
-        for user, taken in self._read.items():
-            for item, line in taken:
+        for user, actions in self._read.items():
+            for item, line in actions:
                 if item not in numbers:
                     assert self.path is not None
                     raise wrong(
@@ -232,7 +232,7 @@ class Recommend(Task):
                         f"the item {excerpt(item)} is unknown to this run, which learned {len(numbers):,} others. "
                         "Leave the line out, or train with it.",
                     )
-            histories[user] = tuple(numbers[item] for item, _ in taken)
+            histories[user] = tuple(numbers[item] for item, _ in actions)
         return histories
 
     @cached_property
@@ -277,18 +277,20 @@ class Recommend(Task):
         if len(items) < FEWEST:
             return None
         at = len(items) - (1 if split == "test" else 2)
-        taken, count = set(items), len(self.fitted.items)
-        others = count - len(taken)
+        user_items, count = set(items), len(self.fitted.items)
+        candidate_count = count - len(user_items)
         drawn: dict[int, None] = {}
         draws = Draws("recommend", self.seed, split, user)
-        if others <= self.negatives:
-            drawn = dict.fromkeys(number for number in range(1, count + 1) if number not in taken)
-        wanted = min(others, self.negatives)
+        if candidate_count <= self.negatives:
+            drawn = dict.fromkeys(number for number in range(1, count + 1) if number not in user_items)
+        wanted = min(candidate_count, self.negatives)
         while len(drawn) < wanted:
             more = draws.several(count, 2 * wanted)
-            drawn.update((1 + number, None) for number in more if 1 + number not in taken)
-        seen = tuple(sorted(set(items[:at]) - {items[at]}))
-        return History(user, items[:at][-self.fitted.max_length :], items[at : at + 1], tuple(drawn)[:wanted], seen)
+            drawn.update((1 + number, None) for number in more if 1 + number not in user_items)
+        earlier_items = tuple(sorted(set(items[:at]) - {items[at]}))
+        return History(
+            user, items[:at][-self.fitted.max_length :], items[at : at + 1], tuple(drawn)[:wanted], earlier_items
+        )
 
     def length(self, example: History) -> int:
         """Items of a history."""
@@ -307,8 +309,8 @@ class Recommend(Task):
 
     def encode(self, text: str) -> History:
         """A history: `user 17` for one of the data, else items by name, in time order."""
-        known, most = self.fitted, self.fitted.max_length
-        words, instance = split_words(text.replace(",", " ")), " ".join(known.items[:3])
+        fitted, most = self.fitted, self.fitted.max_length
+        words, instance = split_words(text.replace(",", " ")), " ".join(fitted.items[:3])
         if len(words) == 2 and words[0].lower() == "user":
             if words[1] not in self.histories:
                 raise BadValue(
@@ -316,26 +318,26 @@ class Recommend(Task):
                     f'Give items instead: --text "{instance}".'
                 )
             return History(words[1], self.histories[words[1]][-most:])
-        unknown = [word for word in words if word not in known.numbers]
+        unknown = [word for word in words if word not in fitted.numbers]
         if unknown or not words:
             raise BadValue(
                 f'--text: expected `user NAME` or items of the data in time order, for instance "{instance}"; '
-                + (f"{unknown[0]!r} is none of its {len(known.items):,} items." if words else "got none.")
+                + (f"{unknown[0]!r} is none of its {len(fitted.items):,} items." if words else "got none.")
             )
-        return History("", tuple(known.numbers[word] for word in words)[-most:])
+        return History("", tuple(fitted.numbers[word] for word in words)[-most:])
 
 
 def _places(scores: Tensor, batch: Batch) -> dict[str, Tensor]:
     """Places among sampled items and, as "full_", among all."""
     assert batch.targets is not None
-    true, others, seen = batch.targets[:, -1], batch.answers[NEGATIVES], batch.answers[SEEN]
+    true, negatives, seen_items = batch.targets[:, -1], batch.answers[NEGATIVES], batch.answers[SEEN]
     return {
-        "": ranking.sampled_places(scores, true, others.data, others.keep),
-        "full_": ranking.full_places(scores, true, seen.data),
+        "": ranking.sampled_places(scores, true, negatives.data, negatives.keep),
+        "full_": ranking.full_places(scores, true, seen_items.data),
     }
 
 
 def _in_order(item: str) -> tuple[bool, int, str]:
     """Sort key: whole numbers by value, then other names alphabetically."""
-    whole = item.isdecimal() and len(item) < 100
-    return not whole, int(item) if whole else 0, item
+    is_integer = item.isdecimal() and len(item) < 100
+    return not is_integer, int(item) if is_integer else 0, item

@@ -79,8 +79,8 @@ class ReplyPresenter(PairPresenter):
 
     def understood(self, task: Any, given: Mapping[str, str], example: Pair) -> Understood:
         """Which words are unknown, and whether the beginning was cut off."""
-        known = [number != UNKNOWN for number in example.source]
-        return Understood(task.input_pieces(example), known, unknown_notes(known))
+        in_vocabulary = [number != UNKNOWN for number in example.source]
+        return Understood(task.input_pieces(example), in_vocabulary, unknown_notes(in_vocabulary))
 
     def show(self, task: Any, example: Pair, batch: Batch) -> Shown:
         """The turns and the reply in words; as one text where the reply continues it."""
@@ -136,17 +136,19 @@ class Reply(ParallelTask, RowsFromFiles):
     )
 
     def read(self) -> dict[str, list[Exchange]]:
-        other = self.typed(encoding="latin-1")
-        return read_exchanges(self.data, self.encoding, self.seed, self.whole, labelled=False, other=other)
+        typed_encoding = self.typed(encoding="latin-1")
+        return read_exchanges(self.data, self.encoding, self.seed, self.whole, labelled=False, other=typed_encoding)
 
     def fit(self) -> KnownTurns:
         """One vocabulary for both sides, from the training exchanges alone."""
         texts = [text for exchange in self.training_rows for text in (*exchange.context[-2:], exchange.reply)]
-        known = vocabulary.build("word", texts, None, self.min_count)
+        word_vocabulary = vocabulary.build("word", texts, None, self.min_count)
         every = [exchange for exchanges in self.rows.values() for exchange in exchanges]
-        context = max(len(_ids(known, exchange.context[-self.turns :])) for exchange in every)
+        context = max(len(_ids(word_vocabulary, exchange.context[-self.turns :])) for exchange in every)
         reply = max(len(exchange.reply.split()) for exchange in every)
-        return KnownTurns(known, known, min(self.max_length, context), min(self.max_length, 1 + reply), self.turns)
+        return KnownTurns(
+            word_vocabulary, word_vocabulary, min(self.max_length, context), min(self.max_length, 1 + reply), self.turns
+        )
 
     def problems(self) -> list[Problem]:
         """The reply as a text of its own, or as the continuation of the turns."""

@@ -105,8 +105,8 @@ class RespondPresenter(SpelledPresenter):
 
     def decode(self, task: Any, tokens: Sequence[int]) -> str:
         """The best of the offered replies; words where they are guessed."""
-        known: KnownReplies = task.fitted
-        return known.vocabulary.decode(tokens) if task.hides else known.offered[tokens[0]]
+        fitted: KnownReplies = task.fitted
+        return fitted.vocabulary.decode(tokens) if task.hides else fitted.offered[tokens[0]]
 
 
 @task("respond")
@@ -159,8 +159,8 @@ class Respond(HidesWords):
     )
 
     def read(self) -> dict[str, list[Exchange]]:
-        other = self.typed(encoding="latin-1")
-        return read_exchanges(self.data, self.encoding, self.seed, self.whole, labelled=True, other=other)
+        typed_encoding = self.typed(encoding="latin-1")
+        return read_exchanges(self.data, self.encoding, self.seed, self.whole, labelled=True, other=typed_encoding)
 
     @cached_property
     def pools(self) -> dict[str, list[str]]:

@@ -91,9 +91,9 @@ class Segment(LocatedPictures):
 
     def read(self, paths: list[Path], restored: Surroundings | None) -> tuple[dict[str, LocatedFiles[Any]], list[str]]:
         """Pictures with masks."""
-        parts, count = mask_files.load(paths, self.seed, self.bad, len(restored.classes) if restored else None)
+        pairs_by_split, count = mask_files.load(paths, self.seed, self.bad, len(restored.classes) if restored else None)
         make = mask_files.MaskReader(count, Canvas(self.side, restored.channels if restored else COLOUR))
-        splits = {split: LocatedFiles(pairs, mask_files.path_of, make) for split, pairs in parts.items()}
+        splits = {split: LocatedFiles(pairs, mask_files.path_of, make) for split, pairs in pairs_by_split.items()}
         return splits, [f"class {number}" for number in range(count)]
 
     def answers(self) -> list[PixelClasses]:

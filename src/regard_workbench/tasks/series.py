@@ -100,10 +100,10 @@ class ForecastJudge(Judge):
             return []
         forecast = task.yardstick
         sums = {LINEAR_MSE: [0.0, 0.0], LINEAR_MAE: [0.0, 0.0]}
-        for past, future, known in all_windows(task.examples(split), task.examined):
+        for past, future, observed in all_windows(task.examples(split), task.examined):
             expected = forecast(past)
             for metric, power in ((LINEAR_MSE, 2), (LINEAR_MAE, 1)):
-                sums[metric] = metric.merge([sums[metric], summed(expected, future, known, power)])
+                sums[metric] = metric.merge([sums[metric], summed(expected, future, observed, power)])
         return list(sums.items())
 
 
@@ -227,8 +227,8 @@ class SeriesTask(Task):
         """The series in a file, in its units."""
         if path.is_dir():
             raise BadValue(f"data: expected a CSV file, and {str(path)!r} is a folder.")
-        other = self.typed(encoding="latin-1")
-        return self._chosen(read_series(path, self.encoding, self.dates, self.gaps, other), str(path))
+        typed_encoding = self.typed(encoding="latin-1")
+        return self._chosen(read_series(path, self.encoding, self.dates, self.gaps, typed_encoding), str(path))
 
     def _chosen(self, table: SeriesTable, where: str) -> SeriesTable:
         """The columns that were asked for, or those of the run."""
@@ -330,8 +330,8 @@ class SeriesTask(Task):
         """The same as `collate`, without making each window first."""
         if not isinstance(examples, Windows):
             return super().batch(examples, chosen, generator, model)
-        past, future, known = examples.rows(chosen)
-        return Batch.of(past, None, future, None if bool(known.all()) else known)
+        past, future, observed = examples.rows(chosen)
+        return Batch.of(past, None, future, None if bool(observed.all()) else observed)
 
     def collate(self, examples: Sequence[Span], generator: torch.Generator) -> Batch:
         """Windows and what follows them; without that where an example has none."""
@@ -340,8 +340,8 @@ class SeriesTask(Task):
         knowns = [example.known for example in examples if example.known is not None]
         if len(futures) < len(examples) or len(knowns) < len(examples):
             return Batch.of(past)
-        known = torch.stack(knowns)
-        return Batch.of(past, None, torch.stack(futures), None if bool(known.all()) else known)
+        observed = torch.stack(knowns)
+        return Batch.of(past, None, torch.stack(futures), None if bool(observed.all()) else observed)
 
     @cached_property
     def yardstick(self) -> linear_forecast.LinearForecast:

@@ -162,7 +162,7 @@ class Speech(Task):
     def recordings(self) -> Splits:
         """The recordings of each split."""
         splits = load(self.data, self.mel.rate, unseen=self.unseen, seed=self.seed, encoding=self.encoding)
-        every = [recording for part in splits.values() for recording in part]
+        every = [recording for recordings in splits.values() for recording in recordings]
         for recording in every:
             if len(recording.samples) > self.max_seconds * self.mel.rate:
                 raise BadValue(
@@ -175,7 +175,9 @@ class Speech(Task):
         training = self.recordings.get("train") or next(iter(self.recordings.values()))
         texts = [recording.transcript for recording in training]
         words = vocabulary.Words(DIGITS) if set(texts) <= set(DIGITS) else vocabulary.build(self.level, texts)
-        longest = max(len(words.encode(sound.transcript)) for part in self.recordings.values() for sound in part)
+        longest = max(
+            len(words.encode(sound.transcript)) for recordings in self.recordings.values() for sound in recordings
+        )
         between = 1 if words.level == "character" else 0  # the space between recordings
         alone = self.strings == 1 and longest == 1
         return Transcripts(words, self.strings * (longest + between) + 1, alone)
@@ -220,20 +222,20 @@ class Speech(Task):
 
     def _exact(self, answered: Answered) -> tuple[float, float]:
         sounds = answered.once(self.heard)
-        return float(sum(heard == said for heard, said, _ in sounds)), float(len(sounds))
+        return float(sum(heard == reference for heard, reference, _ in sounds)), float(len(sounds))
 
     def _errors(self, answered: Answered, unseen: bool | None) -> dict[str, float] | None:
         """Wrong words and words, of all speakers, the unseen one or the others; None where none of these speaks."""
         pairs = [
-            (heard, said)
-            for heard, said, speaker in answered.once(self.heard)
+            (heard, reference)
+            for heard, reference, speaker in answered.once(self.heard)
             if unseen is None or unseen == (speaker == self.unseen)
         ]
         if not pairs:
             return None
         return {
-            "wrong": sum(distance(heard, said) for heard, said in pairs),
-            "words": sum(len(said) for _, said in pairs),
+            "wrong": sum(distance(heard, reference) for heard, reference in pairs),
+            "words": sum(len(reference) for _, reference in pairs),
         }
 
     def examples(self, split: str) -> Sequence[Utterance]:

@@ -95,9 +95,9 @@ class SentencePresenter(TypedText["Tag"]):
         read = task.fitted.words
         if isinstance(read, WordPieces):
             return understood(read.vocabulary, read.ids(example.words), " ".join(example.words), "first")
-        known = [read.of(word).word != UNKNOWN for word in example.words]
+        in_vocabulary = [read.of(word).word != UNKNOWN for word in example.words]
         more = "; their characters are read" if CHARACTERS in task.problem.streams else ""
-        return Understood(list(example.words), known, [note + more for note in unknown_notes(known)])
+        return Understood(list(example.words), in_vocabulary, [note + more for note in unknown_notes(in_vocabulary)])
 
     def show(self, task: Tag, example: Sentence, batch: Batch) -> Shown:
         """The words, or their pieces, as many as the batch holds."""
@@ -118,8 +118,10 @@ class SentencePresenter(TypedText["Tag"]):
 
     def draw(self, task: Tag, predicted: Sequence[int], example: Sentence, looked: Looked | None) -> Figure | None:
         """The sentence with its entities marked."""
-        found = entities(task.output_pieces(predicted))
-        return marked_words_figure(example.words, [(entity.first, entity.end - 1, entity.type) for entity in found])
+        predicted_entities = entities(task.output_pieces(predicted))
+        return marked_words_figure(
+            example.words, [(entity.first, entity.end - 1, entity.type) for entity in predicted_entities]
+        )
 
 
 @task("tag")
@@ -236,8 +238,12 @@ class Tag(RowsFromFiles):
         """The sentences of the plain text, or as many words of a long line."""
         if self.text is None:
             return []
-        other = self.typed(encoding="latin-1")
-        lines = [split_words(line) for path in paths_of(self.text) for line in read_lines(path, self.encoding, other)]
+        typed_encoding = self.typed(encoding="latin-1")
+        lines = [
+            split_words(line)
+            for path in paths_of(self.text)
+            for line in read_lines(path, self.encoding, typed_encoding)
+        ]
         return [tuple(line[at : at + LONG]) for line in lines for at in range(0, len(line), LONG)]
 
     def fit(self) -> KnownWords:
@@ -306,8 +312,8 @@ class Tag(RowsFromFiles):
     def _hiding(self) -> Tensor:
         """For each id of a word, in which share of the cases training hides it."""
         counts = Counter(self.forms.of(word).word for row in self.rows_of("train") for word in row.words)
-        each = torch.tensor([float(counts[number]) for number in range(len(self.forms.words))])
-        return torch.where(each > 0, self.hide_rare / (self.hide_rare + each), 0.0)
+        frequencies = torch.tensor([float(counts[number]) for number in range(len(self.forms.words))])
+        return torch.where(frequencies > 0, self.hide_rare / (self.hide_rare + frequencies), 0.0)
 
     @cached_property
     def _by_type(self) -> dict[str, list[tuple[str, ...]]]:
@@ -324,25 +330,25 @@ class Tag(RowsFromFiles):
         words, tags = list(example.words), list(example.tags)
         for entity in reversed(entities([self.fitted.tags[tag] for tag in tags])):
             if float(torch.rand((), generator=generator)) < self.exchange:
-                others = self._by_type[entity.type]
-                other = others[int(torch.randint(len(others), (), generator=generator))]
+                substitutes = self._by_type[entity.type]
+                substitute = substitutes[int(torch.randint(len(substitutes), (), generator=generator))]
                 begin = tags[entity.first]
-                words[entity.first : entity.end] = other
+                words[entity.first : entity.end] = substitute
                 # B-TYPE and I-TYPE of one type are neighbours in the list of tags.
-                tags[entity.first : entity.end] = [begin, *[begin + 1] * (len(other) - 1)]
+                tags[entity.first : entity.end] = [begin, *[begin + 1] * (len(substitute) - 1)]
         return Sentence(tuple(words), tuple(tags), True)
 
     def collate(self, examples: Sequence[Sentence], generator: torch.Generator) -> Batch:
         """Sentences padded at their ends; training hides rare words and exchanges entities."""
-        known, read = self.fitted.tags, self.fitted.words
+        tag_names, read = self.fitted.tags, self.fitted.words
         if self.exchange:
             examples = [self._exchanged(example, generator) if example.training else example for example in examples]
         sentences = [example.words for example in examples]
         numbers = [example.tags or () for example in examples]
         labelled = bool(examples) and all(example.tags is not None for example in examples)
         notes = {
-            "tags": tuple(tuple(known[tag] for tag in tags) for tags in numbers),
-            "names": (known,) * len(examples),
+            "tags": tuple(tuple(tag_names[tag] for tag in tags) for tags in numbers),
+            "names": (tag_names,) * len(examples),
         }
         if isinstance(read, WordPieces):
             batch = read.batch(sentences, numbers if labelled else None)

@@ -148,7 +148,9 @@ class Translate(ParallelTask, RowsFromFiles):
         splits = hub.load(str(self.data))
         rows = splits["train"]
         nested = [name for name, cell in rows[0].items() if isinstance(cell, Mapping)]
-        flat = {split: [row[nested[0]] if nested else row for row in part] for split, part in splits.items()}
+        flat = {
+            split: [row[nested[0]] if nested else row for row in split_rows] for split, split_rows in splits.items()
+        }
         columns = list(flat["train"][0])
         source, target = tuple(self.languages or (columns if len(columns) == 2 else ("", "")))
         if source not in columns or target not in columns:
@@ -158,7 +160,10 @@ class Translate(ParallelTask, RowsFromFiles):
                 f"got {self.languages!r}."
             )
         self._direct(Direction(source, target))
-        return {split: [Texts(str(row[source]), str(row[target])) for row in part] for split, part in flat.items()}
+        return {
+            split: [Texts(str(row[source]), str(row[target])) for row in split_rows]
+            for split, split_rows in flat.items()
+        }
 
     def _from_files(self, paths: list[Path]) -> dict[str, list[Texts]]:
         if len(paths) == 2:
@@ -173,9 +178,9 @@ class Translate(ParallelTask, RowsFromFiles):
         endings = self.languages or of_folder(paths[0], files, self.learned_direction, example)
         self._direct(Direction(*endings))
         sides = [files_by_split([path for path in files if plain_name(path).endswith(f".{side}")]) for side in endings]
-        for side, here, there in zip(endings, sides, reversed(sides), strict=True):
-            lonely = sorted(set(there) - set(here))
-            if lonely or not here:
+        for side, side_files, partner_files in zip(endings, sides, reversed(sides), strict=True):
+            lonely = sorted(set(partner_files) - set(side_files))
+            if lonely or not side_files:
                 split = lonely[0] if lonely else "train"
                 raise BadValue(f"data: {paths[0]} has no file {NAMES[split][0]}.{side} (or that and .gz).")
         return {split: self._pairs(sides[0][split], sides[1][split]) for split in sides[0]}
@@ -200,7 +205,7 @@ class Translate(ParallelTask, RowsFromFiles):
     def fit(self) -> KnownSides:
         # Of generated pairs as many as hold every character.
         rows = self.rows["train"][:5000] if self.data is None else self.training_rows
-        every = rows if self.data is None else [row for part in self.rows.values() for row in part]
+        every = rows if self.data is None else [row for split_rows in self.rows.values() for row in split_rows]
         sources, targets = [row.source for row in rows], [row.target for row in rows]
 
         def known(texts: list[str]) -> Vocabulary:

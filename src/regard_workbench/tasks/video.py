@@ -159,7 +159,7 @@ class VideoTask(PatchTask):
         chosen, motion = draws.among(written_digits.numbers_of(split)), draws.below(len(MOTIONS))
         starts = (self.size - written_digits.SIDE) // self.speed + 1  # places along a side, all inside the canvas
         top, left = (self.speed * draws.below(starts) for _ in range(2))
-        down, right = (self.speed * part for part in list(MOTIONS.values())[motion])
+        down, right = (self.speed * component for component in list(MOTIONS.values())[motion])
         figure = pixels[chosen].reshape(written_digits.SIDE, written_digits.SIDE)
         clip = moving(figure, self.size, self.frames, (top, left), (down, right))
         return VideoExample(torch.from_numpy(clip[:, None]), shown[chosen], motion)

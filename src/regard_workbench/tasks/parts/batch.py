@@ -111,16 +111,16 @@ class Batch:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by name: "inputs", "inputs.keep", "targets" …; a target's name never repeats a stream's."""
-        found = {}
-        for part in (self.streams, self.answers):
-            for name, stream in part.items():
-                own = f"answer {name}" if name in found else name
-                found[own] = stream.data
+        tensors = {}
+        for streams in (self.streams, self.answers):
+            for name, stream in streams.items():
+                key = f"answer {name}" if name in tensors else name
+                tensors[key] = stream.data
                 if stream.keep is not None:
-                    found[f"{own}.keep"] = stream.keep
+                    tensors[f"{key}.keep"] = stream.keep
                 if stream.edges is not None:
-                    found[f"{own}.edges"] = stream.edges
-        return found if self.offset is None else {**found, "offset": self.offset}
+                    tensors[f"{key}.edges"] = stream.edges
+        return tensors if self.offset is None else {**tensors, "offset": self.offset}
 
     def shapes(self) -> dict[str, list[int]]:
         """The shape of each tensor."""
@@ -157,8 +157,8 @@ class Batch:
 
     def filled(self, tensors: Mapping[str, Tensor]) -> Batch:
         """The same batch with other tensors of the same names, those of `tensors`."""
-        given = iter(tensors.values())
-        return self.map(lambda _: next(given))
+        replacements = iter(tensors.values())
+        return self.map(lambda _: next(replacements))
 
     def rows(self, chosen: list[int]) -> Batch:
         """Some of the examples, without their answers."""

@@ -21,5 +21,8 @@ def joined(chosen: Sequence[Sequence[int]]) -> Tensor:
 def cut_apart(chosen: Sequence[Sequence[int]], inputs: Tensor, targets: Tensor) -> list[Batch]:
     """Batches of one stream and one target; the rows of all batches lie one after the other in both tensors."""
     sizes = [len(batch) for batch in chosen]
-    parts = zip(chosen, inputs.split(sizes), targets.split(sizes), strict=True)
-    return [Batch({INPUTS: Stream(given)}, {TARGETS: Stream(right)}, tuple(batch)) for batch, given, right in parts]
+    slices = zip(chosen, inputs.split(sizes), targets.split(sizes), strict=True)
+    return [
+        Batch({INPUTS: Stream(input_rows)}, {TARGETS: Stream(right)}, tuple(batch))
+        for batch, input_rows, right in slices
+    ]

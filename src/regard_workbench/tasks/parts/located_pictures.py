@@ -127,7 +127,9 @@ class LocatedPictures(PatchTask):
             return self._scenes(figures), Surroundings([*background, *map(str, range(count))], GREY)
         splits, classes = self.read(paths, vars(self).get("fitted"))
         if self.whole:
-            every = replace(next(iter(splits.values())), entries=[e for part in splits.values() for e in part.entries])
+            every = replace(
+                next(iter(splits.values())), entries=[e for pictures in splits.values() for e in pictures.entries]
+            )
             splits = {"validation": every, "test": every}
         return splits, Surroundings(classes, COLOUR)
 

@@ -39,10 +39,10 @@ class RowsFromFiles(Task):
     @cached_property
     def rows(self) -> Mapping[str, Sequence[Any]]:
         """The rows of each split; those without files are taken from the training rows."""
-        parts = self.read()
-        if set(SPLITS) <= set(parts):  # generated ones may be too many for lists
-            return parts
-        lists = {split: list(rows) for split, rows in parts.items()}
+        splits = self.read()
+        if set(SPLITS) <= set(splits):  # generated ones may be too many for lists
+            return splits
+        lists = {split: list(rows) for split, rows in splits.items()}
         return divided(lists, self.key, self.seed, self.data, self.whole)
 
     @property

@@ -50,14 +50,14 @@ class Understood:
 def understood(vocabulary: Vocabulary, ids: Sequence[int], text: str, kept: str) -> Understood:
     """How much of a typed text the ids hold; of a long one `kept` ("first" or "last") pieces were read."""
     notes = []
-    whole = len(vocabulary.encode(text))
-    if whole > len(ids):
-        notes.append(f"only the {kept} {len(ids):,} of {whole:,} pieces were read")
-    known = [number != vocabulary.unknown for number in ids]
-    notes += unknown_notes(known, "pieces")
+    piece_count = len(vocabulary.encode(text))
+    if piece_count > len(ids):
+        notes.append(f"only the {kept} {len(ids):,} of {piece_count:,} pieces were read")
+    in_vocabulary = [number != vocabulary.unknown for number in ids]
+    notes += unknown_notes(in_vocabulary, "pieces")
     split: dict[str, Callable[[str], list[str]]] = {"character": list, "word": words_of}
     pieces = split[vocabulary.level](text)[: len(ids)] if vocabulary.level in split else []
-    return Understood(pieces if len(pieces) == len(ids) else vocabulary.pieces(ids), known, notes)
+    return Understood(pieces if len(pieces) == len(ids) else vocabulary.pieces(ids), in_vocabulary, notes)
 
 
 def unknown_notes(known: Sequence[bool], what: str = "words") -> list[str]:

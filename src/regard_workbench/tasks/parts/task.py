@@ -114,20 +114,20 @@ class Task(TaskData):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        own = vars(cls)
-        if "judge" in own:
+        attributes = vars(cls)
+        if "judge" in attributes:
             cls.metric = cls.judge.metric
-        elif "metric" in own:
+        elif "metric" in attributes:
             cls.judge = Judge.by(cls.metric)
-        if "presenter" in own:
-            cls.takes = own.get("takes", cls.presenter.takes)
-            cls.together = own.get("together", cls.presenter.together)
+        if "presenter" in attributes:
+            cls.takes = attributes.get("takes", cls.presenter.takes)
+            cls.together = attributes.get("together", cls.presenter.together)
 
     @classmethod
     def defines(cls, method: str) -> bool:
         """Whether a method of judge or presenter is more than the default: by this class, its judge or presenter."""
         bases = ((cls, Task), (type(cls.judge), Judge), (type(cls.presenter), Presenter))
-        return any(getattr(own, method, None) is not getattr(base, method, None) for own, base in bases)
+        return any(getattr(derived, method, None) is not getattr(base, method, None) for derived, base in bases)
 
     def metrics(self) -> tuple[Metric, ...]:
         """How answers are judged, `metric` among them."""
@@ -135,9 +135,9 @@ class Task(TaskData):
 
     def reached(self) -> dict[str, str]:
         """What the recipe reaches without files, by metric, as people read it: {"f1": "≥ 95.0 %"}."""
-        known = {metric.name: metric for metric in self.metrics()}
+        metrics = {metric.name: metric for metric in self.metrics()}
         return {
-            name: f"{'≥' if known[name].higher_is_better else '≤'} {known[name].text(value)}"
+            name: f"{'≥' if metrics[name].higher_is_better else '≤'} {metrics[name].text(value)}"
             for name, value in self.recipe.reaches.items()
         }
 
@@ -266,13 +266,13 @@ def build(name: str, state: Mapping[str, Any] | None = None, **options: Any) -> 
     """
     plain, inside = parse(name)
     cls = TASKS[plain]
-    given = read_options(plain, cls, {**inside, **options}, inspect.signature(cls).parameters)
-    made = cls(**given)
-    made.given = dict(given)
+    arguments = read_options(plain, cls, {**inside, **options}, inspect.signature(cls).parameters)
+    new_task = cls(**arguments)
+    new_task.given = dict(arguments)
     if state:
-        made.restore(state)
-    made.pose(made.problems()[0])
-    return made
+        new_task.restore(state)
+    new_task.pose(new_task.problems()[0])
+    return new_task
 
 
 def recipe_of(name: str, **changes: Any) -> Recipe:
