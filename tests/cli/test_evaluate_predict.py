@@ -127,7 +127,7 @@ def test_perplexity_and_completion_of_a_language_run(runs, capsys):
     sums = {"": [0.0, 0], "teacher_forced_": [0.0, 0]}
     judged = 0
     for sentence in sentences:
-        ids = task.vocabulary.encode(sentence)[:24]
+        ids = task.fitted.vocabulary.encode(sentence)[:24]
         half = len(ids) // 2
         own = ids[:half]
         for place in range(half, len(ids)):

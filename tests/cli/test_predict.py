@@ -83,7 +83,7 @@ def test_a_completion_is_the_likeliest_continuation_and_may_be_longer_than_the_c
     (found,) = predicted(capsys, runs["language"], "--text", "The sea", "--max-length", 9)
     _, model, _ = load_run(runs["language"])
     task, made = load_run(runs["language"])[0], []
-    prompt = task.vocabulary.encode("The sea")
+    prompt = task.fitted.vocabulary.encode("The sea")
     with torch.no_grad():
         for _ in range(9):
             made.append(int(model(Batch.of(torch.tensor([[*prompt, *made]])))[0, -1].argmax()))

@@ -72,7 +72,7 @@ class SeriesScale(Fitted):
 
     def in_units(self, standard: Any) -> NDArray[np.float64]:
         """Standardised values in the units of the file."""
-        return np.array(standard) * self.spread + self.center
+        return np.asarray(standard) * self.spread + self.center
 
 
 class ForecastJudge(Judge):

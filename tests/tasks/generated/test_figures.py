@@ -124,7 +124,7 @@ def test_every_question_has_the_answer_that_brute_force_reads_off_the_pixels(opt
             for form, kind in WORDINGS.items()
             if (match := re.fullmatch(form, " ".join(example.question)))
         ]
-        answer = task.labels[example.answer]
+        answer = task.fitted.labels[example.answer]
         assert answer == by_brute_force(kind, colour, figures, task.size), (example.question, figures)
         relational = kind in ("nearest", "furthest", "count")
         assert example.kind == (f"relational {kind}" if relational else kind)
@@ -152,4 +152,4 @@ def test_scenes_of_digits_name_the_digits_of_their_split():
     task = tasks.build("ask(figures=digits, objects=4)")
     _, made = task.scene("test", 3)
     assert len(made.figures) == 4 and {one.what for one in made.figures} <= set(NUMBERS)
-    assert set(NUMBERS) <= set(task.labels) and {"yes", "no", "1", "4"} <= set(task.labels)
+    assert set(NUMBERS) <= set(task.fitted.labels) and {"yes", "no", "1", "4"} <= set(task.fitted.labels)

@@ -138,6 +138,11 @@ class ParallelTask(Task):
         """The source."""
         return {INPUTS: Tokens(len(self.fitted.source_vocabulary), PADDING, self.fitted.max_source)}
 
+    @property
+    def target_vocabulary(self) -> Vocabulary:
+        """How a target that somebody types is read."""
+        return self.fitted.target_vocabulary
+
     def answers(self) -> list[Writes]:
         """The target."""
         sides = self.fitted
