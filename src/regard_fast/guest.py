@@ -51,7 +51,7 @@ class SmallModels:
         return losses.run(taker, model, batch, smoothing, seed)  # type: ignore[arg-type]
 
     def copies(self, parameters: Sequence[nn.Parameter]) -> list[NarrowCopy | None]:
-        """A copy of each matrix in bfloat16, which the kernels read as long as nobody else has changed the weight."""
+        """A copy of each matrix in bfloat16, which the kernels read until other code changes the weight."""
         from regard_fast.fused_rows.weight_copies import keep_copy
 
         return [keep_copy(parameter) if parameter.dim() == 2 else None for parameter in parameters]

@@ -16,7 +16,7 @@ from regard.formula.call import Repeated
 from regard.formula.request import Request
 from regard.implementations import sdpa
 from regard.implementations.infinities import may_have_lost_rows, restore_nan_rows
-from regard.implementations.sdpa import scaled_dot_product_attention  # torch's, whoever has replaced it since
+from regard.implementations.sdpa import scaled_dot_product_attention  # torch's own, even if the name was patched
 from regard.masks import Mask
 from regard.masks.from_tensors import dense_mask
 from regard.masks.positional import CausalMask, FullMask

@@ -30,7 +30,7 @@ class Loss(NamedTuple):
     """The loss of a batch: the sum over all that counts, in nats, and how much counts."""
 
     total: Tensor
-    count: Tensor  # type: ignore[assignment]  # nobody asks how often a tuple holds something
+    count: Tensor  # type: ignore[assignment]  # hides tuple.count, which is not used here
     divided: Tensor | None = None  # their quotient, where a kernel has made it
 
     @property
@@ -40,14 +40,14 @@ class Loss(NamedTuple):
 
 
 class NarrowCopy(Protocol):
-    """A copy of a weight in bfloat16, for whoever updates the weight to write together with it."""
+    """A copy of a weight in bfloat16, which the update writes together with the weight."""
 
     weight: Tensor
     copy: Tensor
     version: int  # of the weight for which the copy is right
 
     def refresh(self) -> None:
-        """Make the copy anew if somebody else has changed the weight."""
+        """Make the copy anew if other code has changed the weight."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Pages of what was observed. Another package draws them: whoever installs one names it as an entry point."""
+"""Pages of what was observed. Another package draws them, and names itself as an entry point."""
 
 from __future__ import annotations
 

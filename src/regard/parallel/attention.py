@@ -65,8 +65,8 @@ def attend(
 
     Query (b,h,n,d), key (b,g,n,d) and value (b,g,n,v) hold the positions of this rank. Masks and biases are those of
     the whole sequence, in its own positions; so may be the strength of a cosine for each query. Blocks that a mask
-    hides are neither computed nor sent. Keep tensors of a mask on the CPU: on a GPU nobody may wait to read them, and
-    what they hide is sent, too.
+    hides are neither computed nor sent. Keep tensors of a mask on the CPU: on a GPU reading them would wait
+    for the device, so they are not read, and what they hide is sent, too.
 
     Args:
         sequence: which positions this rank holds.

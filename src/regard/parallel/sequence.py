@@ -156,7 +156,7 @@ def _process_group(group: object) -> dist.ProcessGroup | None:
 
 
 def _all_processes() -> dist.ProcessGroup | None:
-    """The group of all processes. Those of torchrun that nobody has connected would each hold the whole sequence."""
+    """The group of all processes, connected here if torchrun started them and no code did: else each would hold it all."""
     if not dist.is_available():
         return None
     if not dist.is_initialized():

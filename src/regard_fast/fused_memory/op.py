@@ -59,7 +59,7 @@ class FusedMemoryOptions:
         return self.causal, self.segment, self.scale, self.eps
 
     def segments(self, length: int) -> int:
-        """How many segments so many rows are."""
+        """The number of segments of a sequence of `length` rows."""
         return -(-length // self.segment)
 
 

@@ -33,7 +33,7 @@ def mixed(
     for side, start in enumerate(starts):
         memories = [start.expand(batch, -1, -1)]
         order = spans if side == 0 else spans[::-1]
-        for span in order[:-1]:  # the last one is read by nobody
+        for span in order[:-1]:  # no segment reads the memory after the last
             memory = memories[-1]
             ask_heads = split_heads(F.linear(memory, ask, ask_bias), width)
             scores = ask_heads @ written_key[:, :, span].mT * scale

@@ -80,7 +80,7 @@ class StackOptions:
         return stages, groups
 
     def parts(self, grads: Tensor, x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-        """The gradient of each weight, of which `grads` has all one after the other."""
+        """Split `grads`, the gradients of all weights in one row, into the gradient of each weight."""
         shapes = [shape for stages in self.split(x, weights)[0] for shape in stages.shapes()]
         return [gradient.view(shape) for gradient, shape in zip(grads.split(sizes(shapes)), shapes, strict=True)]
 

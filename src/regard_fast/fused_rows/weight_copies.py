@@ -1,4 +1,4 @@
-"""Copies of weights in bfloat16 that whoever updates the weights also writes, so that no step has to cast them."""
+"""Copies of weights in bfloat16 that the update writes beside the weights, so that no step has to cast them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WeightCopy:
 
     @property
     def valid(self) -> bool:
-        """Whether nobody else has changed the weight; the owner's kernels do not raise the version."""
+        """Whether no other code has changed the weight; the kernels of the update do not raise its version."""
         return self.weight._version == self.version
 
     def refresh(self) -> None:

@@ -109,7 +109,7 @@ def bounds(metric: Metric) -> tuple[float, float]:
     """The least and the largest value that a metric can have, as far as they are known."""
     if metric.unit != SHARE:
         return -math.inf, math.inf
-    # Words that nobody said count as wrong, so more words may be wrong than were said.
+    # Inserted words count as errors, so there may be more errors than reference words.
     return 0.0, math.inf if metric.name.startswith(WORD_ERRORS) else 1.0
 
 

@@ -33,7 +33,7 @@ class SpelledEmbedding(nn.Module):
             nn.init.normal_(table.weight)
 
     def lexical(self, data: Tensor) -> Tensor:
-        """The word and its spelling, whoever says it and wherever, (…,dim)."""
+        """The embedding of a word and of its spelling, without speaker and position, (…,dim)."""
         grams = data[..., FIRST_GRAM:]
         real = (grams > 0)[..., None].to(self.gram.weight.dtype)
         spelling = (self.gram(grams) * real).sum(-2) / real.sum(-2).clamp(min=1).sqrt()

@@ -98,7 +98,7 @@ class CaptionPresenter(PatchPresenter["Caption"]):
         return replace(super().show(task, example, batch), target=target)
 
     def draw(self, task: Caption, predicted: Any, example: Captioned, looked: Looked | None) -> Figure | None:
-        """The picture once for each word, and on it where the word looked."""
+        """The picture once for each word, with the weights of that word over it."""
         from regard_workbench.tasks.figures.overlay import overlays
 
         if looked is None:

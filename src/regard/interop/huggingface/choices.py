@@ -1,4 +1,4 @@
-"""Keys that a model chooses for each query before it attends, and the refusal of what nobody here can read.
+"""Keys that a model chooses for each query before it attends, and the refusal of choices that regard cannot read.
 
 Eager attention and sdpa get a choice as a part of their mask; every other attention gets it by keyword, in a form of
 the model's own. A keyword that is overlooked would make a sparse model dense.

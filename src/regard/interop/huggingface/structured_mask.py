@@ -53,7 +53,7 @@ class StructuredMask(Tensor):
         return None if self._shared else self._mask
 
     def covers(self, queries: int, keys: int) -> bool:
-        """Whether it still is a mask of the algebra, for so many queries and keys."""
+        """Whether the mask is still one of the algebra and has this number of queries and keys."""
         return self.structure is not None and (self.shape[2], self.shape[3]) == (queries, keys)
 
     def written_out(self) -> Tensor:

@@ -77,7 +77,7 @@ def _is_eager(query: Tensor) -> bool:
 
 
 def _is_plain(projection: nn.Module) -> bool:
-    """Whether a projection computes what its weight and bias say, and nobody expects it to be called."""
+    """Whether a projection is its weight and bias alone, without a hook or a method that expects a call."""
     return (
         type(projection) is NonDynamicallyQuantizableLinear
         and projection.bias is not None

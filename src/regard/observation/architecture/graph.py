@@ -73,7 +73,7 @@ class Graph:
                     self.connect(*ends, when)
 
     def bypass(self, key: Key) -> None:
-        """Remove a part; what fed it feeds what it fed."""
+        """Remove a part and connect each of its sources to each of its targets."""
         before = {source: when for (source, target), when in self.edges.items() if target == key and source != key}
         after = {target: when for (source, target), when in self.edges.items() if source == key and target != key}
         self.remove(key)

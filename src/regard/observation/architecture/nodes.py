@@ -86,7 +86,7 @@ class _Ownership:
         self.counts[path] = self.counts.get(path, 0) + count
 
     def counted(self, owns: set[str]) -> int:
-        """Give a part that is no module what it owns; return how many numbers that is."""
+        """Take the parameters of a part without a module out of the free ones; return their number of elements."""
         return sum(self.free.pop(name).numel() for name in sorted(owns) if name in self.free)
 
     def left(self) -> list[str]:

@@ -24,7 +24,7 @@ class Link:
 
     @property
     def trunk(self) -> tuple[int, DiagramNode, bool]:
-        """Wires with one trunk are one line as far as they run together."""
+        """The key by which wires are joined: those with equal keys are drawn as one line until they part."""
         return id(self.origin), self.source, self.back
 
 

@@ -25,7 +25,7 @@ PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 
 def _causal_bias() -> type | None:
-    """Torch's `CausalBias`, or None while nobody has imported it: that loads the compiler, which takes a second."""
+    """Torch's `CausalBias`, or None while it is not imported: importing it loads the compiler, which takes a second."""
     return getattr(sys.modules.get("torch.nn.attention.bias"), "CausalBias", None)
 
 

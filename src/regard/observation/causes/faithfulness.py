@@ -82,7 +82,7 @@ class MapFaithfulness:
 
 @dataclass(frozen=True, eq=False)
 class Faithfulness:
-    """Every map beside random ones."""
+    """The faithfulness of every map, each compared with random maps."""
 
     maps: list[MapFaithfulness]
     measured: str

@@ -63,7 +63,7 @@ def refusal(name: str, folder: Path) -> str:
 
 
 def danger(folder: Path) -> str:
-    """Who else could put code into a folder from which code is loaded; empty if nobody, or if there is no folder."""
+    """Which other users could put code into a folder from which code is loaded; empty for none, or without a folder."""
     if not hasattr(os, "getuid") or not os.path.lexists(folder):
         return ""
     trusted = (os.getuid(), _ROOT)

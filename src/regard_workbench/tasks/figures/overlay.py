@@ -1,4 +1,4 @@
-"""A picture drawn once for each word, and on it where the word looked."""
+"""A picture drawn once for each word, with the weights of that word over it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from regard_workbench.tasks.pictures.examples import LabelledPicture
 from regard_workbench.tasks.pictures.pixels import fitted, held_bytes
 
 SPLIT_OF = {name: split for split, synonyms in NAMES.items() for name in synonyms}
-LARGEST_SIDE = 64  # of pictures from files whose size nobody chose
+LARGEST_SIDE = 64  # of pictures from files, unless the user chose a size
 
 Splits = dict[str, list[LabelledPicture]]
 

@@ -1,6 +1,6 @@
 """The net under every reader of files: what it raises, whatever it is, is one line that names the file.
 
-A reader says what it expected, with file and line. Below that lies what nobody thought of when it was written: an error
+A reader says what it expected, with file and line. Below that lies what its author did not foresee: an error
 of a library, a number that does not fit, memory that is not there.
 """
 

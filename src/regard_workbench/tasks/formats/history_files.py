@@ -17,7 +17,7 @@ def read_histories(path: Path, encoding: str, other: str) -> dict[str, list[tupl
     """The items of each user in the order of the file, each with its line.
 
     A line is `user item`. In a file with longer lines and no user on two of them, a line is a whole history, `user item
-    item …`: read as `user item` with further columns, nobody would have taken more than one item.
+    item …`: read as `user item` with further columns, no user would have taken more than one item.
     """
     lines = [(line, split_words(text)) for line, text in enumerate(read_lines(path, encoding, other), 1)]
     histories: dict[str, list[tuple[str, int]]] = {}

@@ -52,7 +52,7 @@ def json_object(path: Path, line: int, text: str, form: str = "a JSON object in 
 class JsonWalk:
     """A walk through a JSON text that knows the line of each element, in one pass.
 
-    `elements` and `members` stop before each value of a list or an object. Whoever walks reads it (`value`), walks into
+    `elements` and `members` stop before each value of a list or an object. The caller reads it (`value`), walks into
     it, or goes on: then it is skipped.
     """
 

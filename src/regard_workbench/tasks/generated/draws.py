@@ -50,7 +50,7 @@ class Draws:
         return int.from_bytes(self._take(8), "big") * bound >> 64
 
     def several(self, bound: int, count: int) -> list[int]:
-        """So many whole numbers from 0 to bound − 1, at most 2³² of them different; quicker than one by one."""
+        """`count` whole numbers from 0 to bound − 1 (at most 2³² different ones); faster than `below` for each."""
         raw = np.frombuffer(self._take(4 * count), dtype=">u4").astype(np.uint64)
         numbers: list[int] = (raw * np.uint64(bound) >> np.uint64(32)).tolist()
         return numbers
@@ -60,7 +60,7 @@ class Draws:
         return things[self.below(len(things))]
 
     def happens(self, percent: int) -> bool:
-        """True so many times in a hundred."""
+        """True with a probability of `percent` percent."""
         return self.below(100) < percent
 
     def bits(self, *shape: int) -> NDArray[np.uint8]:

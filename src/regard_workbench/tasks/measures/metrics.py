@@ -108,7 +108,7 @@ class Metric:
     name: str
     higher_is_better: bool = True
     unit: str = ""  # "share": from 0 to 1, printed as per cent
-    over: str = ""  # what it is a mean over; empty: what the loss counts
+    over: str = ""  # the unit that the mean is taken over; empty: the unit that the loss counts
     digits: int = 4  # significant ones, when printed
 
     def of(self, answered: Answered) -> State | None:

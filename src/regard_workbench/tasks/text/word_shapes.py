@@ -1,6 +1,6 @@
 """The shape of a word: which sorts of characters follow each other, whatever they are.
 
-A name that nobody has seen before still begins with a capital letter. A run of one sort is written once.
+A name that training never had still begins with a capital letter. A run of one sort is written once.
 
     >>> from regard_workbench.tasks.text.word_shapes import shape
     >>> shape("McDonald's"), shape("NASA"), shape("iPhone6"), shape("#2017")

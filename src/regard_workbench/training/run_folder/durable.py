@@ -35,7 +35,7 @@ class StorageFailed(RegardError, OSError):
 class ReadFailed(RegardError):
     """A file could not be read, which does not show that it is missing or damaged.
 
-    It is no OSError, so that nobody who expects a missing or damaged file goes on without this one.
+    It is no OSError, so that code which expects a missing or damaged file does not go on without this one.
     """
 
 

@@ -129,7 +129,7 @@ def _sign(handle: int) -> None:
 
 
 def _holder(handle: int, wait: float = 0.0) -> dict[str, Any]:
-    """Read who holds the lock; empty if nobody does, or if it cannot be read."""
+    """Read who holds the lock; empty if no process does, or if it cannot be read."""
     limit = time.monotonic() + wait
     try:
         while not (text := os.pread(handle, LONGEST, 0)) and time.monotonic() < limit:

@@ -72,6 +72,6 @@ class CapturedEngine(EagerEngine):
     @contextmanager
     def evaluated(self) -> Iterator[models.Model]:
         """The model with the weights to validate."""
-        self._random = None  # whoever calls the model may draw random numbers
+        self._random = None  # a call of the model may draw random numbers
         with super().evaluated() as model:
             yield model
