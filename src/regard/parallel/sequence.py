@@ -156,7 +156,7 @@ def _process_group(group: object) -> dist.ProcessGroup | None:
 
 
 def _all_processes() -> dist.ProcessGroup | None:
-    """The group of all processes, connected here if torchrun started them and no code did: else each would hold it all."""
+    """The group of all processes; connects those of torchrun, each of which would else hold the whole sequence."""
     if not dist.is_available():
         return None
     if not dist.is_initialized():
