@@ -158,7 +158,7 @@ def test_only_the_chosen_kinds_of_questions_are_asked_half_of_them_relational():
     assert sorted(task.fitted.labels) == ["circle", "no", "square", "yes"]
     alone = tasks.build("ask(objects=4, kinds=count)")
     assert {alone.examples("test")[number].kind for number in range(20)} == {"relational count"}
-    assert alone.labels == ["1", "2", "3", "4"]
+    assert alone.fitted.labels == ["1", "2", "3", "4"]
     colours = {name for number in range(20) for name in (one.colour for one in alone.scene("test", number)[1].figures)}
     assert colours == {"red", "green", "blue", "orange"}  # as many as figures
     with pytest.raises(regard.RegardError, match="kinds: there is no 'why'"):

@@ -214,6 +214,11 @@ class Caption(PatchTask):
         form = self.fitted
         return Patches.of(form.channels, form.size, form.size, form.patch)
 
+    @property
+    def target_vocabulary(self) -> Vocabulary:
+        """How a target that somebody types is read."""
+        return self.fitted.vocabulary
+
     def answers(self) -> list[Writes]:
         """The caption."""
         return [Writes(len(self.fitted.vocabulary), self.fitted.max_target, START, END, self.length_penalty)]

@@ -188,6 +188,11 @@ class Speech(Task):
         longest = self.strings * self.mel.positions(round((self.max_seconds + between) * self.mel.rate))
         return {INPUTS: Frames(STACK * self.mel.bands, longest, self.mel.bands)}
 
+    @property
+    def target_vocabulary(self) -> Vocabulary:
+        """How a target that somebody types is read."""
+        return self.fitted.vocabulary
+
     def answers(self) -> list[Answer]:
         """A transcript; where each is one word, also the class of that word."""
         count = len(self.fitted.vocabulary)
